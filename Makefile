@@ -1,0 +1,52 @@
+# What a person types. `make demo` and `make test` do all their own set-up in .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+venv: $(STAMP)  ## only the set-up: .venv with everything that the other targets need
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: venv  ## train a small GPT over four ranks, lose one in mid-run, and lose nothing
+	$(BIN)/trainmaster demo
+
+test: venv  ## every test that needs no cluster
+	$(BIN)/python -m pytest
+
+verify: venv lint  ## lint, types, layers, and generated files that are not stale
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
+	test ! -e operator/__init__.py
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: venv  ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: venv  ## write the files that are generated from the models
+	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
+
+bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
+	$(BIN)/python -m benchmarks.recovery
+
+bench-overhead: venv  ## tokens/s beside a hand-written loop
+	$(BIN)/python -m benchmarks.overhead
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

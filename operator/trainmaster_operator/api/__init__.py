@@ -1,0 +1,1 @@
+"""Models of the custom resources; the CRD is generated from them."""

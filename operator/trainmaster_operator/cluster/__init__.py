@@ -1,0 +1,1 @@
+"""The port `Cluster` and its adapters."""

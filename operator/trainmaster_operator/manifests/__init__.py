@@ -1,0 +1,1 @@
+"""Pure builders of pods and services."""

@@ -1,0 +1,1 @@
+"""Pure decisions: (job, status, observation, now) -> decision. One policy a file."""

@@ -1,0 +1,1 @@
+"""The shell around the planner: queue, reconcile loop, lease, clock."""

@@ -1,0 +1,1 @@
+"""Checkpoints: storage, lineage, upload (standard library only), save and load (torch)."""

@@ -1,0 +1,1 @@
+"""What both sides share: `wire` (standard library only) and `config` (pydantic)."""

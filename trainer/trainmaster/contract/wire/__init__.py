@@ -1,0 +1,51 @@
+"""The wire contract between the operator, the agents and the ranks.
+
+Standard library only and Python 3.10 compatible: the agent's supervisor runs from an init container inside
+images that we don't control. Every message carries the protocol number; the operator speaks n and n-1 and
+both sides ignore fields that they don't know.
+"""
+
+from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode
+from trainmaster.contract.wire.messages import (
+    PROTOCOL,
+    Assignment,
+    CheckpointRecord,
+    Directive,
+    DirectiveState,
+    Identity,
+    JoinRequest,
+    RankReport,
+    RankState,
+    Report,
+    StoreAddress,
+    Verdict,
+    WireError,
+    decode,
+    encode,
+)
+from trainmaster.contract.wire.progress import Control, Phase, Progress, ProgressRecord
+
+__all__ = [
+    "EXIT_CODES",
+    "PROTOCOL",
+    "Assignment",
+    "Cause",
+    "CheckpointRecord",
+    "Control",
+    "Directive",
+    "DirectiveState",
+    "ExitCode",
+    "Identity",
+    "JoinRequest",
+    "Phase",
+    "Progress",
+    "ProgressRecord",
+    "RankReport",
+    "RankState",
+    "Report",
+    "StoreAddress",
+    "Verdict",
+    "WireError",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,64 @@
+"""The channel between a rank and its agent: a SOCK_SEQPACKET pair, one JSON object a packet.
+
+A packet may carry file descriptors (SCM_RIGHTS). Packets are small: anything large lies in a memory file
+whose descriptor travels instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+LIMIT = 128 * 1024
+
+# rank -> agent
+STAGED = "staged"  # a shard lies in the attached memory file: {step, round, rank, world_size, directory, file, size, manifest}
+FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}
+MODULES = "modules"  # {names: [...], environment: {...}}: what this rank imported, for the zygote to learn
+RESUMED = "resumed"  # {step, checkpoint}: where it resumed; checkpoint null: from the start
+EVENT = "event"  # {reason, message}: for people
+SAVED = "saved"  # {step}: stopped on request; the checkpoint is staged
+
+# agent -> rank
+UPLOADED = "uploaded"  # {step, error}: an upload of this rank ended; error null: it is durable
+
+
+class Channel:
+    """One end. Sending never blocks the caller for long: a full socket drops events, never STAGED or FAILED."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(a), cls(b)
+
+    @classmethod
+    def open(cls, fd: int) -> Channel:
+        return cls(socket.socket(fileno=fd))
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Raises ValueError above 128 KiB and OSError when the other end is gone."""
+        packet = json.dumps({"kind": kind, **fields}).encode()
+        if len(packet) > LIMIT:
+            raise ValueError(f"channel message {kind}: {len(packet)} bytes, at most {LIMIT} fit")
+        socket.send_fds(self.socket, [packet], fds or [])
+
+    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message with its descriptors (close-on-exec); None at the end of the channel."""
+        packet, fds, _, _ = socket.recv_fds(self.socket, LIMIT, 8)
+        if not packet:
+            return None
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        message: dict[str, Any] = json.loads(packet)
+        return message, fds
+
+    def close(self) -> None:
+        self.socket.close()

@@ -1,0 +1,54 @@
+"""Causes of a failure and the exit-code contract."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class Cause(str, Enum):
+    """Why a rank, a pod or a job failed. The first cause counts, never the cascade behind it."""
+
+    CRASH = "Crash"
+    OUT_OF_MEMORY = "OutOfMemory"
+    HANG = "Hang"
+    STRAGGLER = "Straggler"
+    HARDWARE_FAULT = "HardwareFault"
+    EVICTED = "Evicted"
+    NODE_LOST = "NodeLost"
+    AGENT_LOST = "AgentLost"
+    DIVERGED = "Diverged"
+    DATA_ERROR = "DataError"
+    CONFIG_ERROR = "ConfigError"
+    IMAGE_ERROR = "ImageError"
+    UNSCHEDULABLE = "Unschedulable"
+    REFUSED = "Refused"
+    PREEMPTED = "Preempted"
+    STORE_LOST = "StoreLost"
+    FENCED = "Fenced"
+
+
+class ExitCode(IntEnum):
+    """Exit codes that the agent understands; a user's script may use those below 100 of this table too.
+
+    Everything else that is not 0 is a crash. Codes 128 + n are what a shell makes of signal n.
+    """
+
+    OK = 0
+    CRASH = 1
+    CONFIG_ERROR = 2
+    SAVED = 90  # stopped on request after a checkpoint: suspended or preempted, not finished
+    DATA_ERROR = 91
+    DIVERGED = 92
+    DO_NOT_RESTART = 93
+    FENCED = 94  # a newer round owns the storage
+    PEER_LOST = 95  # a collective failed because another rank died: never the first cause
+
+
+EXIT_CODES: dict[int, Cause] = {
+    ExitCode.CONFIG_ERROR: Cause.CONFIG_ERROR,
+    ExitCode.DATA_ERROR: Cause.DATA_ERROR,
+    ExitCode.DIVERGED: Cause.DIVERGED,
+    ExitCode.DO_NOT_RESTART: Cause.CONFIG_ERROR,
+    ExitCode.FENCED: Cause.FENCED,
+}
+"""Causes that an exit code alone tells. Code 2 counts only from our own loop: scripts use 2 for anything."""

@@ -1,0 +1,35 @@
+"""Names of the environment variables of agents and ranks. torchrun's own names stay torchrun's."""
+
+from __future__ import annotations
+
+# Given to the agent by the pod.
+JOB_UID = "TRAINMASTER_JOB_UID"
+NAMESPACE = "TRAINMASTER_NAMESPACE"
+JOB = "TRAINMASTER_JOB"
+ROLE = "TRAINMASTER_ROLE"
+SLOT = "TRAINMASTER_SLOT"
+INCARNATION = "TRAINMASTER_INCARNATION"
+POD_UID = "TRAINMASTER_POD_UID"
+OPERATOR_URL = "TRAINMASTER_OPERATOR_URL"  # http://127.0.0.1:8443
+TOKEN_FILE = "TRAINMASTER_TOKEN_FILE"  # bearer token, bound to the pod's uid
+POD_IP = "TRAINMASTER_POD_IP"  # the address under which peers reach this pod's stores
+ZYGOTE = "TRAINMASTER_ZYGOTE"  # socket of a zygote shared by the machine; unset: the agent starts its own
+ZYGOTE_ENABLED = "TRAINMASTER_ZYGOTE_ENABLED"  # "0": ranks are executed, never forked
+FRAMEWORK = "TRAINMASTER_FRAMEWORK"  # Trainmaster or PyTorch
+RANKS_PER_POD = "TRAINMASTER_RANKS_PER_POD"
+COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks beside Trainmaster
+TERMINATION_LOG = "TRAINMASTER_TERMINATION_LOG"
+
+# Given to the agent by the pod and passed on to the ranks.
+CONFIG = "TRAINMASTER_CONFIG"  # JSON of the training config
+CHECKPOINT_DIR = "TRAINMASTER_CHECKPOINT_DIR"
+OUTPUT_DIR = "TRAINMASTER_OUTPUT_DIR"  # metrics.jsonl goes there
+FAULTS = "TRAINMASTER_FAULTS"  # JSON list of faults to inject
+FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of whoever kills pods and operators for us
+
+# Given to a rank by its agent, beside RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
+ROUND = "TRAINMASTER_ROUND"
+PROGRESS_FD = "TRAINMASTER_PROGRESS_FD"
+CHANNEL_FD = "TRAINMASTER_CHANNEL_FD"
+RESUME = "TRAINMASTER_RESUME"
+MESH = "TRAINMASTER_MESH"  # JSON object

@@ -1,0 +1,259 @@
+"""Messages between an agent and the operator, as plain dataclasses over JSON.
+
+`encode` drops nothing and `decode` ignores unknown keys, so that releases n and n-1 understand each other.
+All durations are seconds, all sizes bytes. Times never cross machines: only ages and durations do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from trainmaster.contract.wire.codes import Cause
+
+PROTOCOL = 1
+
+M = TypeVar("M")
+
+
+class WireError(ValueError):
+    """A message that can't be understood: says which field, and what it should be."""
+
+
+class DirectiveState(str, Enum):
+    """What the operator wants of an agent."""
+
+    WAIT = "wait"  # no round yet: stay joined
+    HOLD = "hold"  # end all ranks of rounds below `round`, then stay joined
+    RUN = "run"  # run `assignment`
+    FINISH = "finish"  # the job is over: end everything and exit 0
+
+
+class RankState(str, Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPED = "stopped"  # the kernel reports it as stopped (SIGSTOP, a debugger)
+    EXITED = "exited"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which pod speaks. The pod's token is bound to `pod_uid`."""
+
+    job_uid: str
+    namespace: str
+    job: str
+    role: str
+    slot: int
+    incarnation: int
+    pod_uid: str
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One agent's part of a round. O(1) in the world size."""
+
+    round: int
+    world_size: int
+    first_rank: int
+    ranks: int
+    group_rank: int
+    group_world_size: int
+    store: StoreAddress
+    restart_count: int
+    resume: str = "Auto"  # Auto, Never, or the path of a checkpoint
+    mesh: dict[str, int] = field(default_factory=dict)
+    deadline_s: float = 0.0  # how long starting may take; 0: no limit
+    minor: int = 0  # round.k, opened by the store's agent while no leader answers
+    grant: int = 0  # how many minors that agent may open
+    keep: list[int] = field(default_factory=list)  # ranks that keep their process
+    peers: list[StoreAddress] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Directive:
+    """The reply to a join (long poll) and to a report.
+
+    `tag` names the content: an agent that sends the tag it obeys gets no reply to its join before it changes.
+    """
+
+    epoch: int
+    state: DirectiveState
+    round: int
+    tag: str
+    protocol: int = PROTOCOL
+    assignment: Assignment | None = None
+    stop_at: int | None = None  # save and stop after this step...
+    stop_bound: bool = False  # ...which every agent has put into its ranks' memory
+    keep_store: bool = False  # keep a store open for the next round
+    report_interval_s: float = 0.5
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """Long poll: answers when the directive's tag differs from `seen_tag`, or after the hold time."""
+
+    identity: Identity
+    protocol: int = PROTOCOL
+    epoch: int = 0  # the highest leader epoch this agent has obeyed
+    round: int = 0  # the round its ranks run, 0: none
+    seen_tag: str = ""
+    next_store: StoreAddress | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    step: int
+    round: int
+    tier: str  # storage, ram, peer
+    manifest_sha256: str = ""
+    error: str = ""  # why this checkpoint failed; such a record is reported once and never chosen
+
+
+@dataclass(frozen=True)
+class RankReport:
+    rank: int
+    pid: int
+    state: RankState
+    phase: str = ""
+    step: int = 0
+    total_steps: int = 0
+    loss: float | None = None
+    tokens: int = 0
+    silent_s: float = 0.0  # since the rank last said anything
+    rss_bytes: int = 0
+    device_bytes: int = 0
+    exit_code: int | None = None  # negative: the signal
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a rank ended: its last words. `age_s`: how long ago, on the agent's own clock."""
+
+    rank: int
+    cause: Cause
+    round: int
+    message: str
+    exit_code: int | None = None
+    signal: str = ""
+    traceback: str = ""
+    last_lines: list[str] = field(default_factory=list)
+    step: int = 0
+    age_s: float = 0.0
+    cascade: bool = False  # this rank ended because a peer did
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an agent knows, sent each interval and at once when a rank ends. The reply is a Directive."""
+
+    identity: Identity
+    round: int
+    protocol: int = PROTOCOL
+    minor: int = 0
+    epoch: int = 0
+    ranks: list[RankReport] = field(default_factory=list)
+    verdict: Verdict | None = None  # the first failure of this round in this pod
+    saved: bool = False  # all its ranks stopped on request after a checkpoint
+    done: bool = False  # all its ranks ended with 0
+    next_store: StoreAddress | None = None
+    store_lost: bool = False  # the store of this round was this agent's child, and it is gone
+    inventory: list[CheckpointRecord] = field(default_factory=list)
+    stop_ack: int | None = None  # this stop_at lies in the memory of all its ranks...
+    stop_passed: int | None = None  # ...or a rank had passed it: that rank's step
+    resumed_step: int | None = None  # where this round's ranks resumed
+    clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
+    events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
+    draining_s: float | None = None  # this pod was told to end and has that long
+
+
+def encode(message: Any) -> bytes:
+    """A message as JSON. NaN and infinity become strings, since they aren't JSON."""
+    return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode(cls: type[M], raw: bytes | str) -> M:
+    """The message in `raw`. Raises WireError with the path of what is wrong; ignores unknown keys."""
+    try:
+        value = json.loads(raw)
+    except ValueError as error:
+        raise WireError(f"{cls.__name__}: not JSON: {error}") from None
+    if isinstance(value, dict):
+        protocol = value.get("protocol", PROTOCOL)
+        if not isinstance(protocol, int) or not PROTOCOL - 1 <= protocol <= PROTOCOL:
+            raise WireError(f"{cls.__name__}.protocol: {protocol!r} is not spoken here, {PROTOCOL} is")
+    return typing.cast(M, _typed(cls, value, cls.__name__))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return value
+
+
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+def _typed(kind: Any, value: Any, path: str) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        (kind,) = [k for k in typing.get_args(kind) if k is not type(None)]
+        return _typed(kind, value, path)
+    if origin is list:
+        if not isinstance(value, list):
+            raise WireError(f"{path}: a list is expected, not {value!r:.80}")
+        (item,) = typing.get_args(kind)
+        return [_typed(item, v, f"{path}[{i}]") for i, v in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise WireError(f"{path}: an object is expected, not {value!r:.80}")
+        return {k: _typed(typing.get_args(kind)[1], v, f"{path}.{k}") for k, v in value.items()}
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise WireError(f"{path}: an object is expected, not {value!r:.80}")
+        cls = typing.cast(type, kind)
+        if cls not in _HINTS:
+            _HINTS[cls] = typing.get_type_hints(cls)
+        known = {}
+        for f in dataclasses.fields(kind):
+            if f.name in value:
+                known[f.name] = _typed(_HINTS[cls][f.name], value[f.name], f"{path}.{f.name}")
+            elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+                raise WireError(f"{path}.{f.name}: is missing")
+        return cls(**known)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        try:
+            return kind(value)
+        except ValueError:
+            raise WireError(f"{path}: {value!r:.80} is none of {', '.join(e.value for e in kind)}") from None
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if kind is float and value in ("nan", "inf", "-inf"):
+        return float(value)
+    if kind in (int, str, bool) and type(value) is kind:
+        return value
+    raise WireError(f"{path}: {kind.__name__} is expected, not {value!r:.80}")

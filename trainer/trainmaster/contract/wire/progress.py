@@ -1,0 +1,135 @@
+"""The shared-memory record through which an agent sees a rank, and through which it talks back.
+
+One anonymous memory file (memfd) of one page per rank: nothing is left behind when its holders die. The first
+half is written by the rank under a sequence lock (odd while writing), the second half by the agent, field by
+field. CLOCK_MONOTONIC is the same in all processes of a machine, so times are compared directly.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+MAGIC = 0x544D5052  # "TMPR"
+VERSION = 1
+SIZE = mmap.PAGESIZE
+
+_HEAD = struct.Struct("<IIQ")  # magic, version, sequence
+_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqq")
+_RANK_AT = 64
+_CONTROL = struct.Struct("<qiiq")
+_CONTROL_AT = 2048
+
+
+class Phase(IntEnum):
+    """What a rank is doing. Limits on silence differ by phase."""
+
+    START = 0  # the process runs, nothing else is known
+    RENDEZVOUS = 1
+    BUILD = 2  # model, optimizer, data
+    LOAD = 3  # restoring a checkpoint
+    STEP = 4
+    SAVE = 5  # the part of a checkpoint that blocks training
+    EVAL = 6
+    DRAIN = 7  # finishing: last save, tear-down
+    DONE = 8
+
+
+@dataclass
+class Progress:
+    """What a rank says. Times: CLOCK_MONOTONIC nanoseconds, 0 = not yet."""
+
+    round: int = 0
+    rank: int = -1
+    phase: int = 0
+    flags: int = 0
+    step: int = 0  # host: steps completed as Python sees them
+    device_step: int = 0  # steps whose loss is known
+    total_steps: int = 0
+    loss: float = math.nan  # of `device_step`
+    tokens: int = 0  # consumed in this process
+    resumed_step: int = -1
+    beat_ns: int = 0  # the last sign of life
+    started_ns: int = 0
+    rendezvous_ns: int = 0
+    built_ns: int = 0
+    loaded_ns: int = 0
+    first_step_ns: int = 0
+    rss_bytes: int = 0
+    device_bytes: int = 0
+
+
+@dataclass
+class Control:
+    """What the agent says to the rank."""
+
+    stop_at: int = -1  # save and stop after this step; -1: go on
+    stop_bound: int = 0  # 1: every rank of the world has seen stop_at, so it binds
+    uploads_pending: int = 0  # of earlier rounds: the resume point is chosen when this is 0
+    reserved: int = 0
+
+
+class ProgressRecord:
+    """Maps a record. The agent creates it (`create`), the rank opens the inherited descriptor (`open`)."""
+
+    def __init__(self, memory: mmap.mmap, fd: int) -> None:
+        self._memory = memory
+        self.fd = fd
+        magic, version, self._sequence = _HEAD.unpack_from(memory, 0)
+        if magic != MAGIC or version != VERSION:
+            raise ValueError(f"progress record: magic {magic:#x} version {version}, {MAGIC:#x} and {VERSION} expected")
+
+    @classmethod
+    def create(cls, round: int, rank: int) -> ProgressRecord:
+        fd = os.memfd_create(f"trainmaster-progress-{round}-{rank}", os.MFD_CLOEXEC)
+        os.ftruncate(fd, SIZE)
+        memory = mmap.mmap(fd, SIZE)
+        _HEAD.pack_into(memory, 0, MAGIC, VERSION, 0)
+        record = cls(memory, fd)
+        record.write(Progress(round=round, rank=rank, beat_ns=time.monotonic_ns()))
+        record.set_control(Control())
+        return record
+
+    @classmethod
+    def open(cls, fd: int) -> ProgressRecord:
+        return cls(mmap.mmap(fd, SIZE), fd)
+
+    def write(self, progress: Progress) -> None:
+        """Publish the rank's half. One writer only."""
+        p = progress
+        self._sequence += 1
+        _HEAD.pack_into(self._memory, 0, MAGIC, VERSION, self._sequence)
+        _RANK.pack_into(
+            self._memory, _RANK_AT, p.round, p.rank, p.phase, p.flags, p.step, p.device_step, p.total_steps, p.loss,
+            p.tokens, p.resumed_step, p.beat_ns, p.started_ns, p.rendezvous_ns, p.built_ns, p.loaded_ns,
+            p.first_step_ns, p.rss_bytes, p.device_bytes,
+        )  # fmt: skip
+        self._sequence += 1
+        _HEAD.pack_into(self._memory, 0, MAGIC, VERSION, self._sequence)
+
+    def read(self) -> Progress:
+        """The last whole write. A writer killed inside a write leaves the torn values: they are only progress."""
+        for _ in range(100):
+            before = _HEAD.unpack_from(self._memory, 0)[2]
+            values = _RANK.unpack_from(self._memory, _RANK_AT)
+            if before % 2 == 0 and _HEAD.unpack_from(self._memory, 0)[2] == before:
+                break
+        return Progress(*values)
+
+    def set_control(self, control: Control) -> None:
+        """Publish the agent's half. `stop_at` is packed before `stop_bound`, so it is never bound to an old step."""
+        _CONTROL.pack_into(
+            self._memory, _CONTROL_AT, control.stop_at, control.stop_bound, control.uploads_pending, control.reserved
+        )
+
+    def control(self) -> Control:
+        return Control(*_CONTROL.unpack_from(self._memory, _CONTROL_AT))
+
+    def close(self) -> None:
+        self._memory.close()
+        os.close(self.fd)

@@ -1,0 +1,1 @@
+"""Data sources whose order is a pure function of (seed, samples consumed, slot of the batch)."""

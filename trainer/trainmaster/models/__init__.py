@@ -1,0 +1,1 @@
+"""Models that know nothing of parallelism."""

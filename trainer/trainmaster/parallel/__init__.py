@@ -1,0 +1,1 @@
+"""Parallelism strategies, one verb each: `apply(model, mesh, config)`."""
