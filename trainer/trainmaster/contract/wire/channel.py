@@ -14,7 +14,9 @@ from typing import Any
 LIMIT = 128 * 1024
 
 # rank -> agent
-STAGED = "staged"  # a shard lies in the attached memory file: {step, round, rank, world_size, directory, file, size, manifest}
+STAGED = (
+    "staged"  # a shard in the attached memory file: {step, round, rank, world_size, directory, file, size, manifest}
+)
 FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}
 MODULES = "modules"  # {names: [...], environment: {...}}: what this rank imported, for the zygote to learn
 RESUMED = "resumed"  # {step, checkpoint}: where it resumed; checkpoint null: from the start

@@ -1,0 +1,57 @@
+"""What is common to all our kinds: group, version, and helpers for compact ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+GROUP = "trainmaster.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+JOB_KIND = "DistributedTrainingJob"
+JOB_PLURAL = "distributedtrainingjobs"
+
+
+def pack_ranges(numbers: Iterable[int]) -> str:
+    """Numbers in their order as runs: [0, 1, 2, 5, 4] -> "0-2,5,4". A round map of any size stays small."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def unpack_ranges(text: str) -> list[int]:
+    """The inverse of `pack_ranges`. Raises ValueError for anything else."""
+    numbers: list[int] = []
+    for part in text.split(",") if text else []:
+        first, dash, last = part.partition("-")
+        a = int(first)
+        b = int(last) if dash else a
+        if b < a:
+            raise ValueError(f"range {part!r} runs backwards")
+        numbers.extend(range(a, b + 1))
+    return numbers
+
+
+def pack_counts(counts: Sequence[int]) -> str:
+    """A list of mostly equal numbers as runs: [0, 0, 0, 2] -> "0*3,2"."""
+    parts: list[str] = []
+    i = 0
+    while i < len(counts):
+        j = i
+        while j < len(counts) and counts[j] == counts[i]:
+            j += 1
+        parts.append(f"{counts[i]}*{j - i}" if j - i > 1 else str(counts[i]))
+        i = j
+    return ",".join(parts)
+
+
+def unpack_counts(text: str) -> list[int]:
+    """The inverse of `pack_counts`. Raises ValueError for anything else."""
+    counts: list[int] = []
+    for part in text.split(",") if text else []:
+        value, star, times = part.partition("*")
+        counts.extend([int(value)] * (int(times) if star else 1))
+    return counts

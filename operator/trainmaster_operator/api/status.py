@@ -1,0 +1,142 @@
+"""`DistributedTrainingJob`: status. All that a restarted operator needs, beside what agents report, in a few KB.
+
+Everything here is written by the operator only. Times are RFC 3339 in UTC with milliseconds; losses are strings
+(NaN is not JSON). Unknown fields are kept out, so that an older operator can't choke on a newer one's status.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="ignore", populate_by_name=True, use_enum_values=False)
+
+
+class JobPhase(str, Enum):
+    PENDING = "Pending"  # pods are missing or have no agent yet
+    STARTING = "Starting"  # a round is open, its ranks haven't stepped yet
+    RUNNING = "Running"
+    RECOVERING = "Recovering"  # after a failure, until the first step of the new round
+    SUSPENDING = "Suspending"  # saving before it stops
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def finished(self) -> bool:
+        return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+
+class Rung(str, Enum):
+    """The recovery ladder, lowest first."""
+
+    IN_PLACE = "inPlace"
+    POD = "pod"
+    FULL = "full"
+    FREE = "free"  # counts nothing: evictions, suspends, lost stores
+
+
+class Condition(Loose):
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = Field("", max_length=1024)
+    lastTransitionTime: str = ""
+
+
+class WorkersStatus(Loose):
+    replicas: int = 0
+    ready: int = 0
+    selector: str = ""
+
+
+class ProgressStatus(Loose):
+    step: int = 0
+    totalSteps: int = 0
+    loss: str = ""
+    tokensPerSecond: float = 0.0
+    etaSeconds: float | None = None
+    updatedAt: str = ""
+
+
+class CheckpointStatus(Loose):
+    step: int
+    round: int
+    tier: str = "storage"
+    time: str = ""
+
+
+class Restarts(Loose):
+    inPlace: int = 0
+    pod: int = 0
+    full: int = 0
+    free: int = 0
+
+
+class Spent(Loose):
+    """One restart that counts: enough to judge the window and the budget per cause."""
+
+    time: str
+    rung: Rung
+    cause: str
+    step: int = 0  # the job's highest step at that time: progress beyond it clears the cause
+
+
+class Failure(Loose):
+    cause: str
+    rank: int | None = None
+    pod: str = ""
+    node: str = ""
+    exitCode: int | None = None
+    signal: str = ""
+    message: str = Field("", max_length=4096)
+    traceback: str = Field("", max_length=8192)
+    step: int = 0
+    round: int = 0
+    time: str = ""
+
+
+class Recovery(Loose):
+    """One recovery and where its time went (seconds). Open until the first step of the new round."""
+
+    round: int  # the round that it opened
+    cause: str
+    rung: Rung
+    rank: int | None = None
+    pod: str = ""
+    step: int = 0  # the highest step before the failure
+    resumedStep: int | None = None
+    lostSteps: int | None = None
+    startedAt: str = ""
+    totalSeconds: float | None = None
+    clock: dict[str, float] = Field(default_factory=dict)  # detect, decide, drain, ... first_step
+
+
+class JobStatus(Loose):
+    observedGeneration: int = 0
+    phase: JobPhase = JobPhase.PENDING
+    leaderEpoch: int = 0
+
+    round: int = 0
+    roundMap: str = ""  # slots in rank order, as ranges
+    roundStore: str = ""  # host:port of the round's store; "" while the round forms
+    roundOpenedAt: str = ""
+    incarnations: str = ""  # of each slot, run-length: "0*4"
+    stopAt: int | None = None
+    stopBound: bool = False
+
+    startTime: str = ""
+    completionTime: str = ""
+    workers: WorkersStatus = Field(default_factory=WorkersStatus)
+    progress: ProgressStatus = Field(default_factory=ProgressStatus)
+    checkpoint: CheckpointStatus | None = None
+    restarts: Restarts = Field(default_factory=Restarts)
+    spent: list[Spent] = Field(default_factory=list, max_length=64)
+    lastFailure: Failure | None = None
+    recoveries: list[Recovery] = Field(default_factory=list, max_length=16)
+    goodput: str = ""
+    conditions: list[Condition] = Field(default_factory=list, max_length=16)

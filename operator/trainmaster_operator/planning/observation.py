@@ -1,0 +1,131 @@
+"""What the planner sees and what it answers. Plain values: no I/O, no clock, no randomness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from trainmaster.contract.wire import RankReport, StoreAddress, Verdict
+from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.status import JobStatus
+
+
+@dataclass(frozen=True)
+class PodRecord:
+    """A pod of the job in the cluster, slim."""
+
+    name: str
+    uid: str
+    role: str
+    slot: int
+    incarnation: int
+    phase: str  # Pending, Running, Succeeded, Failed, Unknown
+    deleting: bool = False
+    node: str = ""
+    reason: str = ""  # of the pod or of its first bad container: OOMKilled, Evicted, ErrImagePull, ...
+    message: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """What this leader has heard of one slot's agent. Only of a pod that lives and whose incarnation is current."""
+
+    slot: int
+    incarnation: int
+    pod_uid: str
+    round: int = 0  # whose ranks it runs
+    joined: bool = True  # it holds (or has just held) a join poll
+    silent_s: float = 0.0  # since this leader last heard it
+    ranks: tuple[RankReport, ...] = ()
+    verdict: Verdict | None = None  # the first failure in `round` on this pod
+    verdict_age_s: float = 0.0
+    done: bool = False
+    saved: bool = False
+    store_lost: bool = False
+    next_store: StoreAddress | None = None
+    stop_ack: int | None = None
+    stop_passed: int | None = None
+    resumed_step: int | None = None
+    draining: bool = False
+    clock: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointSeen:
+    step: int
+    round: int
+    tier: str
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All that a pass decides from. `agents` holds no entry for an agent that this leader hasn't heard yet."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    deleting: bool
+    epoch: int
+    pods: tuple[PodRecord, ...] = ()
+    agents: dict[int, AgentRecord] = field(default_factory=dict)
+    checkpoint: CheckpointSeen | None = None  # the newest that agents reported
+    leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
+
+
+class EventType(str, Enum):
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True)
+class PlannedEvent:
+    type: EventType
+    reason: str  # CamelCase, bounded set
+    message: str
+
+
+@dataclass(frozen=True)
+class PodToCreate:
+    role: str
+    slot: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class PodToDelete:
+    name: str
+    uid: str
+    reason: str
+    grace_s: float | None = None  # None: the pod's own; 0: at once, it is fenced
+
+
+@dataclass(frozen=True)
+class Decision:
+    """If `status` differs from the observed one, it is written first and nothing else happens in this pass.
+
+    Otherwise the pass acts: deletes, creates (both idempotent), then tells `events`... which belong to the
+    status write when there is one.
+    """
+
+    status: JobStatus
+    create: tuple[PodToCreate, ...] = ()
+    delete: tuple[PodToDelete, ...] = ()
+    events: tuple[PlannedEvent, ...] = ()
+    requeue_after_s: float | None = None
+
+
+__all__ = [
+    "AgentRecord",
+    "CheckpointSeen",
+    "Decision",
+    "EventType",
+    "JobSpec",
+    "JobStatus",
+    "Observation",
+    "PlannedEvent",
+    "PodRecord",
+    "PodToCreate",
+    "PodToDelete",
+]

@@ -1,0 +1,129 @@
+"""The training config: what `spec.training` of a job holds, and what every rank gets as JSON.
+
+Both sides validate with these models: the operator before it creates anything, the trainer before ranks start.
+Options of a model or a data source are open maps that the image's own code checks, so that a new model needs no
+new CRD. A field that no code obeys does not exist here: it is refused as unknown.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class Strict(BaseModel):
+    """Unknown fields are errors; the wire names are camelCase only where Kubernetes' own are."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True, serialize_by_alias=True)
+
+
+class ModelConfig(Strict):
+    name: Name = Field("gpt", description="A built-in model (gpt).")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of that model; see its docs.")
+
+
+class DataConfig(Strict):
+    source: Name = Field("text", description="A built-in source (text: a folder of text files, as bytes).")
+    path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="Where the data lies. @stdlib is the folder of Python's own standard library."
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of that source; see its docs.")
+
+
+class BatchConfig(Strict):
+    global_: int = Field(alias="global", ge=1, le=2**31, description="Sequences per optimizer step, over all ranks.")
+    micro: int | None = Field(
+        None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
+    )
+
+
+class OptimizerConfig(Strict):
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: float = Field(3e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1, description="Of sgd.")
+    weightDecay: float = Field(0.1, ge=0)
+    warmupSteps: int = Field(0, ge=0)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    minLrRatio: float = Field(0.1, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
+    clipNorm: float | None = Field(1.0, gt=0, description="Global gradient norm. null: no clipping.")
+
+
+class ParallelismConfig(Strict):
+    """Degrees of the mesh axes. Their product is the world size; at most one may be left out (derived)."""
+
+    dp_replicate: int | None = Field(None, ge=1, description="Replicas of the (sharded) model.")
+    dp_shard: int | None = Field(None, ge=1, description="Shards of parameters, gradients and optimizer state.")
+
+    def resolve(self, world_size: int) -> dict[str, int]:
+        """The degree of each axis for a world size. Raises ValueError in words.
+
+        With neither given, the world is pure data parallel (dp_replicate).
+        """
+        if world_size < 1:
+            raise ValueError(f"a world has at least one rank, not {world_size}")
+        replicate, shard = self.dp_replicate, self.dp_shard
+        if replicate is None and shard is None:
+            return {"dp_replicate": world_size, "dp_shard": 1}
+        if replicate is not None and shard is not None:
+            if replicate * shard != world_size:
+                raise ValueError(
+                    f"dp_replicate {replicate} x dp_shard {shard} = {replicate * shard} ranks, "
+                    f"but the job has {world_size}"
+                )
+            return {"dp_replicate": replicate, "dp_shard": shard}
+        given, name, other = (
+            (replicate, "dp_replicate", "dp_shard") if shard is None else (shard, "dp_shard", "dp_replicate")
+        )
+        assert given is not None
+        if world_size % given:
+            raise ValueError(f"{name} {given} doesn't divide the job's {world_size} ranks, so {other} can't be derived")
+        return {name: given, other: world_size // given}
+
+
+class CheckpointConfig(Strict):
+    every: int = Field(50, ge=1, description="Steps between checkpoints.")
+    keep: int = Field(3, ge=1, le=1000, description="Complete checkpoints to keep; older ones are removed.")
+
+
+class TrainingConfig(Strict):
+    """One training run of our own trainer."""
+
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    data: DataConfig
+    steps: int = Field(ge=1, le=2**53)
+    batch: BatchConfig
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    parallelism: ParallelismConfig = Field(default_factory=ParallelismConfig)
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="Of the computation; master weights are fp32.")
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    seed: int = Field(0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _warm_up_fits(self) -> TrainingConfig:
+        if self.optimizer.warmupSteps >= self.steps:
+            raise ValueError(
+                f"optimizer.warmupSteps {self.optimizer.warmupSteps} leaves nothing of the {self.steps} steps; "
+                f"it must be lower than steps"
+            )
+        return self
+
+    def accumulation(self, world_size: int) -> tuple[int, int]:
+        """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words."""
+        share, rest = divmod(self.batch.global_, world_size)
+        if rest:
+            raise ValueError(
+                f"batch.global {self.batch.global_} doesn't divide by the {world_size} data-parallel ranks; "
+                f"{max(1, share) * world_size} and {(share + 1) * world_size} would"
+            )
+        micro = self.batch.micro or share
+        if share % micro:
+            raise ValueError(
+                f"batch.micro {micro} doesn't divide a rank's share of {share} sequences "
+                f"(batch.global {self.batch.global_} / {world_size} ranks)"
+            )
+        return micro, share // micro
