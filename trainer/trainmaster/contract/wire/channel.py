@@ -14,7 +14,7 @@ from typing import Any
 LIMIT = 128 * 1024
 
 # rank -> agent
-STAGED = (
+STAGED = "staged"  # a shard in a memory file: {step, round, rank, world_size, directory, file, size, manifest}
     "staged"  # a shard in the attached memory file: {step, round, rank, world_size, directory, file, size, manifest}
 )
 FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}

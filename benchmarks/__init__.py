@@ -1,0 +1,1 @@
+"""Benchmarks beside peers. Raw samples are committed under `benchmarks/results/`."""

@@ -1,0 +1,61 @@
+"""The one format of our results: machine facts, and raw samples per case and system."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Case:
+    case: str
+    system: str
+    unit: str
+    samples: list[float] = field(default_factory=list)
+
+    def quantile(self, q: float) -> float:
+        """The q-quantile of the samples by linear interpolation. Raises ValueError without samples."""
+        if not self.samples:
+            raise ValueError(f"{self.case}/{self.system}: no samples")
+        ordered = sorted(self.samples)
+        at = q * (len(ordered) - 1)
+        low = int(at)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+
+def machine() -> dict[str, str | int]:
+    """Facts that a reader needs to judge the figures."""
+    cpu = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.split(":", 1)[1].strip()
+            break
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+    }
+
+
+def write(name: str, cases: list[Case]) -> Path:
+    """Write `benchmarks/results/<name>.json` and return its path."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    body = {"machine": machine(), "cases": [asdict(case) for case in cases]}
+    path.write_text(json.dumps(body, indent=1) + "\n")
+    return path

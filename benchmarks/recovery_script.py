@@ -1,0 +1,81 @@
+"""A plain torchrun-style DDP script with its own checkpoint file: what both systems of the recovery benchmark run.
+
+It knows nothing of Trainmaster. A rank kills itself once per round, some seconds after the round's first step, so
+that the time of death is known exactly: it is written down right before the signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log", type=Path, required=True, help="folder for the time stamps")
+    parser.add_argument("--kills", type=int, required=True)
+    parser.add_argument("--settle", type=float, nargs=2, required=True, help="seconds before the first and later kills")
+    parser.add_argument("--after", type=int, default=20, help="steps after the last recovery")
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    victim = (attempt + 1) % world
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    checkpoint = args.log / "checkpoint.pt"
+    step = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+
+    stamps = os.open(args.log / f"stamps-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def stamp(event: str) -> None:
+        os.write(stamps, f"{time.monotonic_ns()} {attempt} {event} {step}\n".encode())
+
+    first: float | None = None
+    done = 0
+    while attempt < args.kills or done < args.after:
+        generator = torch.Generator().manual_seed(step * world + rank)
+        x = torch.randn(16, 64, generator=generator)
+        loss = (model(x) - x.roll(1, dims=1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        settle = args.settle[0 if attempt == 0 else 1]
+        # Asked right before the optimizer: the peers stand inside or right behind their own backward.
+        if attempt < args.kills and rank == victim and first is not None and time.monotonic() - first > settle:
+            stamp("death")
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        step += 1
+        done += 1
+        if first is None:
+            first = time.monotonic()
+            stamp("first")
+        if step % 10 == 0 and rank == 0:
+            partial = checkpoint.with_suffix(".tmp")
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, partial)
+            partial.rename(checkpoint)
+        time.sleep(0.02)  # a step of a useful size, without loading the two cores
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
