@@ -1,0 +1,116 @@
+"""`Cluster` over the unix socket of a StoreServer, for the operator and the kubelet of the local world."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from trainmaster_operator.cluster.port import ERRORS, ApiError, Labels, Listing, Object, Unavailable, WatchEvent
+
+CALL_TIMEOUT_S = 10.0
+IDLE_CONNECTION_S = 1800.0  # less than the server's, so that no call meets a connection that is just being closed
+
+
+class SocketCluster:
+    """Use it in the event loop that it was made in, and close it. Connections are kept and reused."""
+
+    def __init__(self, path: Path, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self.path = path
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=IDLE_CONNECTION_S),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
+        answer = await self._call("list", kind=kind, namespace=namespace, labels=_plain(labels))
+        return Listing(answer["items"], answer["resourceVersion"])
+
+    async def watch(
+        self, kind: str, resource_version: str, namespace: str | None = None, labels: Labels | None = None
+    ) -> AsyncIterator[WatchEvent]:
+        asked = {"kind": kind, "resource_version": resource_version, "namespace": namespace, "labels": _plain(labels)}
+        endless = aiohttp.ClientTimeout(total=None)
+        try:
+            async with self._session.post("http://store/v1/watch", data=_dumped(asked), timeout=endless) as response:
+                if response.status != 200:
+                    raise _error(await response.read())
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        event = json.loads(line)
+                        if "reason" in event:
+                            raise _error(line)
+                        yield WatchEvent(event["type"], event["object"])
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"{self.path}: {error or type(error).__name__}") from error
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object:
+        return await self._object("get", kind=kind, namespace=namespace, name=name)
+
+    async def create(self, kind: str, obj: Object) -> Object:
+        return await self._object("create", kind=kind, obj=obj)
+
+    async def update(self, kind: str, obj: Object) -> Object:
+        return await self._object("update", kind=kind, obj=obj)
+
+    async def update_status(self, kind: str, obj: Object) -> Object:
+        return await self._object("update_status", kind=kind, obj=obj)
+
+    async def patch(
+        self, kind: str, namespace: str, name: str, patch: Object, resource_version: str | None = None
+    ) -> Object:
+        return await self._object(
+            "patch", kind=kind, namespace=namespace, name=name, patch=patch, resource_version=resource_version
+        )
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
+    ) -> None:
+        await self._call("delete", kind=kind, namespace=namespace, name=name, uid=uid, grace_s=grace_s)
+
+    async def evict(self, namespace: str, name: str) -> None:
+        await self._call("evict", namespace=namespace, name=name)
+
+    async def bind(self, namespace: str, name: str, node: str) -> Object:
+        """Beyond the port: what a scheduler does."""
+        return await self._object("bind", namespace=namespace, name=name, node=node)
+
+    async def _object(self, verb: str, **arguments: Any) -> Object:
+        obj: Object = await self._call(verb, **arguments)
+        return obj
+
+    async def _call(self, verb: str, **arguments: Any) -> Any:
+        try:
+            async with self._session.post(f"http://store/v1/{verb}", data=_dumped(arguments)) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise Unavailable(f"{self.path}: {error or type(error).__name__}") from error
+        if response.status != 200:
+            raise _error(body)
+        return json.loads(body)
+
+
+def _plain(labels: Labels | None) -> dict[str, str | None] | None:
+    return dict(labels) if labels else None
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _error(body: bytes) -> ApiError:
+    try:
+        described = json.loads(body)
+        return ERRORS.get(described["reason"], ApiError)(described["message"])
+    except (ValueError, KeyError, TypeError):
+        return Unavailable(f"not an answer of the store: {body[:200]!r}")

@@ -1,0 +1,81 @@
+"""Small facts about Kubernetes objects as plain dicts: copies, merge patches, selectors, timestamps."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from trainmaster_operator.cluster.port import KINDS, Labels, Object
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of a JSON value: several times faster than copy.deepcopy."""
+    if isinstance(value, dict):
+        return {k: copied(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [copied(v) for v in value]
+    return value
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386: objects merge, null removes, anything else replaces. Shares what it doesn't change."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def matches(obj: Object, labels: Labels | None) -> bool:
+    if not labels:
+        return True
+    have = obj["metadata"].get("labels") or {}
+    return all(key in have and (value is None or have[key] == value) for key, value in labels.items())
+
+
+def selector(labels: Labels | None) -> str:
+    """The selector as the API server's `labelSelector` parameter spells it."""
+    return ",".join(key if value is None else f"{key}={value}" for key, value in (labels or {}).items())
+
+
+def parse_selector(text: str) -> dict[str, str | None]:
+    labels: dict[str, str | None] = {}
+    for term in text.split(",") if text else []:
+        key, equals, value = term.partition("=")
+        labels[key] = value if equals else None
+    return labels
+
+
+def timestamp(seconds: float) -> str:
+    """Unix seconds as metav1.Time, which has whole seconds."""
+    return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(text: str) -> float:
+    """Unix seconds of a metav1.Time or metav1.MicroTime."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def finalizers(obj: Object) -> list[str]:
+    return obj["metadata"].get("finalizers") or []
+
+
+def owners(obj: Object) -> list[Object]:
+    return obj["metadata"].get("ownerReferences") or []
+
+
+def payload(obj: Object) -> Object:
+    """What a generation counts: all but metadata and status."""
+    return {k: v for k, v in obj.items() if k not in ("metadata", "status")}
+
+
+def bookmark(kind: str, resource_version: str) -> Object:
+    return {
+        "apiVersion": KINDS[kind].api_version,
+        "kind": kind,
+        "metadata": {"resourceVersion": resource_version},
+    }
