@@ -93,7 +93,7 @@ def under_torchrun(log: Path, ranks: int, kills: int, settle: tuple[float, float
 
 
 def script(log: Path, kills: int, settle: tuple[float, float]) -> list[str]:
-    return ["python", str(SCRIPT), "--log", str(log), "--kills", str(kills), "--settle", *map(str, settle)]
+    return ["python", str(SCRIPT), "--folder", str(log), "--kills", str(kills), "--settle", *map(str, settle)]
 
 
 def main() -> None:

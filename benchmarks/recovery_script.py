@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--log", type=Path, required=True, help="folder for the time stamps")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the time stamps")
     parser.add_argument("--kills", type=int, required=True)
     parser.add_argument("--settle", type=float, nargs=2, required=True, help="seconds before the first and later kills")
     parser.add_argument("--after", type=int, default=20, help="steps after the last recovery")
@@ -36,7 +36,7 @@ def main() -> None:
         torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    checkpoint = args.log / "checkpoint.pt"
+    checkpoint = args.folder / "checkpoint.pt"
     step = 0
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
@@ -44,7 +44,7 @@ def main() -> None:
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
 
-    stamps = os.open(args.log / f"stamps-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    stamps = os.open(args.folder / f"stamps-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def stamp(event: str) -> None:
         os.write(stamps, f"{time.monotonic_ns()} {attempt} {event} {step}\n".encode())
