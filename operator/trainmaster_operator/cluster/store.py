@@ -68,7 +68,7 @@ class MemoryStore:
         self.ids = ids or counted_ids()
         self.admission = admission
         self.on_change = on_change
-        self.version = 0
+        self.version = 1  # "0" means something else to a watch
         self._objects: dict[str, dict[str, dict[str, Object]]] = {kind: {} for kind in KINDS}
         self._histories = {kind: History(kind, history, lambda: self.version) for kind in KINDS}
         self._keys: dict[str, Key] = {}  # by uid

@@ -1,0 +1,58 @@
+"""Objects that a real API server would accept as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster_operator.cluster.port import EVENT, JOB, KINDS, LEASE, POD, SERVICE, Object
+
+
+def make(kind: str, namespace: str, name: str, labels: dict[str, str] | None = None, **fields: Any) -> Object:
+    metadata: Object = {"name": name, "namespace": namespace}
+    if labels:
+        metadata["labels"] = labels
+    return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
+
+
+def container(**fields: Any) -> Object:
+    return {"name": "main", "image": "registry.example/none:1", **fields}
+
+
+def job(namespace: str, name: str, **spec: Any) -> Object:
+    template = {"spec": {"containers": [container(command=["python", "train.py"])]}}
+    workers = {"replicas": 2, "template": template}
+    return make(JOB, namespace, name, spec={"framework": "PyTorch", "workers": workers, **spec})
+
+
+def pod(namespace: str, name: str, labels: dict[str, str] | None = None, **spec: Any) -> Object:
+    fields = {"containers": [container()], "automountServiceAccountToken": False, **spec}
+    return make(POD, namespace, name, labels, spec=fields)
+
+
+def service(namespace: str, name: str) -> Object:
+    return make(SERVICE, namespace, name, spec={"clusterIP": "None", "ports": [{"port": 29500}]})
+
+
+def lease(namespace: str, name: str, holder: str = "a") -> Object:
+    return make(LEASE, namespace, name, spec={"holderIdentity": holder, "leaseDurationSeconds": 15})
+
+
+def event(namespace: str, name: str) -> Object:
+    involved = {"kind": POD, "apiVersion": "v1", "namespace": namespace, "name": "any"}
+    return make(
+        EVENT, namespace, name, involvedObject=involved, reason="Tested", message="for people", type="Normal",
+        firstTimestamp="2024-01-01T00:00:00Z", lastTimestamp="2024-01-01T00:00:00Z", count=1,
+    )  # fmt: skip
+
+
+def owned_by(obj: Object, owner: Object) -> Object:
+    """`obj` with `owner`, an object as stored, as its controller."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [reference]}}

@@ -1,0 +1,57 @@
+"""The conformance suite over the memory store, directly and through its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conformance import SCENARIOS, Scenario, World
+from trainmaster_operator.cluster.client import SocketCluster
+from trainmaster_operator.cluster.memory import MemoryCluster
+from trainmaster_operator.cluster.server import StoreServer
+from trainmaster_operator.cluster.store import MemoryStore
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[World]:
+    store = MemoryStore()
+    yield World(MemoryCluster(store), "space", collects_garbage=True, compact=_compaction(store))
+
+
+@asynccontextmanager
+async def socket() -> AsyncIterator[World]:
+    store = MemoryStore()
+    with tempfile.TemporaryDirectory() as folder:  # short: a unix socket's path has at most 107 bytes
+        path = Path(folder) / "store.sock"
+        server = StoreServer(store, path)
+        await server.start()
+        cluster = SocketCluster(path)
+        try:
+            yield World(cluster, "space", collects_garbage=True, compact=_compaction(store))
+        finally:
+            await cluster.close()
+            await server.close()
+            assert os.listdir(folder) == []
+
+
+def _compaction(store: MemoryStore) -> Callable[[], object]:
+    async def compact() -> None:
+        store.compact()
+
+    return compact
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("world", [memory, socket], ids=lambda world: world.__name__)
+def test_conformance(world: Callable[[], AbstractAsyncContextManager[World]], scenario: Scenario) -> None:
+    async def run() -> None:
+        async with world() as there:
+            await scenario(there)
+
+    asyncio.run(run())
