@@ -1,0 +1,74 @@
+"""Row W1: a torchrun-style script runs, restarts in place, and its death is told, without importing trainmaster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.harness import run
+
+SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
+
+
+def job(folder: Path, arguments: list[str], prefix: tuple[str, ...] = ("python",), **recovery: Any) -> Path:
+    command = [*prefix, str(SCRIPT), "--checkpoint", str(folder / "own.pt"), *arguments]
+    document = {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {"name": "script"},
+        "spec": {
+            "framework": "PyTorch",
+            "workers": {
+                "replicas": 2,
+                "template": {"spec": {"containers": [{"name": "worker", "command": command}]}},
+            },
+            "recovery": recovery,
+        },
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("prefix", [("python",), ("torchrun", "--nproc-per-node=1")])
+def test_a_script_restarts_in_place_and_its_steps_are_seen(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+    outcome = run(job(tmp_path, ["--die", "kill"], prefix), tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    status = outcome.status
+    assert status["phase"] == "Succeeded"
+    assert status["restarts"]["inPlace"] == 1
+    assert status["restarts"]["pod"] == status["restarts"]["full"] == 0
+    logs = "".join(path.read_text() for path in sorted((tmp_path / "out" / "logs").glob("script-worker-*")))
+    assert "resumed at step 5" in logs
+    assert "finished at step 20 after 1 restarts" in logs
+    assert status["progress"]["step"] == 15, "the hooks count the steps of the last round: 6 to 20"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("how", "exit_code", "signal", "words"),
+    [
+        ("segv", None, "SIGSEGV", ""),
+        ("kill", None, "SIGKILL", ""),
+        ("exit", 3, "", ""),
+        ("raise", 1, "", "ArithmeticError: the answer is not 42"),
+    ],
+)
+def test_the_verdict_names_rank_cause_and_end(
+    tmp_path: Path, how: str, exit_code: int | None, signal: str, words: str
+) -> None:
+    nothing_left = {"inPlace": 0, "pod": 0, "full": 0}
+    outcome = run(job(tmp_path, ["--die", how], budget=nothing_left), tmp_path / "out")
+    assert outcome.exit_code == 1, outcome.output
+    assert outcome.status["phase"] == "Failed"
+    failure = outcome.status["lastFailure"]
+    assert failure["rank"] == 1
+    assert failure["cause"] == "Crash"
+    assert failure["signal"] == signal
+    if exit_code is not None:
+        assert failure["exitCode"] == exit_code
+    assert words in failure["traceback"]
