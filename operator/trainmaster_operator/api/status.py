@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 
 class Loose(BaseModel):
@@ -75,6 +75,12 @@ class Restarts(Loose):
     pod: int = 0
     full: int = 0
     free: int = 0
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def total(self) -> int:
+        """For `kubectl get`, whose columns can't add."""
+        return self.inPlace + self.pod + self.full + self.free
 
 
 class Spent(Loose):

@@ -1,0 +1,264 @@
+"""The CustomResourceDefinition, generated from the models.
+
+`python -m trainmaster_operator.api.crd DIR` writes it, `--check DIR` exits 1 with a diff when the file is stale.
+An API server wants a *structural* schema: no references, no unions, `nullable` instead of a null type, and either
+listed properties or an open map. CEL rules repeat what the models' validators say across fields, so that a bad
+manifest is refused even while the operator is down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
+
+Schema = dict[str, Any]
+
+FILE = f"{JOB_PLURAL}.{GROUP}.yaml"
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_LIMIT = 50
+"""A pod's hostname <job>-<role>-<slot> has at most 63 characters: "-worker-99999" takes 13 of them."""
+
+# Exact in the double that a schema's bounds are; a larger bound is the type's own.
+_EXACT = 2**53
+
+_KEPT = ("description", "enum", "maxItems", "maxLength", "minItems", "minLength", "pattern")
+
+_MESH = "self.training.parallelism"
+_WORLD = "self.workers.replicas * self.workers.ranksPerPod"
+
+SPEC_RULES = [
+    {
+        "rule": "self.framework == oldSelf.framework",
+        "message": "framework can't be changed: create another job",
+    },
+    {
+        "rule": "self.framework != 'Trainmaster' || has(self.training)",
+        "message": "framework Trainmaster needs spec.training",
+    },
+    {
+        "rule": "self.framework == 'Trainmaster' || !has(self.training)",
+        "message": "spec.training belongs to framework Trainmaster only",
+    },
+    {
+        "rule": f"!has(self.training) || !has({_MESH}.dp_replicate) || !has({_MESH}.dp_shard)"
+        f" || {_MESH}.dp_replicate * {_MESH}.dp_shard == {_WORLD}",
+        "message": "training.parallelism: dp_replicate x dp_shard must be workers.replicas x workers.ranksPerPod",
+    },
+    {
+        "rule": f"!has(self.training) || !has({_MESH}.dp_replicate) || ({_WORLD}) % {_MESH}.dp_replicate == 0",
+        "message": "training.parallelism: dp_replicate must divide workers.replicas x workers.ranksPerPod",
+    },
+    {
+        "rule": f"!has(self.training) || !has({_MESH}.dp_shard) || ({_WORLD}) % {_MESH}.dp_shard == 0",
+        "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod",
+    },
+    {
+        "rule": f"!has(self.training) || self.training.batch.global % ({_WORLD}) == 0",
+        "message": "training.batch.global must be a multiple of workers.replicas x workers.ranksPerPod",
+    },
+    {
+        "rule": "!has(self.training) || !has(self.training.batch.micro)"
+        f" || self.training.batch.global % ({_WORLD} * self.training.batch.micro) == 0",
+        "message": "training.batch.micro must divide each rank's share of training.batch.global",
+    },
+    {
+        "rule": "!has(self.training) || self.training.optimizer.warmupSteps < self.training.steps",
+        "message": "training.optimizer.warmupSteps must be lower than training.steps",
+    },
+]
+
+COLUMNS = [
+    {"name": "State", "type": "string", "jsonPath": ".status.phase"},
+    {"name": "Step", "type": "integer", "jsonPath": ".status.progress.step"},
+    {"name": "Loss", "type": "string", "jsonPath": ".status.progress.loss"},
+    {
+        "name": "ETA",
+        "type": "integer",
+        "jsonPath": ".status.progress.etaSeconds",
+        "description": "Seconds until the last step.",
+    },
+    {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts.total"},
+    {
+        "name": "Goodput",
+        "type": "string",
+        "jsonPath": ".status.goodput",
+        "description": "Share of the time that went into steps that count.",
+    },
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+]
+
+
+def structural(schema: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
+    """A pydantic JSON schema as a structural one. `defaults`: keep them, so that a stored job shows what it gets."""
+    if "$ref" in schema:
+        target = definitions[schema["$ref"].removeprefix("#/$defs/")]
+        # A docstring of a model is for us; what stands beside a field is for people.
+        schema = {**{k: v for k, v in target.items() if k != "description"}, **schema}
+    nullable = False
+    if "anyOf" in schema:
+        options = [option for option in schema["anyOf"] if option != {"type": "null"}]
+        if len(options) != 1:
+            raise ValueError(f"a structural schema has no unions: {schema}")
+        # A null where null is the default is pruned by the API server: the field is just absent.
+        nullable = schema.get("default") is not None
+        rest = {k: v for k, v in schema.items() if k != "anyOf"}
+        return {**structural({**options[0], **rest}, definitions, defaults), **({"nullable": True} if nullable else {})}
+
+    result: Schema = {"type": schema.get("type", "string")}
+    result.update({key: schema[key] for key in _KEPT if key in schema})
+    if "const" in schema:
+        result["enum"] = [schema["const"]]
+    _bounds(schema, result)
+    if result["type"] == "integer":
+        result["format"] = "int64"
+    elif result["type"] == "array":
+        # A pair of equal types is a list of a fixed length here.
+        item = schema["items"] if "items" in schema else schema["prefixItems"][0]
+        result["items"] = structural(item, definitions, defaults)
+    elif result["type"] == "object":
+        _properties(schema, result, definitions, defaults)
+    if defaults and schema.get("default") is not None:
+        result["default"] = schema["default"]
+    return result
+
+
+def _bounds(schema: Schema, result: Schema) -> None:
+    """OpenAPI v3.0 bounds: an exclusive one is a flag beside it."""
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if bound in schema and abs(schema[bound]) <= _EXACT:
+            result[bound] = schema[bound]
+        if exclusive in schema and abs(schema[exclusive]) <= _EXACT:
+            result[bound] = schema[exclusive]
+            result[exclusive] = True
+
+
+def _properties(schema: Schema, result: Schema, definitions: dict[str, Schema], defaults: bool) -> None:
+    if "properties" in schema:
+        result["properties"] = {
+            name: structural(child, definitions, defaults) for name, child in schema["properties"].items()
+        }
+        if schema.get("required"):
+            result["required"] = list(schema["required"])
+        for child in result["properties"].values():
+            # An absent object whose fields all have defaults appears with them: rules and scale find their fields.
+            if defaults and "properties" in child and "required" not in child:
+                child["default"] = {}
+    elif isinstance(schema.get("additionalProperties"), dict):
+        result["additionalProperties"] = structural(schema["additionalProperties"], definitions, defaults)
+        result["maxProperties"] = schema.get("maxProperties", 64)
+    else:
+        result["x-kubernetes-preserve-unknown-fields"] = True
+
+
+def job_schema() -> Schema:
+    """The structural schema of a whole job."""
+    source = DistributedTrainingJob.model_json_schema(mode="serialization")
+    given = DistributedTrainingJob.model_json_schema()
+    spec = structural(given["$defs"]["JobSpec"], given["$defs"], defaults=True)
+    status = structural(source["$defs"]["JobStatus"], source["$defs"], defaults=False)
+    _require_nothing(status)
+    return {
+        "description": "A distributed training run.",
+        "type": "object",
+        "required": ["metadata", "spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": NAME_LIMIT, "pattern": NAME_PATTERN}},
+            },
+            "spec": {**spec, "x-kubernetes-validations": SPEC_RULES},
+            "status": status,
+        },
+    }
+
+
+def _require_nothing(schema: Schema) -> None:
+    """In place. An older operator's status must stay valid, so no field of a status is required."""
+    schema.pop("required", None)
+    for child in [*schema.get("properties", {}).values(), schema.get("items")]:
+        if isinstance(child, dict):
+            _require_nothing(child)
+
+
+def definition() -> Schema:
+    """The CustomResourceDefinition."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{JOB_PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": JOB_KIND,
+                "listKind": f"{JOB_KIND}List",
+                "plural": JOB_PLURAL,
+                "singular": JOB_KIND.lower(),
+                "shortNames": ["dtj"],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.workers.replicas",
+                            "statusReplicasPath": ".status.workers.replicas",
+                            "labelSelectorPath": ".status.workers.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": COLUMNS,
+                    "schema": {"openAPIV3Schema": job_schema()},
+                }
+            ],
+        },
+    }
+
+
+def render() -> str:
+    """The file's text."""
+    import yaml  # only to write the file: the models don't need it
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    body = yaml.dump(definition(), Dumper=Dumper, sort_keys=False, width=110, allow_unicode=True)
+    return f"# Generated from {API_VERSION} models by `make generate`. Don't edit.\n{body}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainmaster_operator.api.crd", description=__doc__)
+    parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 with a diff when it is stale")
+    options = parser.parse_args(arguments)
+    path: Path = options.directory / FILE
+    text = render()
+    if not options.check:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return 0
+    current = path.read_text() if path.exists() else ""
+    if current == text:
+        return 0
+    diff = difflib.unified_diff(
+        current.splitlines(keepends=True), text.splitlines(keepends=True), str(path), "generated from the models"
+    )
+    sys.stdout.writelines(diff)
+    sys.stderr.write(f"{path} is stale: run `make generate`\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

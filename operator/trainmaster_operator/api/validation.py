@@ -1,0 +1,412 @@
+"""What is wrong with a job, in words: every problem at once, where it is, and what would be right.
+
+The models decide what is valid; this page only asks them and translates. A field's place is a path such as
+`spec.training.batch.global`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from trainmaster.contract.config import BatchConfig, ParallelismConfig
+from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
+from trainmaster_operator.api.job import DistributedTrainingJob, WorkersSpec
+from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
+
+Path = tuple[str | int, ...]
+
+_METADATA = (
+    *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
+    *("generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences"),
+    *("resourceVersion", "selfLink", "uid"),
+)
+_WORDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "string": "text",
+    "str": "text",
+    "dict": "a map",
+    "model": "a map",
+    "list": "a list",
+    "tuple": "a list",
+}
+_LIMITS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `message` is a sentence without the path and without a full stop."""
+
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: {self.message}" if self.path else self.message
+
+
+def dotted(path: Path) -> str:
+    """("spec", "containers", 0) -> "spec.containers[0]"."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def validate(document: Any) -> list[Problem]:
+    """All problems of a job as a person wrote it (JSON values), in the order of the path; [] when it is valid.
+
+    A status in it is ignored, as an API server would.
+    """
+    if not isinstance(document, dict):
+        return [Problem((), f"a {JOB_KIND} is expected, not {_shown(document)}")]
+    if document.get("kind") not in (JOB_KIND, None):
+        return [Problem(("kind",), f"{JOB_KIND} is expected, not {_shown(document['kind'])}")]
+    document = {key: value for key, value in document.items() if key != "status"}
+    problems = list(_not_finite(document, ()))
+    if problems:
+        return problems
+    problems += _metadata(document.get("metadata"))
+    template_problems = list(_template(_at(document, ("spec", "workers", "template"))))
+    problems += template_problems
+    problems += _fields(document, usable_template=not template_problems)
+    problems += _across(document)
+    return _in_order(problems)
+
+
+def _in_order(problems: list[Problem]) -> list[Problem]:
+    unique = {(problem.path, problem.message): problem for problem in problems}
+    return sorted(unique.values(), key=lambda problem: [(isinstance(part, str), str(part)) for part in problem.path])
+
+
+def _fields(document: dict[str, Any], usable_template: bool) -> Iterator[Problem]:
+    """What the models say of each field on its own, and the rules across fields that `_across` doesn't repeat."""
+    document = {"apiVersion": None, "kind": None, **document}
+    if not usable_template:
+        document = json.loads(json.dumps(document))
+        document["spec"]["workers"]["template"] = {"spec": {"containers": [{"command": ["true"]}]}}
+    try:
+        # As JSON and strictly: "4" is no number and 4.5 no whole one, as an API server would say.
+        DistributedTrainingJob.model_validate_json(json.dumps(document), strict=True)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            problem = _translate(detail, document)
+            if problem is not None:
+                yield problem
+
+
+def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None:
+    path = tuple(detail["loc"])
+    kind = detail["type"]
+    context = detail.get("ctx", {})
+    given = detail["input"]
+    if path == ("apiVersion",):
+        return Problem(path, f"{API_VERSION} is expected{_instead(given)}")
+    if path == ("kind",):
+        return Problem(path, f"{JOB_KIND} is expected{_instead(given)}")
+    if path and path[0] == "metadata":
+        return None if path == ("metadata", "name") else Problem(path, _said(kind, context, given, path))
+    if kind == "value_error":
+        # Rules across fields are told by `_across`, at the field that a person would change.
+        words = str(context.get("error", detail["msg"]))
+        return None if _told_elsewhere(words) else Problem(path, words)
+    if kind == "extra_forbidden":
+        return Problem(path, _unknown(path))
+    return Problem(path, _said(kind, context, given, path))
+
+
+def _told_elsewhere(words: str) -> bool:
+    return words.startswith(("batch.", "dp_", "optimizer.warmupSteps"))
+
+
+def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
+    """One pydantic error of a field, in words."""
+    if kind == "missing":
+        return f"is missing{_described(path)}"
+    if kind in _LIMITS:
+        key, words = _LIMITS[kind]
+        return f"{words} {_number(context[key])} is expected, not {_shown(given)}"
+    if kind in ("literal_error", "enum"):
+        known = re.findall(r"'([^']*)'", str(context["expected"]))
+        near = _nearest(str(given), known)
+        hint = f"; did you mean {near}?" if near else ""
+        return f"one of {', '.join(known)} is expected, not {_shown(given)}{hint}"
+    if kind == "string_too_long":
+        return f"at most {context['max_length']} characters are expected, not {len(given)}"
+    if kind == "string_too_short":
+        return f"is empty{_described(path)}"
+    if kind in ("too_long", "too_short"):
+        return f"{_count(context)} entries are expected, not {context['actual_length']}"
+    word = _WORDS.get(kind.split("_")[0])
+    if word is not None:
+        return f"{word} is expected, not {_shown(given)}"
+    return f"{kind.replace('_', ' ')}: {_shown(given)}"
+
+
+def _count(context: dict[str, Any]) -> str:
+    return f"at most {context['max_length']}" if "max_length" in context else f"at least {context['min_length']}"
+
+
+def _unknown(path: Path) -> str:
+    """An unknown field: the nearest known name here, else where that name is known, else all names known here."""
+    name = str(path[-1])
+    model = _model_at(path[:-1])
+    known = _names(model) if model else []
+    near = _nearest(name, known)
+    if near:
+        return f"unknown field; did you mean {near}?"
+    elsewhere = [place for place in _places() if place[-1] == name]
+    if elsewhere:
+        return f"unknown field here; {dotted(elsewhere[0])} is known"
+    return f"unknown field; known here: {', '.join(known)}"
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    lower = {k.lower().replace("_", ""): k for k in known}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), list(lower), n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(path: Path) -> type[BaseModel] | None:
+    model: type[BaseModel] | None = DistributedTrainingJob
+    for part in path:
+        if model is None:
+            return None
+        field = next((f for name, f in model.model_fields.items() if (f.alias or name) == part), None)
+        model = _model_in(field.annotation) if field else None
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in `X`, `X | None` and the like."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        found = [_model_in(option) for option in typing.get_args(annotation)]
+        return next((model for model in found if model), None)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -> Iterator[Path]:
+    """The path of every field of a job but its status."""
+    for name, field in model.model_fields.items():
+        path = (*above, field.alias or name)
+        if path == ("status",):
+            continue
+        yield path
+        child = _model_in(field.annotation)
+        if child:
+            yield from _places(child, path)
+
+
+def _described(path: Path) -> str:
+    """What the field is for, as a clause; "" when its model doesn't say."""
+    model = _model_at(path[:-1])
+    field = next((f for n, f in model.model_fields.items() if (f.alias or n) == path[-1]), None) if model else None
+    return f": {field.description.rstrip('.')}" if field and field.description else ""
+
+
+def _metadata(metadata: Any) -> Iterator[Problem]:
+    if not isinstance(metadata, dict):
+        yield Problem(("metadata",), "a map with a name is expected" + ("" if metadata is None else _instead(metadata)))
+        return
+    for key in metadata:
+        if key not in _METADATA:
+            near = _nearest(str(key), list(_METADATA))
+            yield Problem(("metadata", str(key)), "unknown field" + (f"; did you mean {near}?" if near else ""))
+    name = metadata.get("name", _ABSENT)
+    path: Path = ("metadata", "name")
+    if name is _ABSENT:
+        yield Problem(path, "is missing: the job's name")
+    elif not isinstance(name, str):
+        yield Problem(path, f"text is expected, not {_shown(name)}")
+    elif len(name) > NAME_LIMIT:
+        yield Problem(
+            path, f"at most {NAME_LIMIT} characters are expected, not {len(name)}: hostnames are made from it"
+        )
+    elif not re.fullmatch(NAME_PATTERN, name):
+        better = re.sub(r"^[^a-z]+|[^a-z0-9]+$", "", re.sub(r"[^a-z0-9]+", "-", name.lower()))
+        hint = f", for example {better}" if better else ""
+        yield Problem(
+            path,
+            f"lower-case letters, digits and '-' are expected, from a letter to a letter or digit{hint}; "
+            f"not {_shown(name)}",
+        )
+
+
+def _template(template: Any) -> Iterator[Problem]:
+    """The shape of the part of a pod template that we read."""
+    where: Path = ("spec", "workers", "template")
+    if template is _ABSENT or not isinstance(template, dict):
+        return  # the model says it
+    spec = template.get("spec", {})
+    where = (*where, "spec")
+    if not isinstance(spec, dict):
+        yield Problem(where, f"a map is expected, not {_shown(spec)}")
+        return
+    for ours in ("hostname", "subdomain"):
+        if ours in spec:
+            yield Problem((*where, ours), "is set by the operator: leave it out")
+    if spec.get("restartPolicy", "Never") != "Never":
+        yield Problem((*where, "restartPolicy"), f"is Never or left out{_instead(spec['restartPolicy'])}")
+    containers = spec.get("containers", [])
+    where = (*where, "containers")
+    if not isinstance(containers, list) or ("containers" in spec and not containers):
+        yield Problem(where, f"a list of containers is expected, not {_shown(containers)}")
+        return
+    for i, container in enumerate(containers):
+        yield from _container(container, (*where, i))
+
+
+def _container(container: Any, where: Path) -> Iterator[Problem]:
+    if not isinstance(container, dict):
+        yield Problem(where, f"a map is expected, not {_shown(container)}")
+        return
+    for key in ("command", "args"):
+        value = container.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, list):
+            example = json.dumps(str(value).split()) if isinstance(value, str) else '["python", "train.py"]'
+            yield Problem((*where, key), f"a list is expected, for example {example}; not {_shown(value)}")
+            continue
+        for i, word in enumerate(value):
+            if not isinstance(word, str):
+                yield Problem((*where, key, i), f"text is expected, not {_shown(word)}: put it in quotes")
+    env = container.get("env")
+    if env is not None and not isinstance(env, list):
+        yield Problem((*where, "env"), f"a list of name and value is expected, not {_shown(env)}")
+        return
+    for i, variable in enumerate(env or []):
+        if not isinstance(variable, dict) or not isinstance(variable.get("name"), str):
+            yield Problem((*where, "env", i), f"a map with a name and a value is expected, not {_shown(variable)}")
+        elif not isinstance(variable.get("value", ""), str):
+            yield Problem(
+                (*where, "env", i, "value"), f"text is expected, not {_shown(variable['value'])}: put it in quotes"
+            )
+
+
+def _across(document: dict[str, Any]) -> Iterator[Problem]:
+    """What crosses fields, as far as the fields themselves are right."""
+    training = _at(document, ("spec", "training"))
+    if not isinstance(training, dict):
+        return
+    where: Path = ("spec", "training")
+    steps, warmup = training.get("steps"), _at(training, ("optimizer", "warmupSteps"))
+    if _is_count(steps) and _is_count(warmup) and warmup >= steps:
+        words = f"less than the {steps} steps is expected, not {warmup}"
+        yield Problem((*where, "optimizer", "warmupSteps"), words)
+    workers = _parsed(WorkersSpec, _at(document, ("spec", "workers")))
+    parallelism = _parsed(ParallelismConfig, training.get("parallelism", {}))
+    if workers is None:
+        return
+    world_size = workers.replicas * workers.ranksPerPod
+    if parallelism is not None:
+        problem = _refusal(lambda: parallelism.resolve(world_size))
+        if problem:
+            made_of = f"workers.replicas {workers.replicas} x ranksPerPod {workers.ranksPerPod}"
+            yield Problem((*where, "parallelism"), f"{problem} ({made_of})")
+    batch = _parsed(BatchConfig, training.get("batch"))
+    if batch is not None:
+        key, problem = _share(batch, world_size)
+        if problem:
+            yield Problem((*where, "batch", key), problem)
+
+
+def _share(batch: BatchConfig, world_size: int) -> tuple[str, str]:
+    """(field to change, what is wrong) of a batch over the data-parallel ranks; what is wrong is "" if it divides."""
+    share, rest = divmod(batch.global_, world_size)
+    if rest:
+        near = f"{share * world_size} and {(share + 1) * world_size}" if share else str(world_size)
+        would = "would" if share else "would be the smallest"
+        return "global", f"{batch.global_} doesn't divide by the job's {world_size} ranks; {near} {would}"
+    if batch.micro and share % batch.micro:
+        divisors = [str(n) for n in range(1, min(share, 10_000) + 1) if share % n == 0]
+        return "micro", (
+            f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {batch.global_} / "
+            f"{world_size} ranks); {', '.join(divisors[-6:])} would"
+        )
+    return "global", ""
+
+
+def _refusal(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+M = typing.TypeVar("M", bound=BaseModel)
+
+
+def _parsed(model: type[M], value: Any) -> M | None:
+    """None when the part isn't valid by itself: its own problems are told already."""
+    try:
+        return model.model_validate_json(json.dumps({} if value is _ABSENT else value), strict=True)
+    except ValidationError:
+        return None
+
+
+def _at(document: Any, path: Path) -> Any:
+    for part in path:
+        if not isinstance(document, dict) or part not in document:
+            return _ABSENT
+        document = document[part]
+    return document
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _not_finite(value: Any, path: Path) -> Iterator[Problem]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path, f"a finite number is expected, not {value}")
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield from _not_finite(child, (*path, str(key)))
+    elif isinstance(value, list):
+        for i, child in enumerate(value):
+            yield from _not_finite(child, (*path, i))
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _instead(value: Any) -> str:
+    return f", not {_shown(value)}" if value is not None else ""
+
+
+def _shown(value: Any) -> str:
+    """A value as a person would have written it, short."""
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
