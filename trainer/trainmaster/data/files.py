@@ -1,0 +1,142 @@
+"""A folder of text files as one long text: the files in the order of their names, a NUL byte between two.
+
+Standard library only. Only names and sizes are held; bytes are read when they are needed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import math
+import os
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainmaster.data.options import TextOptions
+from trainmaster.errors import DataError
+
+STDLIB = "@stdlib"
+SEPARATOR = b"\0"
+PROBES = 64
+PROBE_BYTES = 4096
+CHUNK_BYTES = 2**20
+SKIPPED_FOLDERS = {"__pycache__"}
+SKIPPED_IN_STDLIB = SKIPPED_FOLDERS | {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """`names` are relative to `folder`; `ends[i]` is where file i's separator ends in the long text."""
+
+    folder: str
+    names: list[str]
+    ends: list[int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the long text, which has no separator after its last file."""
+        return self.ends[-1] - len(SEPARATOR)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes start..stop of the long text. Raises DataError when a file has shrunk or gone since it was listed."""
+        parts = []
+        index = bisect.bisect_right(self.ends, start)
+        while start < stop:
+            first = self.ends[index - 1] if index else 0
+            end = self.ends[index] - len(SEPARATOR)
+            if start < end:
+                parts.append(self._read_file(index, start - first, min(stop, end) - start))
+            if stop > end:
+                parts.append(SEPARATOR)
+            start = self.ends[index]
+            index += 1
+        return b"".join(parts)
+
+    def _read_file(self, index: int, offset: int, size: int) -> bytes:
+        path = os.path.join(self.folder, self.names[index])
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise DataError(f"data.path: {path} can't be read: {error.strerror}") from None
+        try:
+            data = os.pread(descriptor, size, offset)
+        finally:
+            os.close(descriptor)
+        if len(data) != size:
+            raise DataError(f"data.path: {path} has become shorter while the job ran; data must not change under a job")
+        return data
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over all names and sizes and a few probes of the content, not over times: a copy is the same data."""
+        digest = hashlib.sha256()
+        for name, end in zip(self.names, self.ends, strict=True):
+            digest.update(f"{name}\0{end}\n".encode("utf-8", "surrogateescape"))
+        for probe in range(PROBES):
+            start = probe * max(0, self.size - PROBE_BYTES) // (PROBES - 1)
+            digest.update(self.read(start, min(start + PROBE_BYTES, self.size)))
+        return f"sha256:{digest.hexdigest()}"
+
+    def unigram_entropy(self) -> float:
+        """Nats per byte of the byte frequencies. Reads everything once."""
+        counts: Counter[int] = Counter()
+        for start in range(0, self.size, CHUNK_BYTES):
+            counts.update(self.read(start, min(start + CHUNK_BYTES, self.size)))
+        return -sum(n / self.size * math.log(n / self.size) for n in counts.values())
+
+
+def find(path: str, options: TextOptions) -> Text:
+    """The text at `path`. Raises DataError when there is no such folder or nothing in it."""
+    stdlib = path == STDLIB
+    folder = sysconfig.get_paths()["stdlib"] if stdlib else path
+    if not os.path.isdir(folder):
+        what = "is not a folder" if os.path.exists(folder) else "doesn't exist"
+        raise DataError(f"data.path: {folder} {what}; a folder of text files is expected, or {STDLIB}")
+    pattern = options.glob or ("**/*.py" if stdlib else None)
+    matches = re.compile(translate(pattern)).fullmatch if pattern else None
+    found = []
+    for name, size in walk(folder, SKIPPED_IN_STDLIB if stdlib else SKIPPED_FOLDERS):
+        if matches(name) if matches else looks_like_text(os.path.join(folder, name)):
+            found.append((name, size))
+    if not found:
+        which = f"file that matches {pattern}" if pattern else "text file"
+        raise DataError(f"data.path: {folder} holds no {which} that isn't empty")
+    found.sort()
+    ends = itertools.accumulate(size + len(SEPARATOR) for _, size in found)
+    return Text(folder, [name for name, _ in found], list(ends))
+
+
+def walk(folder: str, skipped: set[str], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """(path relative to the folder, size) of all regular files with content, hidden ones left out.
+
+    Links to files are followed (Kubernetes mounts ConfigMaps as such), links to folders are not: they may turn round.
+    """
+    try:
+        entries = os.scandir(os.path.join(folder, prefix))
+    except OSError as error:
+        raise DataError(f"data.path: {os.path.join(folder, prefix)} can't be listed: {error.strerror}") from None
+    with entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in skipped:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from walk(folder, skipped, f"{prefix}{entry.name}/")
+            elif entry.is_file() and (size := entry.stat().st_size):
+                yield prefix + entry.name, size
+
+
+def looks_like_text(path: str) -> bool:
+    """Whether the first KiB holds no NUL byte."""
+    with open(path, "rb") as file:
+        return b"\0" not in file.read(1024)
+
+
+def translate(glob: str) -> str:
+    """A regular expression for a glob over paths: * and ? stay within a folder, ** crosses folders."""
+    tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(tokens.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*\*|\*|\?)", glob))

@@ -1,0 +1,94 @@
+"""The order of samples: a keyed bijection per epoch, in O(1) memory at any size of the data.
+
+Shuffling has two levels: shards (runs of neighbouring samples) in a random order, and the samples of each shard in a
+random order. Positions and samples are non-negative integers, whole arrays of them at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.uint64]
+ROUNDS = 6
+
+
+class Permutation:
+    """A keyed bijection of 0..size-1: a Feistel network over the next power of four, walked along its cycles until
+    the value is below `size` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002)."""
+
+    def __init__(self, size: int, key: str) -> None:
+        assert size >= 1
+        self.size = size
+        self.half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+        self.mask = np.uint64((1 << int(self.half)) - 1)
+        digest = hashlib.shake_256(f"trainmaster/order/{key}".encode()).digest(8 * ROUNDS)
+        self.keys = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+    def __call__(self, positions: Integers) -> Integers:
+        return self._walk(positions, self._encrypt)
+
+    def inverse(self, values: Integers) -> Integers:
+        return self._walk(values, self._decrypt)
+
+    def _walk(self, values: Integers, step) -> Integers:  # type: ignore[no-untyped-def]
+        values = step(values.astype(np.uint64))
+        while (outside := values >= self.size).any():
+            values[outside] = step(values[outside])
+        return values
+
+    def _encrypt(self, values: Integers) -> Integers:
+        left, right = values >> self.half, values & self.mask
+        for key in self.keys:
+            left, right = right, left ^ (_mix(right ^ key) & self.mask)
+        return (left << self.half) | right
+
+    def _decrypt(self, values: Integers) -> Integers:
+        left, right = values >> self.half, values & self.mask
+        for key in self.keys[::-1]:
+            left, right = right ^ (_mix(left ^ key) & self.mask), left
+        return (left << self.half) | right
+
+
+def _mix(x: Integers) -> Integers:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Order:
+    """Which sample stands at which position of the endless sequence of epochs."""
+
+    def __init__(self, samples: int, shard: int, seed: int) -> None:
+        """`samples` of an epoch in shards of `shard` (the last one may be smaller)."""
+        self.samples, self.shard, self.seed = samples, shard, seed
+        self.shards = -(-samples // shard)
+
+    def __call__(self, start: int, count: int) -> Integers:
+        """The samples at positions start..start+count."""
+        parts = []
+        while count:
+            epoch, position = divmod(start, self.samples)
+            here = min(count, self.samples - position)
+            parts.append(self._within_epoch(epoch, np.arange(position, position + here, dtype=np.uint64)))
+            start, count = start + here, count - here
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+    def _within_epoch(self, epoch: int, positions: Integers) -> Integers:
+        shards = Permutation(self.shards, f"{self.seed}/{epoch}")
+        size = np.uint64(self.shard)
+        # All shards are full but the last, so what comes after it stands `missing` positions earlier.
+        missing = np.uint64(self.shards * self.shard - self.samples)
+        small = shards.inverse(np.array([self.shards - 1], np.uint64))[0]
+        positions = positions + missing * (positions >= (small + np.uint64(1)) * size - missing).astype(np.uint64)
+        which, within = shards(positions // size), positions % size
+        result = np.empty_like(positions)
+        for shard in np.unique(which):
+            members = which == shard
+            length = min(self.shard, self.samples - int(shard) * self.shard)
+            inner = Permutation(length, f"{self.seed}/{epoch}/{shard}")
+            result[members] = shard * size + inner(within[members])
+        return result

@@ -1,0 +1,54 @@
+"""Errors that end a run for a reason that a person can act on: what was wrong, where, and what would be right.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from trainmaster.contract.wire.codes import Cause, ExitCode
+
+
+class TrainmasterError(Exception):
+    """Its message is a sentence for a person; the cause and the exit code are what the agent gets to know."""
+
+    cause: Cause = Cause.CRASH
+    exit_code: int = ExitCode.CRASH
+
+
+class ConfigError(TrainmasterError, ValueError):
+    """The configuration can't be obeyed. A restart doesn't help; the command line prints it and exits 2."""
+
+    cause = Cause.CONFIG_ERROR
+    exit_code = ExitCode.CONFIG_ERROR
+
+
+class DataError(TrainmasterError, RuntimeError):
+    """The data can't be trained on: missing, empty, too little, or changed."""
+
+    cause = Cause.DATA_ERROR
+    exit_code = ExitCode.DATA_ERROR
+
+
+class Diverged(TrainmasterError):
+    """The loss or the gradients are not finite."""
+
+    cause = Cause.DIVERGED
+    exit_code = ExitCode.DIVERGED
+
+
+class Fenced(TrainmasterError):
+    """A newer round owns the storage: this process belongs to a world that was replaced."""
+
+    cause = Cause.FENCED
+    exit_code = ExitCode.FENCED
+
+
+def unknown(where: str, name: str, known: Iterable[str]) -> str:
+    """A sentence for a name that isn't known, with the nearest one that is."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(names)}"
+    return f"{where}: {name!r} is unknown; {hint}"

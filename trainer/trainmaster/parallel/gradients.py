@@ -1,0 +1,73 @@
+"""Gradients of a parallelized model: how they are reduced, their norm, their scale.
+
+Parameters are DTensors or plain tensors (a model that was not parallelized).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+
+def sum_gradients(model: nn.Module) -> None:
+    """Reduce by sums, never by averages. `replicate` and HSDP obey too (torch 2.11 to 2.15).
+
+    A factor of 1 alone asks for PREMUL_SUM, which only NCCL has; sums are what it comes to.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def set_gradient_sync(model: nn.Module, last: bool) -> None:
+    """Call before each micro-batch: only the last one of a step communicates."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(last)
+        model.set_is_last_backward(last)
+
+
+def local_gradients(model: nn.Module) -> list[Tensor]:
+    """This rank's part of each gradient, in the order of the parameters; those without one are left out."""
+    gradients = (parameter.grad for parameter in model.parameters())
+    return [g.to_local() if isinstance(g, DTensor) else g for g in gradients if g is not None]
+
+
+@torch.no_grad()
+def gradient_norm_squared(model: nn.Module) -> Tensor:
+    """This rank's summand, a fp32 scalar, of the squared global gradient norm.
+
+    Summed over all ranks (one all-reduce) it is the squared norm: what is replicated is counted once, by the replica
+    at coordinate 0. The others multiply by 0, not to nothing: NaN and infinity on any rank still reach the sum.
+    """
+    groups: dict[float, list[Tensor]] = {}
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if isinstance(gradient, DTensor):
+            groups.setdefault(_weight(gradient), []).append(gradient.to_local())
+        else:
+            groups.setdefault(1.0, []).append(gradient)
+    total = torch.zeros((), device=next(model.parameters()).device)
+    for weight, gradients in groups.items():
+        norms = torch.stack(torch._foreach_norm(gradients, 2.0)).float()
+        total = total + weight * norms.square().sum()
+    return total
+
+
+def _weight(gradient: DTensor) -> float:
+    """1 where this rank is the one that counts this shard, 0 on its other replicas."""
+    mesh = gradient.device_mesh
+    replicas = (axis for axis, placement in enumerate(gradient.placements) if placement.is_replicate())
+    return float(all(mesh.get_local_rank(axis) == 0 for axis in replicas))
+
+
+@torch.no_grad()
+def scale_gradients_(model: nn.Module, factor: Tensor | float) -> None:
+    """Multiply all gradients in place, as clipping does. No communication."""
+    gradients = local_gradients(model)
+    if gradients:
+        torch._foreach_mul_(gradients, factor)
