@@ -1,0 +1,135 @@
+"""A job's YAML file with the places of its fields, so that a problem can be shown as file:line.
+
+Read as Kubernetes' tools do: `3e-4` is a number and a date is text (PyYAML, which follows YAML 1.1 to the letter,
+sees the opposite), and a key that appears twice is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainmaster_operator.api import validation
+from trainmaster_operator.cli.refusal import Refusal
+
+SIZE_LIMIT = 1024 * 1024  # what an API server takes, about
+
+_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {
+        first: [(tag, expression) for tag, expression in resolvers if not tag.endswith((":timestamp", ":float"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+# After the resolver of integers, which come first.
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML document as JSON values; `lines` holds the line (from 1) of each field and list entry."""
+
+    file: Path
+    value: Any
+    lines: dict[validation.Path, int]
+
+    def line(self, path: validation.Path) -> int:
+        """Of a field, or of what is nearest above it when the field isn't there."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def told(self, problem: validation.Problem) -> str:
+        return f"{self.file}:{self.line(problem.path)}: {problem}"
+
+
+def load(file: Path) -> Document:
+    """Raises Refusal in words when the file can't be read or isn't one YAML document."""
+    loader = None
+    try:
+        if file.stat().st_size > SIZE_LIMIT:
+            raise Refusal(f"{file}: has {file.stat().st_size} bytes; a job has at most {SIZE_LIMIT}")
+        loader = _Loader(file.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        if node is None:
+            raise Refusal(f"{file}: is empty; a job in YAML is expected")
+        lines: dict[validation.Path, int] = {}
+        return Document(file, _value(loader, node, (), lines, [], file), lines)
+    except OSError as error:
+        raise Refusal(f"{file}: {_why(error)}") from None
+    except UnicodeDecodeError:
+        raise Refusal(f"{file}: isn't text in UTF-8; a job in YAML is expected") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{file}:{mark.line + 1}" if mark else str(file)
+        if error.context == "expected a single document in the stream":
+            raise Refusal(f"{where}: a second document begins here; one job per file is expected") from None
+        raise Refusal(f"{where}: isn't YAML: {_sentence(error)}") from None
+    except yaml.YAMLError as error:
+        raise Refusal(f"{file}: isn't YAML: {error}".replace("\n", " ")) from None
+    except RecursionError:
+        raise Refusal(f"{file}: is nested too deeply to be a job") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _value(
+    loader: _Loader,
+    node: yaml.Node,
+    path: validation.Path,
+    lines: dict[validation.Path, int],
+    above: list[yaml.Node],
+    file: Path,
+) -> Any:
+    """The JSON value of a node; notes lines on the way. Raises Refusal for what JSON can't say."""
+    here = f"{file}:{node.start_mark.line + 1}"
+    lines.setdefault(path, node.start_mark.line + 1)
+    if any(node is other for other in above):
+        raise Refusal(f"{here}: an alias that contains itself")
+    above = [*above, node]
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, child, (*path, i), lines, above, file) for i, child in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        loader.flatten_mapping(node)
+        result: dict[str, Any] = {}
+        for key_node, child in node.value:
+            key = key_node.value
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, str):
+                raise Refusal(f"{file}:{line}: a field's name is expected, not a list or a map")
+            if key in result:
+                raise Refusal(f"{file}:{line}: {validation.dotted((*path, key))} is given twice")
+            lines[(*path, key)] = line
+            result[key] = _value(loader, child, (*path, key), lines, above, file)
+        return result
+    try:
+        value = loader.construct_object(node)
+    except (ValueError, yaml.YAMLError):
+        raise Refusal(f"{here}: {node.value!r} can't be read as {node.tag.rpartition(':')[2]}") from None
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise Refusal(f"{here}: {node.value!r} is neither text nor a number; put it in quotes")
+
+
+def _sentence(error: yaml.MarkedYAMLError) -> str:
+    """The parser's own words on one line, with the habit that most often leads to them."""
+    words = ", ".join(part for part in (error.context, error.problem) if part)
+    if "cannot start any token" in words and "\\t" in words:
+        return f"{words}: indent with spaces, not with tabs"
+    return words.replace("\n", " ")
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "doesn't exist"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder; a job in YAML is expected"
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,73 @@
+"""What the trainer itself says of a job: the open maps of options, and the data, where the trainer is at hand.
+
+The trainer is imported by name and only if it is installed: the operator's image has none. Neither torch nor numpy
+comes along.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from trainmaster.contract.config import DataConfig, ModelConfig, TrainingConfig
+from trainmaster_operator.api.validation import Path, Problem
+
+_TRAINING: Path = ("spec", "training")
+
+
+def trainer(name: str) -> ModuleType | None:
+    """A module of the trainer; None where it isn't installed."""
+    try:
+        return importlib.import_module(f"trainmaster.{name}")
+    except ModuleNotFoundError:
+        return None
+
+
+def option_problems(training: Any) -> Iterator[Problem]:
+    """Models, sources and their options that the trainer doesn't know; `training` as a person wrote it.
+
+    What the models of the job refuse is told elsewhere and skipped here.
+    """
+    for key, module, model in (("model", trainer("models"), ModelConfig), ("data", trainer("data"), DataConfig)):
+        value = training.get(key, {}) if isinstance(training, dict) else None
+        try:
+            config: BaseModel = model.model_validate(value)
+        except ValidationError:
+            continue
+        if module is not None:
+            yield from _problems(partial(module.validate, config))
+
+
+def data_problems(training: TrainingConfig) -> Iterator[Problem]:
+    """Data that isn't there, or that holds nothing. `training` has valid options and an absolute path."""
+    files, data = trainer("data.files"), trainer("data")
+    if files is not None and data is not None and training.data.source == "text":
+        yield from _problems(lambda: files.find(training.data.path, data.validate(training.data)))
+
+
+def unigram_entropy(training: TrainingConfig) -> float | None:
+    """Nats per token of the text's own byte frequencies; None for other data, or without the trainer."""
+    files, data = trainer("data.files"), trainer("data")
+    if files is None or data is None or training.data.source != "text":
+        return None
+    text = files.find(training.data.path, data.validate(training.data))
+    return float(text.unigram_entropy())
+
+
+def _problems(check: Callable[[], Any]) -> Iterator[Problem]:
+    """Each line of a refusal has the place before a colon: `model.options.layers: why`."""
+    errors = importlib.import_module("trainmaster.errors")
+    try:
+        check()
+    except (errors.ConfigError, errors.DataError) as error:
+        for line in str(error).splitlines():
+            place, colon, words = line.partition(": ")
+            if colon and " " not in place:
+                yield Problem((*_TRAINING, *place.split(".")), words)
+            else:
+                yield Problem(_TRAINING, line)

@@ -1,0 +1,81 @@
+"""What must be true on this machine before a local run starts: paths exist, made absolute for the pods."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.api.job import DistributedTrainingJob, Framework
+from trainmaster_operator.api.validation import Problem
+from trainmaster_operator.cli import image
+
+_CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
+_PROVIDED = ("python", "python3", "torchrun", "accelerate")  # the agent runs these with its own interpreter
+
+
+def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str, Any]:
+    """A valid job with the paths that `directory` completes, and with its checkpoints in the output folder."""
+    job: dict[str, Any] = copy.deepcopy(document)
+    job.pop("status", None)
+    job["metadata"].setdefault("namespace", "default")
+    spec = job["spec"]
+    training = spec.get("training")
+    if training is not None and not training["data"]["path"].startswith("@"):
+        training["data"]["path"] = str(_absolute(training["data"]["path"], directory))
+    checkpoint = spec.setdefault("checkpoint", {})
+    checkpoint["directory"] = str(_absolute(checkpoint.get("directory") or str(out / "checkpoints"), directory))
+    if checkpoint.get("resume", "Auto") not in ("Auto", "Never"):
+        checkpoint["resume"] = str(_absolute(checkpoint["resume"], directory))
+    if spec.get("framework", "Trainmaster") != "Trainmaster":
+        container = spec["workers"]["template"]["spec"]["containers"][0]
+        container["workingDir"] = str(_absolute(container.get("workingDir", "."), directory))
+    return job
+
+
+def problems(job: DistributedTrainingJob) -> Iterator[Problem]:
+    """Everything that would fail at once. `job` is localized."""
+    if job.spec.suspend:
+        yield Problem(("spec", "suspend"), "is true: a suspended job doesn't run; leave it out")
+    if job.spec.training is not None:
+        yield from image.data_problems(job.spec.training)
+    if job.spec.framework is not Framework.TRAINMASTER:
+        yield from _command_problems(job)
+    if job.spec.checkpoint.resume not in ("Auto", "Never"):
+        yield from _checkpoint_problems(Path(job.spec.checkpoint.resume))
+
+
+def _command_problems(job: DistributedTrainingJob) -> Iterator[Problem]:
+    working_directory = Path(job.spec.container()["workingDir"])
+    if not working_directory.is_dir():
+        yield Problem((*_CONTAINER, "workingDir"), f"{working_directory} is no folder")
+        return
+    command = job.spec.command()
+    first = command[0]
+    if first not in _PROVIDED and not shutil.which(first, path=None) and not (working_directory / first).is_file():
+        yield Problem((*_CONTAINER, "command"), f"no program {first} is found")
+    script = next((word for word in command[1:] if word.endswith(".py") and not word.startswith("-")), None)
+    if script is not None and not (working_directory / script).is_file():
+        yield Problem((*_CONTAINER, "command"), f"there is no script {working_directory / script}")
+
+
+def _checkpoint_problems(directory: Path) -> Iterator[Problem]:
+    path = ("spec", "checkpoint", "resume")
+    manifest = directory / "manifest.json"
+    if not directory.is_dir():
+        yield Problem(path, f"there is no checkpoint {directory}; Auto, Never or the folder of one is expected")
+    elif not manifest.is_file():
+        yield Problem(path, f"{directory} is no complete checkpoint: it holds no manifest.json")
+    else:
+        try:
+            if not isinstance(json.loads(manifest.read_bytes()), dict):
+                yield Problem(path, f"{manifest} can't be read: it holds no JSON object")
+        except (OSError, ValueError) as error:
+            yield Problem(path, f"{manifest} can't be read: {error}")
+
+
+def _absolute(path: str, directory: Path) -> Path:
+    return (directory / Path(path).expanduser()).resolve()
