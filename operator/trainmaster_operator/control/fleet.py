@@ -1,0 +1,277 @@
+"""The agents of all jobs as this leader knows them: soft state, no sockets, no reading of clocks but the injected one.
+
+Agents bring messages, the reconciler brings directives. A directive is computed from written status only; agents get
+nothing else, so what is not written is not told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report
+from trainmaster_operator.control.slots import SlotState, newest_checkpoint
+from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen
+
+Key = tuple[str, str]  # namespace, name of the job
+Authenticate = Callable[[str, Identity], Awaitable[str | None]]
+"""(token, who it says it is) -> uid of the pod that the token belongs to; None: of nobody. Raises Refused(503) when it
+can't tell now."""
+
+
+class Refused(Exception):
+    """The answer to a message that can't be served: an HTTP status and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Monotonic(Protocol):
+    def monotonic(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    hold_s: float = 8.0  # of a join poll; well below recovery.agentLostSeconds, since a held poll says nothing
+    first_directive_s: float = 2.0  # how long a message waits for the first pass over its job
+    progress_s: float = 0.25  # reports without news mark their job dirty at most so late
+    events: int = 50  # kept for people, per job
+
+
+@dataclass
+class JobFleet:
+    """One job. `directive_of` is None until the first pass over the job has published."""
+
+    slots: dict[int, SlotState] = field(default_factory=dict)
+    uid: str = ""
+    incarnations: Sequence[int] = ()
+    directive_of: Callable[[int], Directive] | None = None
+    directives: dict[int, Directive] = field(default_factory=dict)
+    round: int = 0
+    decided: tuple[int, float] | None = None  # (round, seconds from the first verdict's arrival to its publication)
+    checkpoint: CheckpointSeen | None = None
+    published: asyncio.Event = field(default_factory=asyncio.Event)
+    polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)  # open polls: slot, tag they know
+    events: deque[dict[str, Any]] = field(default_factory=deque)
+
+    def directive(self, slot: int) -> Directive:
+        assert self.directive_of is not None
+        known = self.directives.get(slot)
+        if known is None:
+            known = self.directives[slot] = self.directive_of(slot)
+        return known
+
+
+class Fleet:
+    """`changed(key, delay_s)` asks for a pass over a job; `job_uid(key)` is the uid of the job, None if there is none,
+    and raises Refused(503) while that isn't known yet."""
+
+    def __init__(
+        self,
+        clock: Monotonic,
+        authenticate: Authenticate,
+        changed: Callable[[Key, float], None],
+        job_uid: Callable[[Key], str | None],
+        settings: FleetSettings | None = None,
+        on_decided: Callable[[float], None] | None = None,
+    ) -> None:
+        self.settings = settings or FleetSettings()
+        self._clock = clock
+        self._authenticate = authenticate
+        self._changed = changed
+        self._job_uid = job_uid
+        self._on_decided = on_decided
+        self._jobs: dict[Key, JobFleet] = {}
+
+    # -- for agents
+
+    async def join(self, token: str, request: JoinRequest) -> Directive:
+        """Answers as soon as the directive's tag differs from `seen_tag`, or with the same one after the hold."""
+        key, job, slot = await self._admit(token, request.identity)
+        now = self._clock.monotonic()
+        returns = not slot.joined(now)
+        if slot.take_join(request, now) or returns:
+            self._changed(key, 0.0)
+        slot.polls += 1
+        try:
+            return await self._held(job, slot, request.seen_tag)
+        except asyncio.CancelledError:
+            self._changed(key, 0.0)  # the connection broke: perhaps the agent did too
+            raise
+        finally:
+            slot.polls -= 1
+            slot.polled_at = self._clock.monotonic()
+
+    async def report(self, token: str, report: Report) -> Directive:
+        key, job, slot = await self._admit(token, report.identity)
+        fenced = report.round < slot.round
+        news = slot.take_report(report, self._clock.monotonic())
+        if not fenced:
+            job.checkpoint = newest_checkpoint(job.checkpoint, report.inventory)
+        for event in report.events:
+            job.events.append({**event, "slot": report.identity.slot, "at": self._clock.monotonic()})
+            while len(job.events) > self.settings.events:
+                job.events.popleft()
+        self._changed(key, 0.0 if news else self.settings.progress_s)
+        return job.directive(report.identity.slot)
+
+    # -- for the reconciler
+
+    def agents(self, key: Key, incarnations: Sequence[int]) -> dict[int, AgentRecord]:
+        """What is known of the current incarnations' agents, by slot."""
+        job = self._jobs.get(key)
+        if job is None:
+            return {}
+        now = self._clock.monotonic()
+        records = {}
+        for number, slot in sorted(job.slots.items()):
+            if number < len(incarnations) and slot.identity.incarnation == incarnations[number]:
+                decided = job.decided
+                clock = {"decide": decided[1]} if decided and decided[0] == slot.round else {}
+                records[number] = slot.record(now, clock)
+        return records
+
+    def checkpoint(self, key: Key) -> CheckpointSeen | None:
+        job = self._jobs.get(key)
+        return job.checkpoint if job else None
+
+    def publish(
+        self, key: Key, uid: str, round: int, incarnations: Sequence[int], directive_of: Callable[[int], Directive]
+    ) -> None:
+        """From now on agents are told this. `directive_of` must depend on written status only."""
+        job = self._job(key)
+        if job.uid and job.uid != uid:
+            self.forget(key)
+            job = self._job(key)
+        job.uid = uid
+        if round > job.round:
+            self._note_decision(job, round)
+        job.round = round
+        job.incarnations = incarnations
+        job.directive_of = directive_of
+        job.directives = {}
+        job.published.set()
+        for poll, (slot, tag) in job.polls.items():
+            if not poll.done() and (self._is_stale(job, slot) or job.directive(slot).tag != tag):
+                poll.set_result(None)
+        for number in [n for n in job.slots if self._is_stale(job, n)]:
+            del job.slots[number]
+
+    def forget(self, key: Key) -> None:
+        """The job is gone: whoever still polls for it is told so."""
+        job = self._jobs.pop(key, None)
+        if job is not None:
+            job.directive_of = None
+            job.published.set()
+            for poll in job.polls:
+                if not poll.done():
+                    poll.set_result(None)
+
+    # -- for people
+
+    def view(self, key: Key) -> dict[str, Any] | None:
+        """Soft state of a job as a JSON value; None: this leader knows nothing of it."""
+        job = self._jobs.get(key)
+        if job is None:
+            return None
+        now = self._clock.monotonic()
+        return {
+            "round": job.round,
+            "slots": [
+                {
+                    "slot": number,
+                    "incarnation": slot.identity.incarnation,
+                    "heard_s": now - slot.heard_at,
+                    "joined": slot.joined(now),
+                    "round": slot.round,
+                    "ranks": slot.report.ranks if slot.report else [],
+                }
+                for number, slot in sorted(job.slots.items())
+            ],
+            "events": [{**event, "at": None, "age_s": now - event["at"]} for event in job.events],
+        }
+
+    # -- inside
+
+    async def _admit(self, token: str, identity: Identity) -> tuple[Key, JobFleet, SlotState]:
+        """Who speaks, checked. Raises Refused: 401 and 403 for a wrong token, 410 for what is fenced off, 503 for what
+        isn't known yet."""
+        key = (identity.namespace, identity.job)
+        uid = self._job_uid(key)
+        if uid is None or uid != identity.job_uid:
+            raise Refused(410, f"job {identity.namespace}/{identity.job} with uid {identity.job_uid} is gone")
+        job = self._job(key)
+        self._refuse_stale(job, identity)
+        owner = await self._authenticate(token, identity)
+        if owner is None:
+            raise Refused(401, "this token is nobody's")
+        if owner != identity.pod_uid:
+            raise Refused(403, f"this token belongs to another pod than {identity.pod_uid}")
+        if job.directive_of is None:
+            self._changed(key, 0.0)
+            try:
+                async with asyncio.timeout(self.settings.first_directive_s):
+                    await job.published.wait()
+            except TimeoutError:
+                raise Refused(503, f"job {identity.job} has not been looked at yet") from None
+        if self._jobs.get(key) is not job:
+            raise Refused(410, f"job {identity.namespace}/{identity.job} is gone")
+        self._refuse_stale(job, identity)
+        if identity.incarnation > _incarnation(job, identity.slot):
+            raise Refused(503, f"incarnation {identity.incarnation} of slot {identity.slot} is not known yet")
+        slot = job.slots.get(identity.slot)
+        if slot is None or slot.identity != identity:
+            slot = job.slots[identity.slot] = SlotState(identity, self._clock.monotonic())
+        return key, job, slot
+
+    def _refuse_stale(self, job: JobFleet, identity: Identity) -> None:
+        if job.directive_of is None:
+            return
+        current = _incarnation(job, identity.slot)
+        if identity.incarnation < current or current < 0:
+            raise Refused(410, f"incarnation {identity.incarnation} of slot {identity.slot} is stale")
+
+    async def _held(self, job: JobFleet, slot: SlotState, seen_tag: str) -> Directive:
+        number = slot.identity.slot
+        directive = job.directive(number)
+        if directive.tag != seen_tag:
+            return directive
+        poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        job.polls[poll] = (number, seen_tag)
+        try:
+            async with asyncio.timeout(self.settings.hold_s):
+                await poll
+        except TimeoutError:
+            pass
+        finally:
+            del job.polls[poll]
+        if job.directive_of is None or job.slots.get(number) is not slot:
+            raise Refused(410, f"incarnation {slot.identity.incarnation} of slot {number} is stale")
+        return job.directive(number)
+
+    def _is_stale(self, job: JobFleet, slot: int) -> bool:
+        known = job.slots.get(slot)
+        return known is None or known.identity.incarnation < _incarnation(job, slot) or slot >= len(job.incarnations)
+
+    def _note_decision(self, job: JobFleet, round: int) -> None:
+        received = [slot.verdict_at for slot in job.slots.values() if slot.verdict and slot.round == job.round]
+        if received and job.round:
+            seconds = self._clock.monotonic() - min(received)
+            job.decided = (round, seconds)
+            if self._on_decided:
+                self._on_decided(seconds)
+
+    def _job(self, key: Key) -> JobFleet:
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._jobs[key] = JobFleet()
+        return job
+
+
+def _incarnation(job: JobFleet, slot: int) -> int:
+    """The current one; -1: there is no such slot any more."""
+    return job.incarnations[slot] if slot < len(job.incarnations) else -1

@@ -1,0 +1,127 @@
+"""What one agent has told this leader, folded into one record. Soft state: a restarted operator hears it all again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainmaster.contract.wire import CheckpointRecord, Identity, JoinRequest, Report, StoreAddress, Verdict
+from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen
+
+JOINED_FOR_S = 3.0  # an agent whose poll has ended counts as joined so long: it is on its way to the next one
+
+
+@dataclass
+class SlotState:
+    """One slot's agent. Times are this leader's monotonic clock."""
+
+    identity: Identity
+    heard_at: float
+    round: int = 0
+    report: Report | None = None  # the newest of `round`
+    next_store: StoreAddress | None = None
+    verdict: Verdict | None = None  # the first of `round`
+    verdict_at: float = 0.0  # when this leader received it
+    polls: int = 0  # open join polls
+    polled_at: float = float("-inf")  # when the last one ended
+    facts: dict[str, Any] = field(default_factory=dict)
+    _news: Hashable = None
+
+    def joined(self, now: float) -> bool:
+        return self.polls > 0 or now - self.polled_at < JOINED_FOR_S
+
+    def take_join(self, request: JoinRequest, now: float) -> bool:
+        """True when this tells something new."""
+        self.heard_at = now
+        if request.facts:
+            self.facts = request.facts
+        if request.round < self.round:
+            return False
+        news = self._enter(request.round)
+        if request.next_store != self.next_store:
+            self.next_store = request.next_store
+            news = True
+        return news
+
+    def take_report(self, report: Report, now: float) -> bool:
+        """True when this tells something new, not mere progress. A report of an older round is fenced off."""
+        self.heard_at = now
+        if report.round < self.round:
+            return False
+        news = self._enter(report.round)
+        if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
+            self.verdict = report.verdict
+            self.verdict_at = now
+        self.report = report
+        self.next_store = report.next_store
+        now_known = _news(report)
+        news = news or now_known != self._news
+        self._news = now_known
+        return news
+
+    def record(self, now: float, clock: dict[str, float]) -> AgentRecord:
+        """For the planner; `clock`: the operator's own share of the phase clock of this slot's round."""
+        known = AgentRecord(
+            slot=self.identity.slot,
+            incarnation=self.identity.incarnation,
+            pod_uid=self.identity.pod_uid,
+            round=self.round,
+            joined=self.joined(now),
+            silent_s=now - self.heard_at,
+            verdict=self.verdict,
+            verdict_age_s=now - self.verdict_at + self.verdict.age_s if self.verdict else 0.0,
+            next_store=self.next_store,
+            clock=clock,
+        )
+        report = self.report
+        if report is None:
+            return known
+        return replace(
+            known,
+            ranks=tuple(report.ranks),
+            done=report.done,
+            saved=report.saved,
+            store_lost=report.store_lost,
+            stop_ack=report.stop_ack,
+            stop_passed=report.stop_passed,
+            resumed_step=report.resumed_step,
+            draining=report.draining_s is not None,
+            clock={**report.clock, **clock},
+        )
+
+    def _enter(self, round: int) -> bool:
+        if round <= self.round:
+            return False
+        self.round = round
+        self.report = None
+        self.verdict = None
+        self._news = None
+        return True
+
+
+def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRecord]) -> CheckpointSeen | None:
+    """Checkpoints of a newer round win whatever their step: what an older round wrote since may be an orphan."""
+    for record in inventory:
+        if not record.error and (known is None or (record.round, record.step) > (known.round, known.step)):
+            known = CheckpointSeen(record.step, record.round, record.tier)
+    return known
+
+
+def _news(report: Report) -> Hashable:
+    resumed = report.resumed_step or 0
+    return (
+        report.minor,
+        report.verdict is not None,
+        report.saved,
+        report.done,
+        report.store_lost,
+        report.next_store,
+        report.stop_ack,
+        report.stop_passed,
+        report.resumed_step,
+        report.draining_s is not None,
+        tuple(sorted(report.clock)),
+        tuple((rank.rank, rank.state, rank.exit_code, rank.step > resumed) for rank in report.ranks),
+        tuple((record.round, record.step, record.tier, record.error) for record in report.inventory),
+    )

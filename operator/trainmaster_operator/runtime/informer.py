@@ -1,0 +1,202 @@
+"""A cache of one kind of object, kept by list and watch.
+
+A relist replaces the cache, so that what vanished while nobody looked is deleted here too. Replies of our own
+writes are laid over it at once, and nothing older than such a reply is ever shown again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from trainmaster_operator.cluster.port import BOOKMARK, DELETED, ApiError, Cluster, Gone, Labels, Object
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BACKOFF_S = (0.05, 5.0)  # first and longest wait before another attempt
+
+
+class JobKey(NamedTuple):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Entry(NamedTuple, Generic[T]):
+    version: int
+    uid: str
+    owner: JobKey | None
+    value: T
+
+
+class Informer(Generic[T]):
+    """`slim` turns an object into what is kept of it; `owner` names the job that it belongs to.
+
+    `changed(key)` is called after each change of an object, with its owner: synchronous, cheap, any number of times.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: str,
+        *,
+        slim: Callable[[Object], T],
+        owner: Callable[[Object], JobKey | None],
+        changed: Callable[[JobKey], None],
+        chance: random.Random,
+        labels: Labels | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        self.kind = kind
+        self.synced = asyncio.Event()
+        self._cluster = cluster
+        self._slim = slim
+        self._owner = owner
+        self._changed = changed
+        self._random = chance
+        self._labels = labels
+        self._namespace = namespace
+        self._entries: dict[JobKey, Entry[T]] = {}
+        self._by_owner: dict[JobKey, dict[JobKey, Entry[T]]] = {}
+        self._deleted: set[str] = set()  # uids that we deleted at once and whose DELETED is still to come
+        self._seen = 0  # the newest resourceVersion that the server told us by itself
+        self.relists = 0
+
+    # -- reading
+
+    def get(self, key: JobKey) -> T | None:
+        entry = self._entries.get(key)
+        return entry.value if entry else None
+
+    def owned(self, owner: JobKey) -> list[T]:
+        """What belongs to a job, in the order of names."""
+        return [entry.value for _, entry in sorted(self._by_owner.get(owner, {}).items())]
+
+    def names(self) -> Iterator[JobKey]:
+        return iter(sorted(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # -- replies of our own writes
+
+    def wrote(self, obj: Object) -> T | None:
+        """Lays the reply of a write over the cache. Returns what the cache now holds of this object: the reply,
+        something newer, or None when it is known to be gone."""
+        key = _key(obj)
+        version = _version(obj)
+        if version > self._seen:  # else the watch has told us this or what came after it
+            old = self._entries.get(key)
+            if (old is None or old.version < version) and obj["metadata"]["uid"] not in self._deleted:
+                self._put(key, obj)
+        return self.get(key)
+
+    def removed(self, key: JobKey, uid: str) -> None:
+        """We have deleted this object, and it is gone."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.uid == uid:
+            self._deleted.add(uid)
+            self._drop(key)
+
+    def amended(self, key: JobKey, uid: str, change: Callable[[T], T]) -> None:
+        """Our own write changed this object without telling its new form: assume `change` until the watch tells."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.uid == uid:
+            self._set(key, entry._replace(value=change(entry.value)))
+
+    # -- following the server
+
+    async def run(self) -> None:
+        """Lists and watches until it is cancelled. Any failure is retried: the API server will come back."""
+        failures = 0
+        version = ""
+        while True:
+            try:
+                if not version:
+                    version = await self._relist()
+                    failures = 0
+                async for event in self._cluster.watch(self.kind, version, self._namespace, self._labels):
+                    version = event.object["metadata"]["resourceVersion"]
+                    failures = 0
+                    self._seen = max(self._seen, int(version))
+                    if event.type != BOOKMARK:
+                        self._apply(event.type == DELETED, event.object)
+                failures += 1  # the stream ended: watch again, but never in a tight loop
+            except Gone as error:
+                log.info("%s: history is gone (%s): listing again", self.kind, error)
+                version = ""
+            except ApiError as error:
+                failures += 1
+                log.warning("%s: %s: attempt %d", self.kind, error, failures)
+            if failures:
+                first, longest = BACKOFF_S
+                delay = min(longest, first * 2.0 ** min(failures - 1, 16))
+                await asyncio.sleep(delay * (1 - 0.5 * self._random.random()))
+
+    async def _relist(self) -> str:
+        listing = await self._cluster.list(self.kind, self._namespace, self._labels)
+        self.relists += 1
+        at = int(listing.resource_version)
+        present = set()
+        for obj in listing.items:
+            key = _key(obj)
+            present.add(key)
+            self._apply(False, obj)
+        for key in [k for k, entry in sorted(self._entries.items()) if k not in present and entry.version <= at]:
+            self._tell(self._drop(key))
+        self._deleted.clear()
+        self._seen = max(self._seen, at)
+        self.synced.set()
+        return listing.resource_version
+
+    def _apply(self, deleted: bool, obj: Object) -> None:
+        key = _key(obj)
+        old = self._entries.get(key)
+        version = _version(obj)
+        uid = obj["metadata"]["uid"]
+        if deleted:
+            self._deleted.discard(uid)
+            if old is not None and old.version < version:
+                self._tell(self._drop(key))
+        elif uid not in self._deleted and (old is None or old.version < version):
+            self._put(key, obj)
+            if old is not None and old.owner != self._entries[key].owner:
+                self._tell(old)
+            self._tell(self._entries[key])
+
+    def _put(self, key: JobKey, obj: Object) -> None:
+        self._set(key, Entry(_version(obj), obj["metadata"]["uid"], self._owner(obj), self._slim(obj)))
+
+    def _set(self, key: JobKey, entry: Entry[T]) -> None:
+        self._drop(key)
+        self._entries[key] = entry
+        if entry.owner is not None:
+            self._by_owner.setdefault(entry.owner, {})[key] = entry
+
+    def _drop(self, key: JobKey) -> Entry[T] | None:
+        entry = self._entries.pop(key, None)
+        if entry is not None and entry.owner is not None:
+            owned = self._by_owner[entry.owner]
+            del owned[key]
+            if not owned:
+                del self._by_owner[entry.owner]
+        return entry
+
+    def _tell(self, entry: Entry[T] | None) -> None:
+        if entry is not None and entry.owner is not None:
+            self._changed(entry.owner)
+
+
+def _key(obj: Object) -> JobKey:
+    return JobKey(obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
+def _version(obj: Object) -> int:
+    return int(obj["metadata"]["resourceVersion"])

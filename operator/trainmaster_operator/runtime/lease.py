@@ -1,0 +1,176 @@
+"""Leader election by a Lease, with a deadline that needs nobody's clock but our own.
+
+The epoch is the Lease's number of transitions: it rises with each change of the holder, the first one included, and
+stands in status and in every directive, so that agents refuse a leader of the past. All waiting happens between a
+renewal and the monotonic deadline that it bought; whoever acts asks `check` right before.
+
+A busy event loop must not lose the lease: on a real cluster an Elector runs in a thread and loop of its own, with a
+Cluster of its own; `check` and `epoch` only read plain attributes and may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from trainmaster_operator.cluster.port import KINDS, LEASE, AlreadyExists, ApiError, Cluster, Conflict, NotFound, Object
+from trainmaster_operator.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class NotLeading(Exception):
+    """This process may not act any more: its lease has run out, or somebody else holds it."""
+
+
+@dataclass(frozen=True)
+class LeaseSettings:
+    namespace: str = "default"
+    name: str = "trainmaster-operator"
+    duration_s: float = 15.0  # others wait so long after the last renewal that they have seen
+    renew_deadline_s: float = 10.0  # we stop acting so long after the start of our last good renewal
+    retry_s: float = 2.0
+    takeover: bool = False  # who starts us guarantees that nobody else runs: take the lease whoever holds it
+
+
+class Elector:
+    """`acquire`, then `hold` until it raises NotLeading; `release` on the way out."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        chance: random.Random,
+        identity: str,
+        settings: LeaseSettings | None = None,
+    ) -> None:
+        self.identity = identity
+        self.epoch = 0
+        self.settings = settings or LeaseSettings()
+        self._cluster = cluster
+        self._clock = clock
+        self._random = chance
+        self._deadline = float("-inf")
+        self._lease: Object | None = None
+        self._rival: tuple[tuple[str, str, str], float] | None = None  # what we saw of another holder, and since when
+
+    @property
+    def leading(self) -> bool:
+        return self._clock.monotonic() < self._deadline
+
+    def check(self) -> None:
+        """Raises NotLeading. Cheap: call it right before each act that can't be undone."""
+        if not self.leading:
+            raise NotLeading(f"{self.identity} has not renewed its lease for {self.settings.renew_deadline_s:g} s")
+
+    async def acquire(self) -> int:
+        """Waits until the lease is ours; returns the epoch."""
+        while True:
+            if await self._attempt(self._try_acquire):
+                log.info("%s leads in epoch %d", self.identity, self.epoch)
+                return self.epoch
+            await asyncio.sleep(self.settings.retry_s * (1 + 0.2 * self._random.random()))
+
+    async def hold(self) -> None:
+        """Renews the lease for ever. Raises NotLeading when it is lost."""
+        while True:
+            await asyncio.sleep(self.settings.retry_s)
+            await self._attempt(self._renew)
+            self.check()
+
+    async def release(self) -> None:
+        """Gives the lease up, so that the next leader need not wait. Best effort."""
+        lease, self._lease, was_leading = self._lease, None, self.leading
+        self._deadline = float("-inf")
+        if lease is None or not was_leading:
+            return
+        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
+        try:
+            async with asyncio.timeout(self.settings.retry_s):
+                await self._cluster.update(LEASE, {**lease, "spec": spec})
+        except (ApiError, TimeoutError) as error:
+            log.warning("the lease was not released: %s", error)
+
+    async def _attempt(self, act: Callable[[], Awaitable[bool]]) -> bool:
+        try:
+            async with asyncio.timeout(self.settings.retry_s):
+                return await act()
+        except (ApiError, TimeoutError) as error:
+            log.warning("lease %s/%s: %s", self.settings.namespace, self.settings.name, error or "no answer")
+            return False
+
+    async def _try_acquire(self) -> bool:
+        started = self._clock.monotonic()
+        try:
+            lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+        except NotFound:
+            lease = self._new()
+            try:
+                self._won(await self._cluster.create(LEASE, lease), started)
+            except AlreadyExists:
+                return False
+            return True
+        if not self._is_free(lease["spec"], started):
+            return False
+        ours = lease["spec"].get("holderIdentity") == self.identity
+        transitions = int(lease["spec"].get("leaseTransitions") or 0)
+        spec = {**self._new()["spec"], "leaseTransitions": transitions if ours else transitions + 1}
+        try:
+            self._won(await self._cluster.update(LEASE, {**lease, "spec": spec}), started)
+        except Conflict:
+            return False
+        return True
+
+    def _is_free(self, spec: Object, now: float) -> bool:
+        holder = spec.get("holderIdentity") or ""
+        if not holder or holder == self.identity or self.settings.takeover:
+            return True
+        seen = (holder, str(spec.get("renewTime")), str(spec.get("leaseTransitions")))
+        if self._rival is None or self._rival[0] != seen:
+            self._rival = (seen, now)
+            return False
+        return now - self._rival[1] > float(spec.get("leaseDurationSeconds") or self.settings.duration_s)
+
+    async def _renew(self) -> bool:
+        assert self._lease is not None
+        started = self._clock.monotonic()
+        spec = {**self._lease["spec"], "renewTime": self._timestamp()}
+        try:
+            self._won(await self._cluster.update(LEASE, {**self._lease, "spec": spec}), started)
+        except (Conflict, NotFound):
+            # A write of ours whose reply was lost also looks like this: read who holds it now.
+            lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+            if lease["spec"].get("holderIdentity") != self.identity:
+                self._deadline = float("-inf")
+                raise NotLeading(f"{lease['spec'].get('holderIdentity') or 'nobody'} holds the lease now") from None
+            self._lease = lease
+            return False
+        return True
+
+    def _won(self, lease: Object, started: float) -> None:
+        self._lease = lease
+        self.epoch = int(lease["spec"]["leaseTransitions"])
+        self._deadline = started + self.settings.renew_deadline_s
+
+    def _new(self) -> Object:
+        now = self._timestamp()
+        return {
+            "apiVersion": KINDS[LEASE].api_version,
+            "kind": LEASE,
+            "metadata": {"namespace": self.settings.namespace, "name": self.settings.name},
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": int(self.settings.duration_s),
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": 1,
+            },
+        }
+
+    def _timestamp(self) -> str:
+        """metav1.MicroTime."""
+        return datetime.fromtimestamp(self._clock.now(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,250 @@
+"""The operator: caches, queue, workers, fleet and lease, wired together. The same in all three worlds."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.contract.wire import Identity
+from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cluster.port import JOB, POD, ApiError, Cluster, Conflict, TooManyRequests, Unavailable
+from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.runtime.budget import ProgressBudget
+from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.runtime.events import EventWriter
+from trainmaster_operator.runtime.informer import Informer, JobKey
+from trainmaster_operator.runtime.lease import Elector, LeaseSettings, NotLeading
+from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
+from trainmaster_operator.runtime.reconcile import PodSettings, Policies, Reconciler
+from trainmaster_operator.runtime.records import JobRecord, PodEntry, job_key, job_record, owning_job, pod_entry
+
+log = logging.getLogger(__name__)
+
+CONFLICT_LIMIT_S = 0.5
+OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after the back-off of a bad job
+TOKEN_WAIT_S = 1.0
+TOKEN_LOOK_S = 0.02
+
+
+@dataclass(frozen=True)
+class Settings:
+    operator_url: str
+    identity: str
+    extra_env: dict[str, str] = field(default_factory=dict)  # for every pod
+    namespace: str | None = None  # None: all
+    workers: int = 8
+    resync_s: float = 600.0
+    progress_interval_s: float = 0.5
+    progress_rate: float = 20.0
+    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
+
+
+def default_policies() -> Policies:
+    from trainmaster_operator.manifests.pods import build_pod, pod_name
+    from trainmaster_operator.manifests.services import build_service
+    from trainmaster_operator.planning import plan
+    from trainmaster_operator.planning.directive import directive
+
+    return Policies(plan, directive, build_pod, build_service, pod_name)
+
+
+class Operator:
+    """`run` until it is cancelled, stopped, or the lease is lost."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        chance: random.Random,
+        settings: Settings,
+        policies: Policies | None = None,
+    ) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.queue: WorkQueue[JobKey] = WorkQueue(chance)
+        self.leader = Elector(cluster, clock, chance, settings.identity, settings.lease)
+        self._policies = policies or default_policies()
+        self._random = chance
+        self.jobs: Informer[JobRecord] = Informer(
+            cluster,
+            JOB,
+            slim=job_record,
+            owner=job_key,
+            changed=self.queue.add,
+            chance=chance,
+            namespace=settings.namespace,
+        )
+        self.pods: Informer[PodEntry] = Informer(
+            cluster,
+            POD,
+            slim=pod_entry,
+            owner=owning_job,
+            changed=self.queue.add,
+            chance=chance,
+            labels={f"{GROUP}/job": None},
+            namespace=settings.namespace,
+        )
+        self.fleet = Fleet(
+            clock,
+            self._authenticate,
+            self._heard,
+            self._job_uid,
+            settings.fleet,
+            self.metrics.decide_seconds.observe,
+        )
+        self.events = EventWriter(cluster, clock)
+        self.reconciler = Reconciler(
+            cluster=cluster,
+            clock=clock,
+            jobs=self.jobs,
+            pods=self.pods,
+            fleet=self.fleet,
+            leader=self.leader,
+            policies=self._policies,
+            pod_settings=PodSettings(settings.operator_url, settings.extra_env),
+            budget=ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate),
+            events=self.events,
+            metrics=self.metrics,
+        )
+        self._clock = clock
+        self._stopping = asyncio.Event()
+        self.queue.on_wait = self.metrics.queue_wait_seconds.observe
+        self.metrics.watch("queue_depth", "Jobs that wait for a pass.", lambda: len(self.queue))
+        self.metrics.watch("jobs", "Jobs in the cache.", lambda: len(self.jobs))
+        self.metrics.watch("pods", "Pods in the cache.", lambda: len(self.pods))
+        self.metrics.watch("leader_epoch", "The epoch in which this operator leads; 0: it doesn't.", self._epoch)
+
+    @property
+    def ready(self) -> bool:
+        return self.leader.leading and self.jobs.synced.is_set() and self.pods.synced.is_set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Ends after `stop`, having released the lease. Raises NotLeading when it was lost."""
+        tasks = [asyncio.create_task(self.jobs.run()), asyncio.create_task(self.pods.run())]
+        try:
+            await self.leader.acquire()
+            self.reconciler.leads_from_now()
+            tasks += [self._start(self.leader.hold()), self._start(self.events.run()), self._start(self._resync())]
+            await self.jobs.synced.wait()
+            await self.pods.synced.wait()
+            for key in self.jobs.names():
+                self.queue.add(key)
+            tasks += [self._start(self._work()) for _ in range(self.settings.workers)]
+            tasks.append(self._start(self._stopping.wait()))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            self.queue.shutdown()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.leader.release()
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.create_task(work)
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except ShutDown:
+                return
+            try:
+                await self._process(key)
+            finally:
+                self.queue.done(key)
+
+    async def _process(self, key: JobKey) -> None:
+        """One pass. Whatever a job does wrong harms that job only; a lost lease ends the process."""
+        started = self._clock.monotonic()
+        self.leader.check()
+        try:
+            after_s = await self.reconciler.reconcile(key)
+        except NotLeading:
+            raise
+        except Conflict:
+            result = "conflict"
+            await self._refresh(key)
+            self.queue.add_rate_limited(key, CONFLICT_LIMIT_S)
+        except (Unavailable, TooManyRequests) as error:
+            result = "unavailable"
+            delay_s = self.queue.add_rate_limited(key, OUTAGE_LIMIT_S)
+            log.warning("%s: %s: again in %.3f s", key, error, delay_s)
+        except Exception as error:
+            result = "error"
+            delay_s = self.queue.add_rate_limited(key)
+            log.exception("%s: again in %.3f s", key, delay_s)
+            await self._quarantine(key, error)
+        else:
+            result = "ok"
+            self.queue.forget(key)
+            if after_s is not None:
+                self.queue.add_after(key, max(after_s, 0.001))
+        self.metrics.passes.labels(result).inc()
+        self.metrics.pass_seconds.observe(self._clock.monotonic() - started)
+
+    async def _refresh(self, key: JobKey) -> None:
+        try:
+            await self.reconciler.refresh(key)
+        except ApiError as error:
+            log.warning("%s: not refreshed: %s", key, error)
+
+    async def _quarantine(self, key: JobKey, error: Exception) -> None:
+        try:
+            await self.reconciler.quarantine(key, error)
+        except ApiError as refusal:
+            log.warning("%s: could not be told of its error: %s", key, refusal)
+
+    async def _resync(self) -> None:
+        """Looks at every job now and then, whatever events may have been lost."""
+        while True:
+            await asyncio.sleep(self.settings.resync_s * (1 + 0.2 * self._random.random()))
+            for key in self.jobs.names():
+                self.queue.add(key)
+
+    # -- for the fleet
+
+    def _heard(self, key: Key, delay_s: float) -> None:
+        job = JobKey(*key)
+        if delay_s == 0:
+            self.queue.add(job)
+        elif not self.queue.failures(job):  # progress of a job that can't be handled doesn't cut its back-off short
+            self.queue.add_after(job, delay_s)
+
+    def _job_uid(self, key: Key) -> str | None:
+        if not self.ready:
+            raise Refused(503, "this operator does not lead yet")
+        record = self.jobs.get(JobKey(*key))
+        return record.uid if record else None
+
+    async def _authenticate(self, token: str, identity: Identity) -> str | None:
+        """Compares with the hash in the pod's status. A pod that isn't in the cache yet is waited for."""
+        name = self._policies.pod_name(identity.job, identity.role, identity.slot, identity.incarnation)
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        give_up_at = self._clock.monotonic() + TOKEN_WAIT_S
+        while True:
+            entry = self.pods.get(JobKey(identity.namespace, name))
+            if entry is not None and entry.token_sha256 and entry.record.uid == identity.pod_uid:
+                if hmac.compare_digest(entry.token_sha256, digest):
+                    return entry.record.uid
+                owned = self.pods.owned(JobKey(identity.namespace, identity.job))
+                return next((other.record.uid for other in owned if other.token_sha256 == digest), None)
+            if self._clock.monotonic() >= give_up_at:
+                raise Refused(503, f"pod {name} with uid {identity.pod_uid} is not known yet")
+            await asyncio.sleep(TOKEN_LOOK_S)
+
+    def _epoch(self) -> float:
+        return self.leader.epoch if self.leader.leading else 0

@@ -1,0 +1,306 @@
+"""One pass over one job: observe, plan, write the status, or act. The only place that does I/O for a job.
+
+Intent first: whatever a plan wants to change in the status is written before anything else, with the resourceVersion
+that the plan was made from. Then the job is looked at again, over a cache that holds the reply of that write, and what
+the written status asks for is done. So a crash between any two writes loses nothing and counts nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainmaster.contract.wire import Directive
+from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
+from trainmaster_operator.api.meta import GROUP, unpack_counts
+from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.cluster.port import (
+    JOB,
+    POD,
+    SERVICE,
+    AlreadyExists,
+    Cluster,
+    Conflict,
+    NotFound,
+    Object,
+)
+from trainmaster_operator.control.fleet import Fleet
+from trainmaster_operator.planning.observation import Decision, Observation, PodToCreate, PodToDelete
+from trainmaster_operator.runtime.budget import ProgressBudget
+from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
+from trainmaster_operator.runtime.events import EventWriter
+from trainmaster_operator.runtime.informer import Informer, JobKey
+from trainmaster_operator.runtime.lease import Elector
+from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.records import JobRecord, PodEntry
+
+log = logging.getLogger(__name__)
+
+PARALLEL_CALLS = 32
+MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
+PROGRESS_FIELDS = ("progress", "checkpoint", "workers", "goodput")
+
+
+class InvalidJob(Exception):
+    """The manifest can't be understood: it got past the schema."""
+
+
+class NameTaken(Exception):
+    """An object with the name that we need belongs to somebody else."""
+
+
+class NotConverging(Exception):
+    """The planner keeps changing its mind about one and the same observation."""
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The pure half of the operator, as the runtime calls it."""
+
+    plan: Callable[[JobSpec, JobStatus, Observation, float], Decision]
+    directive: Callable[[JobSpec, JobStatus, Observation, int], Directive]
+    build_pod: Callable[..., Object]
+    build_service: Callable[[DistributedTrainingJob], Object]
+    pod_name: Callable[[str, str, int, int], str]
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    operator_url: str
+    extra_env: dict[str, str]
+
+
+class Reconciler:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        clock: Clock,
+        jobs: Informer[JobRecord],
+        pods: Informer[PodEntry],
+        fleet: Fleet,
+        leader: Elector,
+        policies: Policies,
+        pod_settings: PodSettings,
+        budget: ProgressBudget,
+        events: EventWriter,
+        metrics: Metrics,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._jobs = jobs
+        self._pods = pods
+        self._fleet = fleet
+        self._leader = leader
+        self._policies = policies
+        self._pod_settings = pod_settings
+        self._budget = budget
+        self._events = events
+        self._metrics = metrics
+        self._led_since = clock.monotonic()
+        self._published: dict[JobKey, str] = {}  # the version of the job whose status agents are being told
+        self._services: set[str] = set()  # uids of jobs whose Service is known to exist
+
+    def leads_from_now(self) -> None:
+        self._led_since = self._clock.monotonic()
+
+    async def reconcile(self, key: JobKey) -> float | None:
+        """Brings a job to a state that needs no write. Returns after how many seconds to look again, if at all."""
+        for _ in range(MAX_TURNS):
+            record = self._jobs.get(key)
+            if record is None:
+                self.forget(key)
+                return None
+            if record.job is None:
+                raise InvalidJob(record.problem)
+            observed = self._observe(record)
+            self._publish(record, observed)
+            decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
+            wait_s = await self._write_status(record, decision)
+            if wait_s is None or await self._act(record, decision):
+                continue
+            return _sooner(decision.requeue_after_s, wait_s)
+        raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
+
+    async def refresh(self, key: JobKey) -> None:
+        """After a conflict: puts the live job into the cache."""
+        try:
+            self._jobs.wrote(await self._cluster.get(JOB, key.namespace, key.name))
+        except NotFound:
+            record = self._jobs.get(key)
+            if record is not None:
+                self._jobs.removed(key, record.uid)
+
+    async def quarantine(self, key: JobKey, error: Exception) -> None:
+        """Tells the job's owner that we can't handle it. Raises ApiError when it can't be told."""
+        record = self._jobs.get(key)
+        if record is None:
+            return
+        status = set_reconcile_error(record.raw.get("status") or {}, error, self._clock.now())
+        if status is not None:
+            self._metrics.writes.labels("intent").inc()
+            self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
+
+    def forget(self, key: JobKey) -> None:
+        self._fleet.forget(key)
+        self._budget.forget(key)
+        self._published.pop(key, None)
+
+    # -- observe
+
+    def _observe(self, record: JobRecord) -> Observation:
+        return Observation(
+            name=record.key.name,
+            namespace=record.key.namespace,
+            uid=record.uid,
+            generation=record.generation,
+            deleting=record.deleting,
+            epoch=self._leader.epoch,
+            pods=tuple(entry.record for entry in self._pods.owned(record.key) if entry.job_uid == record.uid),
+            agents=self._fleet.agents(record.key, unpack_counts(record.status.incarnations)),
+            checkpoint=self._fleet.checkpoint(record.key),
+            leading_s=self._clock.monotonic() - self._led_since,
+        )
+
+    def _publish(self, record: JobRecord, observed: Observation) -> None:
+        """Tells agents what the written status says. Nothing to do when they know."""
+        if self._published.get(record.key) == record.version:
+            return
+        self._leader.check()
+        assert record.job is not None
+        spec, status, directive = record.job.spec, record.status, self._policies.directive
+        self._fleet.publish(
+            record.key,
+            record.uid,
+            status.round,
+            unpack_counts(status.incarnations),
+            lambda slot: directive(spec, status, observed, slot),
+        )
+        self._published[record.key] = record.version
+
+    # -- write
+
+    async def _write_status(self, record: JobRecord, decision: Decision) -> float | None:
+        """None: it was written. Else it need not be now; infinity, or after how many seconds progress may be."""
+        old, new = record.status, without_reconcile_error(decision.status)
+        if new == old:
+            return float("inf")
+        only_progress = new.model_copy(update={name: getattr(old, name) for name in PROGRESS_FIELDS}) == old
+        if only_progress:
+            wait_s = self._budget.wait_s(record.key)
+            if wait_s > 0:
+                return wait_s
+        self._leader.check()
+        self._budget.spend(record.key, counts=only_progress)
+        self._metrics.writes.labels("progress" if only_progress else "intent").inc()
+        body = {**record.raw, "status": new.model_dump(mode="json", exclude_none=True)}
+        written = await self._cluster.update_status(JOB, body)
+        known = self._jobs.wrote(written)
+        if only_progress and self._published.get(record.key) == record.version:
+            self._published[record.key] = written["metadata"]["resourceVersion"]  # directives don't tell progress
+        if known is not None and decision.events:
+            self._events.emit(known, decision.events)
+        return None
+
+    # -- act
+
+    async def _act(self, record: JobRecord, decision: Decision) -> bool:
+        """True when something was done, or must be looked at again first."""
+        if decision.delete:
+            live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
+            if live["metadata"]["resourceVersion"] != record.version:
+                self._jobs.wrote(live)
+                known = self._jobs.get(record.key)
+                if known is not None and known.version == record.version:
+                    raise Conflict(f"{record.key}: the server's job is older than the cache's")
+                return True
+            await _all(self._delete(record, pod) for pod in decision.delete)
+        if decision.create:
+            await self._ensure_service(record)
+            await _all(self._create(record, pod) for pod in decision.create)
+        return bool(decision.delete or decision.create)
+
+    async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
+        key = JobKey(record.key.namespace, pod.name)
+        grace_s = None if pod.grace_s is None else int(pod.grace_s)
+        self._leader.check()
+        self._metrics.writes.labels("delete").inc()
+        try:
+            await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
+        except NotFound:
+            self._pods.removed(key, pod.uid)
+            return
+        except Conflict:
+            self._pods.wrote(await self._cluster.get(POD, key.namespace, key.name))
+            return
+        log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
+        if grace_s == 0:
+            self._pods.removed(key, pod.uid)
+        else:
+            self._pods.amended(key, pod.uid, _deleting)
+
+    async def _create(self, record: JobRecord, pod: PodToCreate) -> None:
+        assert record.job is not None
+        body = self._policies.build_pod(
+            record.job,
+            pod.role,
+            pod.slot,
+            pod.incarnation,
+            operator_url=self._pod_settings.operator_url,
+            extra_env=self._pod_settings.extra_env,
+        )
+        self._leader.check()
+        self._metrics.writes.labels("create").inc()
+        try:
+            created = await self._cluster.create(POD, body)
+        except AlreadyExists:
+            created = await self._ours(POD, record, body)
+        self._pods.wrote(created)
+
+    async def _ensure_service(self, record: JobRecord) -> None:
+        if record.uid in self._services:
+            return
+        assert record.job is not None
+        body = self._policies.build_service(record.job)
+        try:
+            await self._cluster.create(SERVICE, body)
+        except AlreadyExists:
+            await self._ours(SERVICE, record, body)
+        self._services.add(record.uid)
+
+    async def _ours(self, kind: str, record: JobRecord, wanted: Object) -> Object:
+        """The object that exists already, when it is the one that we wanted to create: a reply of ours was lost."""
+        name = wanted["metadata"]["name"]
+        found = await self._cluster.get(kind, record.key.namespace, name)
+        owners = [o["uid"] for o in found["metadata"].get("ownerReferences") or [] if o.get("controller")]
+        label = f"{GROUP}/incarnation"
+        if owners != [record.uid] or _label(found, label) != _label(wanted, label):
+            raise NameTaken(f"{kind} {name} exists and isn't this job's: delete it, or rename the job")
+        return found
+
+
+def _deleting(entry: PodEntry) -> PodEntry:
+    return replace(entry, record=replace(entry.record, deleting=True))
+
+
+def _label(obj: Object, name: str) -> Any:
+    return (obj["metadata"].get("labels") or {}).get(name)
+
+
+def _sooner(a: float | None, b: float) -> float | None:
+    soonest = b if a is None else min(a, b)
+    return None if soonest == float("inf") else soonest
+
+
+async def _all(calls: Iterator[Awaitable[None]]) -> None:
+    """Runs a bounded number of them at once. After an error no further ones are started."""
+    while batch := list(itertools.islice(calls, PARALLEL_CALLS)):
+        results: Sequence[Any] = await asyncio.gather(*batch, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
