@@ -11,7 +11,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {"init": "trainmaster.loop", "State": "trainmaster.loop", "Run": "trainmaster.loop"}
+_LAZY = {"init": "trainmaster.steps", "State": "trainmaster.steps", "Run": "trainmaster.steps"}
 
 __all__ = ["Run", "State", "__version__", "init"]
 

@@ -6,6 +6,7 @@ both sides ignore fields that they don't know.
 """
 
 from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode
+from trainmaster.contract.wire.lineage import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
 from trainmaster.contract.wire.messages import (
     PROTOCOL,
     Assignment,
@@ -31,19 +32,25 @@ __all__ = [
     "Assignment",
     "Cause",
     "CheckpointRecord",
+    "Chunk",
     "Control",
     "Directive",
     "DirectiveState",
     "ExitCode",
     "Identity",
     "JoinRequest",
+    "Lineage",
+    "Manifest",
     "Phase",
     "Progress",
     "ProgressRecord",
     "RankReport",
     "RankState",
+    "Receipt",
     "Report",
+    "ShardFile",
     "StoreAddress",
+    "TensorIndex",
     "Verdict",
     "WireError",
     "decode",

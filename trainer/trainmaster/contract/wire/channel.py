@@ -14,11 +14,11 @@ from typing import Any
 LIMIT = 128 * 1024
 
 # rank -> agent
-STAGED = "staged"  # a shard in a memory file: {step, round, rank, world_size, directory, file, size, manifest}
-    "staged"  # a shard in the attached memory file: {step, round, rank, world_size, directory, file, size, manifest}
-)
+# A shard lies in the attached memory file. What trainmaster.checkpoint.upload takes:
+# {step, round, rank, world_size, storage, directory, file, size, keep}
+STAGED = "staged"
 FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}
-MODULES = "modules"  # {names: [...], environment: {...}}: what this rank imported, for the zygote to learn
+MODULES = "modules"  # {names: [...], environment: {...}}: what this rank imported, for the zygote; maybe in parts
 RESUMED = "resumed"  # {step, checkpoint}: where it resumed; checkpoint null: from the start
 EVENT = "event"  # {reason, message}: for people
 SAVED = "saved"  # {step}: stopped on request; the checkpoint is staged

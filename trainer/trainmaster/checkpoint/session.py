@@ -1,0 +1,100 @@
+"""A rank's checkpoints from its start to its end: where it resumes, what it saves, that all of it gets out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.checkpoint import load, state
+from trainmaster.checkpoint.resume import Checkpoint, Resume, agree
+from trainmaster.checkpoint.save import Saver, owned
+from trainmaster.checkpoint.storage import open_storage
+from trainmaster.contract.wire.progress import Phase
+from trainmaster.report import Reporter
+
+UPLOADS_DEADLINE_S = 120.0
+_POLL_S = 0.0005
+
+
+class Session:
+    """`objects`: named modules, optimizers and other things with a state_dict. `url` "": nothing is saved."""
+
+    def __init__(
+        self,
+        url: str,
+        objects: Mapping[str, Any],
+        reporter: Reporter,
+        *,
+        rank: int,
+        world_size: int,
+        store: Any,
+        keep: int = 0,
+    ) -> None:
+        self.url, self.objects, self.reporter = url, objects, reporter
+        self.rank, self.world_size, self.store, self.keep = rank, world_size, store, keep
+        self.saver: Saver | None = None
+
+    def restore(self, asked: Resume) -> Checkpoint | None:
+        """Agree with all ranks where to resume, and load it. None: from the start. Raises ConfigError, Fenced."""
+        if not self.url:
+            return None
+        self.reporter.phase(Phase.LOAD)
+        self._await_uploads()
+        storage = open_storage(self.url)
+        round, found = agree(storage, self.store, self.rank, self.world_size, asked, self.reporter.event)
+        self.saver = Saver(
+            storage.root,
+            rank=self.rank,
+            world_size=self.world_size,
+            round=round,
+            keep=self.keep,
+            send=self.reporter.staged if self.reporter.channel is not None else None,
+        )
+        if found is not None:
+            load.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
+        return found
+
+    def save(self, step: int, common: dict[str, Any]) -> None:
+        """Copy the state of the last completed step; it becomes durable behind our back."""
+        if self.saver is None:
+            return
+        before, self.reporter.progress.phase = self.reporter.progress.phase, Phase.SAVE
+        self.reporter.beat()
+        self.saver.save(step, state.capture(self.objects, self.rank), common)
+        self.reporter.phase(Phase(before))
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until what was saved is out of this process's hands."""
+        if self.saver is not None and not self.saver.drain(timeout_s):
+            self.reporter.event(
+                "CheckpointLost", f"rank {self.rank}: a checkpoint was not written within {timeout_s} s"
+            )
+
+    def digest(self) -> str:
+        """sha256 over all tensors of all ranks, the same on the same topology. All ranks call it; rank 0 gets it."""
+        own = hashlib.sha256()
+        snapshot = state.capture(self.objects, self.rank)
+        for piece in sorted(owned(snapshot, self.rank, self.world_size), key=lambda piece: piece.key):
+            data = piece.data.detach().cpu().contiguous()
+            own.update(f"{piece.key} {data.dtype} {list(data.shape)}\n".encode())
+            own.update(data.reshape(-1).view(_BYTES).numpy().data if data.numel() else b"")
+        self.store.set(f"digest/{self.rank}", own.hexdigest())
+        if self.rank != 0:
+            return ""
+        parts = [self.store.get(f"digest/{rank}") for rank in range(self.world_size)]
+        return hashlib.sha256(b"\n".join(parts)).hexdigest()
+
+    def _await_uploads(self) -> None:
+        """The newest checkpoint may still be on its way from an agent's memory to storage."""
+        deadline = time.monotonic() + UPLOADS_DEADLINE_S
+        while (pending := self.reporter.control().uploads_pending) > 0:
+            if time.monotonic() > deadline:
+                self.reporter.event("UploadsPending", f"{pending} uploads are still under way: resuming without them")
+                return
+            time.sleep(_POLL_S)
+            self.reporter.beat()
+
+
+_BYTES = state.DTYPES["U8"]

@@ -1,0 +1,171 @@
+"""From a staged shard in memory to durable storage. Standard library only: agents run it, ranks without one too.
+
+Uploads outlive ranks: the shard lies in a memory file that the uploader holds, and the manifest is made by whoever
+sees the receipts of all ranks, not by a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from trainmaster.checkpoint import lineage
+from trainmaster.checkpoint.storage import Storage, open_storage
+from trainmaster.contract.wire.lineage import (
+    MANIFEST,
+    Chunk,
+    Receipt,
+    ShardFile,
+    TensorIndex,
+    parse_directory,
+    receipt_name,
+)
+from trainmaster.contract.wire.messages import encode
+from trainmaster.errors import Fenced
+
+_BLOCK = 4 << 20
+_ABANDONED = "abandoned.json"
+METADATA = "__metadata__"
+
+
+def upload(message: dict[str, Any], fd: int, storage: Storage | None = None) -> dict[str, Any]:
+    """Make one staged shard durable, and the checkpoint complete if it was the last.
+
+    `message` is a STAGED message: {step, round, rank, world_size, storage, directory, file, size, keep}. Returns
+    {step, round, rank, directory, tier, manifest_sha256, committed, error}. Never raises for trouble of the storage:
+    `error` says what it was, and then nothing is left that could be chosen.
+    """
+    step, round, rank, directory = message["step"], message["round"], message["rank"], message["directory"]
+    result = {"step": step, "round": round, "rank": rank, "directory": directory, "tier": "storage"}
+    manifest = error = ""
+    stored = False
+    try:
+        storage = storage or open_storage(message["storage"])
+        with mmap.mmap(fd, message["size"], prot=mmap.PROT_READ) as memory:
+            _store(storage, message, memory)
+        stored = True
+        _check_fence(storage, round)
+        manifest = lineage.commit(storage, directory) or ""
+    except (OSError, ValueError, lineage.Damaged, Fenced) as failure:
+        error = f"checkpoint {directory}, rank {rank}: {_words(failure)}"
+        if storage is not None and not stored:
+            _abandon(storage, message, error)
+    if storage is not None and manifest:
+        with contextlib.suppress(OSError, lineage.Damaged):  # the next commit tries again
+            retain(storage, message.get("keep", 0), newest=directory)
+    return {**result, "manifest_sha256": manifest, "committed": bool(manifest), "error": error}
+
+
+def retain(storage: Storage, keep: int, newest: str) -> list[str]:
+    """Remove what is older than the `keep` newest complete checkpoints of the chain; 0 keeps all.
+
+    Orphans and checkpoints that were never completed go too, once a newer one is complete. Returns what went.
+    """
+    committed = parse_directory(newest)
+    if keep < 1 or committed is None:
+        return []
+    names = [name for name in storage.list() if parse_directory(name)]
+    complete = {name for name in names if MANIFEST in storage.list(name)}
+    kept = set([name for name in lineage.chain(lineage.read_lineages(storage), names) if name in complete][:keep])
+    if newest not in kept:  # another world has taken over: what to keep is its business
+        return []
+    gone = []
+    for name in names:
+        step, round = parse_directory(name) or (0, 0)
+        older = round < committed[1] or (round == committed[1] and step < committed[0])
+        if name not in kept and older:
+            # The manifest goes first, so that a half-removed checkpoint is none.
+            storage.remove(f"{name}/{MANIFEST}")
+            storage.remove(name)
+            gone.append(name)
+    return gone
+
+
+def read_header(memory: mmap.mmap | bytes | memoryview) -> tuple[dict[str, Any], int]:
+    """(header, where the data begins) of a file in the safetensors format."""
+    (length,) = struct.unpack_from("<Q", memory, 0)
+    header: dict[str, Any] = json.loads(bytes(memory[8 : 8 + length]))
+    return header, 8 + length
+
+
+def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None:
+    step, round, rank, directory, name = (message[k] for k in ("step", "round", "rank", "directory", "file"))
+    path = f"{directory}/{receipt_name(rank)}"
+    present = storage.list(directory)
+    if receipt_name(rank) in present:  # a directory is never overwritten
+        return
+    if _ABANDONED in present:
+        raise ValueError("the shard of another rank could not be stored")
+    _check_fence(storage, round)
+    digest = hashlib.sha256()
+
+    def blocks() -> Iterator[memoryview]:
+        with memoryview(memory) as whole:
+            for start in range(0, len(whole), _BLOCK):
+                with whole[start : start + _BLOCK] as block:
+                    digest.update(block)
+                    yield block
+
+    size = storage.write(f"{directory}/{name}", blocks())
+    header, begin = read_header(memory)
+    tensors, values, common = _index(header, begin, name)
+    receipt = Receipt(
+        step=step,
+        round=round,
+        rank=rank,
+        world_size=message["world_size"],
+        file=ShardFile(name, size, digest.hexdigest()),
+        tensors=tensors,
+        values=values,
+        common=common,
+    )
+    if _ABANDONED in storage.list(directory):
+        raise ValueError("the shard of another rank could not be stored")
+    storage.create_exclusive(path, encode(receipt))
+
+
+def _index(
+    header: dict[str, Any], begin: int, name: str
+) -> tuple[dict[str, TensorIndex], dict[str, Any], dict[str, Any]]:
+    about = header.get(METADATA, {})
+    chunks = json.loads(about.get("chunks", "{}"))
+    tensors: dict[str, TensorIndex] = {}
+    for key, entry in header.items():
+        if key == METADATA:
+            continue
+        start, end = entry["data_offsets"]
+        fqn, shape, offset = chunks.get(key, (key, entry["shape"], [0] * len(entry["shape"])))
+        chunk = Chunk(name, offset, entry["shape"], begin + start, begin + end)
+        index = tensors.get(fqn) or TensorIndex(entry["dtype"], shape, [])
+        tensors[fqn] = dataclasses.replace(index, chunks=[*index.chunks, chunk])
+    return tensors, json.loads(about.get("values", "{}")), json.loads(about.get("common", "{}"))
+
+
+def _check_fence(storage: Storage, round: int) -> None:
+    newest = lineage.newest_round(storage)
+    if newest > round:
+        raise Fenced(f"round {newest} has taken the storage")
+
+
+def _abandon(storage: Storage, message: dict[str, Any], error: str) -> None:
+    """Give the room back, and tell the uploaders of other ranks that this checkpoint can't be completed."""
+    directory = message["directory"]
+    with contextlib.suppress(OSError):
+        if MANIFEST in storage.list(directory):
+            return
+        for name in storage.list(directory):
+            storage.remove(f"{directory}/{name}")
+        storage.create_exclusive(f"{directory}/{_ABANDONED}", json.dumps({"error": error}).encode())
+
+
+def _words(failure: Exception) -> str:
+    if isinstance(failure, OSError) and failure.errno:
+        return f"{os.strerror(failure.errno)} ({failure.filename or 'storage'})"
+    return str(failure)

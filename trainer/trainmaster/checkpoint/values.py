@@ -1,0 +1,83 @@
+"""State that isn't a tensor, as JSON with tags: what a checkpoint keeps instead of pickles.
+
+Tensors inside of a state are taken out by name, so that they travel like all other tensors.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import torch
+
+from trainmaster.errors import ConfigError
+
+_TAG = "$"
+
+
+def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """`value` as JSON; its tensors go into `tensors` under their paths. Raises ConfigError for other objects."""
+    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_TAG: "float", "value": str(value)}
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value
+        return {_TAG: "tensor", "value": path}
+    if isinstance(value, dict):
+        pairs = [(k, pack(v, f"{path}.{k}", tensors)) for k, v in value.items()]
+        if all(isinstance(k, str) for k in value) and _TAG not in value:
+            return dict(pairs)
+        return {_TAG: "dict", "value": [[pack(k, path, tensors), v] for k, v in pairs]}
+    if isinstance(value, (list, tuple, set, frozenset)) and type(value) in (list, tuple, set, frozenset):
+        items = [pack(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]
+        return items if isinstance(value, list) else {_TAG: type(value).__name__, "value": items}
+    if isinstance(value, (bytes, bytearray)):
+        return {_TAG: "bytes", "value": base64.b64encode(value).decode()}
+    if type(value).__module__ == "numpy":
+        tensors[path] = torch.as_tensor(value.copy())
+        return {_TAG: "array" if value.ndim else "scalar", "value": path}
+    if isinstance(value, int):
+        return int(value)
+    raise ConfigError(
+        f"state {path} holds a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint can't keep; "
+        f"its state_dict() must be made of tensors, numbers, strings, lists, tuples, sets and dicts"
+    )
+
+
+def tensor_paths(packed: Any) -> list[str]:
+    """The names of all tensors that `packed` refers to."""
+    if isinstance(packed, list):
+        return [path for item in packed for path in tensor_paths(item)]
+    if isinstance(packed, dict):
+        if packed.get(_TAG) in ("tensor", "array", "scalar"):
+            return [packed["value"]]
+        return [path for item in packed.values() for path in tensor_paths(item)]
+    return []
+
+
+def unpack(packed: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The inverse of `pack`."""
+    if isinstance(packed, list):
+        return [unpack(v, tensors) for v in packed]
+    if not isinstance(packed, dict):
+        return packed
+    tag = packed.get(_TAG)
+    if tag is None:
+        return {k: unpack(v, tensors) for k, v in packed.items()}
+    value = packed["value"]
+    if tag == "tensor":
+        return tensors[value]
+    if tag == "array":
+        return tensors[value].numpy()
+    if tag == "scalar":
+        return tensors[value].numpy()[()]
+    if tag == "float":
+        return float(value)
+    if tag == "bytes":
+        return base64.b64decode(value)
+    if tag == "dict":
+        return {unpack(k, tensors): unpack(v, tensors) for k, v in value}
+    kinds: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+    return kinds[tag](unpack(v, tensors) for v in value)

@@ -1,0 +1,281 @@
+"""Our own training loop: what a rank of the framework Trainmaster runs (`python -m trainmaster.loop`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from trainmaster import data, faults, lastwords, models, optimizer, parallel
+from trainmaster.checkpoint.resume import Checkpoint, Resume
+from trainmaster.checkpoint.session import Session
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.wire import channel as wire
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.progress import Phase
+from trainmaster.errors import ConfigError, DataError, Diverged
+from trainmaster.report import Reading, Reporter, finite
+from trainmaster.stop import stop_binds
+from trainmaster.world import World
+
+LAST_WRITE_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step whose numbers may still be on their way from the device."""
+
+    step: int
+    reading: Reading  # loss, gradient norm
+    tokens: int
+    rate: float
+    seconds: float = math.nan
+
+
+class Training:
+    """One rank's part of a run, from rendezvous to the last step."""
+
+    def __init__(self, config: TrainingConfig, reporter: Reporter) -> None:
+        self.config, self.reporter = config, reporter
+        self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
+        self.consumed = 0  # samples
+        self.last_loss = math.nan
+        self.under_way: list[StepRecord] = []
+
+        reporter.phase(Phase.RENDEZVOUS)
+        self.world = world = World.join()
+        reporter.progress.rendezvous_ns = time.monotonic_ns()
+
+        reporter.phase(Phase.BUILD)
+        try:
+            self.degrees = config.parallelism.resolve(world.size)
+            self.micro, self.accumulation = config.accumulation(world.size)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self.source = data.build(config)
+        model = models.build(config.model, config.seed, world.device)
+        mesh = parallel.make_mesh(self.degrees, world.device.type)
+        self.model: nn.Module = parallel.parallelize(model, mesh, config)
+        self.optimizer = optimizer.build(self.model, config.optimizer)
+        self.session = Session(
+            os.environ.get(environment.CHECKPOINT_DIR, ""),
+            {"model": self.model, "optimizer": self.optimizer},
+            reporter,
+            rank=world.rank,
+            world_size=world.size,
+            store=world.store,
+            keep=config.checkpoint.keep,
+        )
+        reporter.progress.built_ns = time.monotonic_ns()
+
+    def resume(self) -> None:
+        """Go on from the newest valid checkpoint, or start."""
+        found = self.session.restore(Resume.from_environment())
+        if found is not None:
+            self.step = found.manifest.step
+            self.consumed = self._consumed(found)
+        self.reporter.progress.total_steps = self.config.steps
+        self.reporter.resumed(self.step, found.path if found else None)
+
+    def run(self) -> int:
+        """Train to the end, or until asked to stop. Returns the exit code."""
+        every, steps, first = self.config.checkpoint.every, self.config.steps, self.step + 1
+        self.reporter.obeys_stop()
+        self.reporter.phase(Phase.STEP)
+        while self.step < steps:
+            if stop_binds(self.reporter, self.step):
+                return self._leave()
+            try:
+                self.one_step()
+            except Exception:
+                # Caught at the boundary: parameters and optimizer still hold the last completed step.
+                self.session.drain(LAST_WRITE_LIMIT_S)
+                raise
+            if self.step == first:
+                self.world.shorten_timeouts()
+            if self.step % every == 0 or self.step == steps:
+                self.save()
+        self._finish()
+        return ExitCode.OK
+
+    def one_step(self) -> None:
+        """Forward, backward, the last all-reduce, then the optimizer.
+
+        Whoever passes the all-reduce needs no other rank to complete the step, so ranks never stand further apart
+        than one step, and the laggards can roll forward.
+        """
+        began = time.monotonic()
+        step, config = self.step + 1, self.config
+        loss, tokens = self._forward_backward()
+        faults.at_step(step, self.world.rank)
+
+        # Over the whole world: the same bits on all ranks, so all clip alike and all stop alike.
+        totals = torch.stack([loss.double(), parallel.gradient_norm_squared(self.model).double()])
+        dist.all_reduce(totals)
+        norm = totals[1].sqrt()
+        if config.optimizer.clipNorm is not None:
+            parallel.scale_gradients_(self.model, (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float())
+        rate = optimizer.learning_rate(step, config.steps, config.optimizer)
+        record = StepRecord(step, Reading(torch.stack([totals[0], norm])), tokens, rate)
+        if record.reading.arrived():
+            self._check_finite(record)
+
+        optimizer.set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+        self.step = step
+        self.consumed += config.batch.global_
+        self._publish(record, time.monotonic() - began)
+
+    def save(self) -> None:
+        """Start a checkpoint of the last completed step. Raises Diverged rather than keep what isn't finite."""
+        self._settle(wait=True)
+        cursor = {
+            "kind": self.source.kind,
+            "version": self.source.version,
+            "consumed": self.consumed,
+            "skipped": [],
+            "fingerprint": self.source.fingerprint,
+            "source": {},
+        }
+        common = {
+            "mesh": self.degrees,
+            "data": cursor,
+            "rng": {"kind": "keyed", "seed": self.config.seed},
+            "config_sha256": hashlib.sha256(self.config.model_dump_json().encode()).hexdigest(),
+        }
+        self.session.save(self.step, common)
+
+    def _forward_backward(self) -> tuple[Tensor, int]:
+        """(this rank's summand of the step's loss, valid tokens of the whole step); gradients are complete sums."""
+        tokens = self.source.valid_tokens(self.consumed, self.config.batch.global_)
+        device = self.world.device
+        total = torch.zeros((), device=device)
+        first = self.world.rank * self.micro * self.accumulation
+        for index in range(self.accumulation):
+            parallel.set_gradient_sync(self.model, last=index == self.accumulation - 1)
+            start = first + index * self.micro
+            batch = self.source.batch(self.consumed, range(start, start + self.micro))
+            logits = self.model(batch.inputs.to(device, non_blocking=True))
+            targets = batch.targets.to(device, non_blocking=True)
+            summed = F.cross_entropy(
+                logits.flatten(0, 1).float(), targets.flatten(), ignore_index=data.IGNORED, reduction="sum"
+            )
+            loss = summed / tokens
+            loss.backward()
+            total += loss.detach()
+        return total, tokens
+
+    def _publish(self, record: StepRecord, seconds: float) -> None:
+        self.under_way.append(StepRecord(record.step, record.reading, record.tokens, record.rate, seconds))
+        self._settle(wait=False)
+        self.reporter.stepped(record.step, record.tokens)
+
+    def _settle(self, wait: bool) -> None:
+        """Publish what has arrived of the steps under way; of all but the newest step in any case."""
+        while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
+            record = self.under_way.pop(0)
+            self._check_finite(record)
+            loss, norm = record.reading.values()
+            self.last_loss = loss
+            self.reporter.loss(record.step, loss)
+            self.reporter.metrics(
+                step=record.step,
+                round=self.reporter.round,
+                loss=loss,
+                tokens=record.tokens,
+                seconds=round(record.seconds, 6),
+                lr=record.rate,
+                grad_norm=norm,
+            )
+
+    def _check_finite(self, record: StepRecord) -> None:
+        loss, norm = record.reading.values()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise Diverged(f"step {record.step}: loss is {loss}, gradient norm is {norm}")
+
+    def _consumed(self, found: Checkpoint) -> int:
+        """Samples consumed by the checkpoint. Raises DataError if they were samples of other data."""
+        cursor = found.manifest.data
+        for key, now in (("kind", self.source.kind), ("version", self.source.version)):
+            if cursor.get(key) != now:
+                raise DataError(
+                    f"checkpoint {found.path} was made with data {key} {cursor.get(key)!r}, now it is {now!r}"
+                )
+        if cursor.get("fingerprint") != self.source.fingerprint:
+            raise DataError(
+                f"the data has changed since checkpoint {found.path} was made: its order can't be continued. "
+                f"Restore the data, or start anew from these weights in another folder"
+            )
+        return int(cursor["consumed"])
+
+    def _leave(self) -> int:
+        """Stop on request: the step is saved once all ranks are here, and another world goes on with it."""
+        self.save()
+        self.reporter.phase(Phase.DRAIN)
+        self.session.drain()
+        self.reporter.send(wire.SAVED, {"step": self.step})
+        dist.destroy_process_group()
+        return ExitCode.SAVED
+
+    def _finish(self) -> None:
+        self._settle(wait=True)
+        self.reporter.phase(Phase.DRAIN)
+        digest = self.session.digest()
+        if self.world.rank == 0 and self.reporter.output is not None:
+            final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
+            _write_whole(self.reporter.output / "final.json", json.dumps(final) + "\n")
+        self.session.drain()
+        dist.destroy_process_group()
+        self.reporter.phase(Phase.DONE)
+
+
+def read_config() -> TrainingConfig:
+    """The config that the agent passes. Raises ConfigError, all problems at once."""
+    raw = os.environ.get(environment.CONFIG)
+    if not raw:
+        raise ConfigError(f"{environment.CONFIG} is not set: this loop is started by an agent, or with a config in it")
+    try:
+        return TrainingConfig.model_validate_json(raw)
+    except ValidationError as error:
+        problems = [f"training.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("; ".join(problems)) from None
+
+
+def main() -> NoReturn:
+    """Run this rank. Ends with SystemExit; after a failure the process ends here, with its last words said."""
+    reporter = Reporter.from_environment()
+    training = None
+    try:
+        training = Training(read_config(), reporter)
+        training.resume()
+        sys.exit(training.run())
+    except Exception as error:  # noqa: BLE001 whatever it is, the agent gets to know it
+        code = lastwords.say(reporter, error, training.step if training else 0)
+    # Not by way of the interpreter's teardown: a broken process group can hang there.
+    os._exit(code)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""What a rank says while it runs: its progress record, messages on its agent's channel, metrics.jsonl.
+
+Without an agent (plain python, torchrun) the record and the channel are missing and nothing is said. Nothing here
+waits for a device: numbers are read when they have arrived on the host.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainmaster.contract.wire import channel as wire
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.channel import Channel
+from trainmaster.contract.wire.progress import OBEYS_STOP, Control, Phase, Progress, ProgressRecord
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MEMORY_EVERY_NS = 1_000_000_000
+
+
+class Reading:
+    """A few numbers of a step on their way from the device to the host."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        values = values.detach()
+        self._event = None
+        if values.device.type == "cuda":
+            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._host.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._host = values.to("cpu", copy=True)
+
+    def arrived(self) -> bool:
+        return self._event is None or self._event.query()
+
+    def values(self) -> list[float]:
+        """The numbers; waits for the device if they haven't arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+        return [float(value) for value in self._host.reshape(-1)]
+
+
+@dataclass
+class Reporter:
+    """One rank's reports. `output`: where metrics.jsonl grows, on rank 0."""
+
+    rank: int = 0
+    round: int = 0
+    record: ProgressRecord | None = None
+    channel: Channel | None = None
+    output: Path | None = None
+    progress: Progress = field(default_factory=Progress)
+    _metrics_fd: int = -1
+    _memory_ns: int = 0
+
+    @classmethod
+    def from_environment(cls) -> Reporter:
+        env = os.environ
+        record = ProgressRecord.open(int(env[environment.PROGRESS_FD])) if env.get(environment.PROGRESS_FD) else None
+        channel = Channel.open(int(env[environment.CHANNEL_FD])) if env.get(environment.CHANNEL_FD) else None
+        rank, round = int(env.get("RANK", "0")), int(env.get(environment.ROUND, "0"))
+        output = env.get(environment.OUTPUT_DIR)
+        reporter = cls(rank, round, record, channel, Path(output) if output else None)
+        now = time.monotonic_ns()
+        reporter.progress = Progress(round=round, rank=rank, started_ns=now, beat_ns=now)
+        return reporter
+
+    @property
+    def under_agent(self) -> bool:
+        return self.record is not None
+
+    def obeys_stop(self) -> None:
+        """Promise to look at `stop_at` after each step."""
+        self.progress.flags |= OBEYS_STOP
+        self.beat()
+
+    def beat(self) -> None:
+        """A sign of life, with what has changed in `progress`."""
+        if self.record is None:
+            return
+        now = self.progress.beat_ns = time.monotonic_ns()
+        if now - self._memory_ns > _MEMORY_EVERY_NS:
+            self._memory_ns = now
+            with open("/proc/self/statm", "rb") as file:
+                self.progress.rss_bytes = int(file.read().split()[1]) * _PAGE
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                self.progress.device_bytes = torch.cuda.memory_allocated()
+        self.record.write(self.progress)
+
+    def phase(self, phase: Phase) -> None:
+        self.progress.phase = phase
+        self.beat()
+
+    def stepped(self, step: int, tokens: int) -> None:
+        """The host is done with a step that consumed `tokens` over all ranks."""
+        self.progress.step = step
+        self.progress.tokens += tokens
+        if not self.progress.first_step_ns:
+            self.progress.first_step_ns = time.monotonic_ns()
+        self.beat()
+
+    def loss(self, step: int, loss: float) -> None:
+        """The loss of a step has arrived; it is published with the next beat."""
+        self.progress.device_step, self.progress.loss = step, loss
+
+    def control(self) -> Control:
+        return self.record.control() if self.record is not None else Control()
+
+    def metrics(self, **line: Any) -> None:
+        """Append a line to metrics.jsonl (rank 0 only). A step that is run again appears again, with its round."""
+        if self.rank != 0 or self.output is None:
+            return
+        if self._metrics_fd < 0:
+            self.output.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._metrics_fd = os.open(self.output / "metrics.jsonl", flags, 0o644)
+        # One write: lines stay whole, whatever ends this process.
+        os.write(self._metrics_fd, json.dumps({k: finite(v) for k, v in line.items()}).encode() + b"\n")
+
+    def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
+        """To the agent. An agent that is gone ends this rank soon, so that isn't an error here."""
+        if self.channel is None:
+            return
+        self._discard_replies()
+        try:
+            self.channel.send(kind, fields, fds)
+        except OSError as error:
+            print(f"trainmaster: the agent can't be told {kind}: {error}", file=sys.stderr)
+
+    def event(self, reason: str, message: str) -> None:
+        """For people."""
+        print(f"trainmaster: {reason}: {message}", file=sys.stderr, flush=True)
+        self.send(wire.EVENT, {"reason": reason, "message": message})
+
+    def staged(self, message: dict[str, Any], fd: int) -> None:
+        self.send(wire.STAGED, message, [fd])
+
+    def resumed(self, step: int, checkpoint: str | None) -> None:
+        now = time.monotonic_ns()
+        self.progress.step = self.progress.resumed_step = step
+        self.progress.loaded_ns = now
+        self.beat()
+        self.send(wire.RESUMED, {"step": step, "checkpoint": checkpoint})
+
+    def _discard_replies(self) -> None:
+        """Results of uploads: the agent reports them too, they only must not fill the socket."""
+        assert self.channel is not None
+        while select.select([self.channel], [], [], 0)[0]:
+            try:
+                received = self.channel.receive()
+            except OSError:
+                return
+            if received is None:
+                return
+            for fd in received[1]:
+                os.close(fd)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: such numbers become strings."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,218 @@
+"""A user's own training loop under Trainmaster:
+
+    import trainmaster as tm
+
+    run = tm.init()
+    state = tm.State(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+    for step in run.steps(state, total=1000, save_every=100):
+        ...
+        run.report(loss=loss)
+
+Under plain `python` it only counts steps. Under torchrun it saves and resumes if a checkpoint folder is given. Under
+an agent it also reports progress, stops on request and takes part in fault injection.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainmaster import faults, lastwords
+from trainmaster.checkpoint.resume import Resume
+from trainmaster.checkpoint.session import Session
+from trainmaster.contract.wire import channel as wire
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.progress import Phase
+from trainmaster.errors import ConfigError, TrainmasterError
+from trainmaster.report import Reading, Reporter
+from trainmaster.stop import stop_binds
+from trainmaster.world import shared_store
+
+_GENERATORS = "random_generators"
+
+
+class State:
+    """What a checkpoint keeps: anything with `state_dict` and `load_state_dict`, by name. Registered once.
+
+    Modules (plain, DDP, FSDP2) and optimizers are saved sharded and load into any world size; objects with an
+    `optimizer` (schedules) once; everything else (loaders, samplers) per rank. Random generators come along.
+    """
+
+    def __init__(self, **objects: Any) -> None:
+        for name, thing in objects.items():
+            missing = [m for m in ("state_dict", "load_state_dict") if not callable(getattr(thing, m, None))]
+            if missing:
+                raise ConfigError(f"tm.State({name}=…): a {type(thing).__name__} has no {' and no '.join(missing)}()")
+        self.objects = objects
+
+
+class RandomGenerators:
+    """The global generators of this process: Python's, NumPy's if it is imported, torch's, the device's."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+        if "numpy" in sys.modules:
+            state["numpy"] = sys.modules["numpy"].random.get_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        random.setstate(state["python"])
+        torch.set_rng_state(state["torch"])
+        if "numpy" in state and "numpy" in sys.modules:
+            sys.modules["numpy"].random.set_state(state["numpy"])
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
+
+
+class Run:
+    """One process's part of a run. `tm.init()` makes it."""
+
+    def __init__(self, reporter: Reporter, checkpoint_dir: str, keep: int) -> None:
+        self._reporter = reporter
+        self._checkpoint_dir = checkpoint_dir
+        self._keep = keep
+        self._step = 0  # completed
+        self._reported: dict[str, Any] = {}
+        self._under_way: list[tuple[int, float, dict[str, Any]]] = []
+
+    @property
+    def step(self) -> int:
+        """The last completed step."""
+        return self._step
+
+    def steps(self, state: State, total: int, save_every: int | None = None) -> Iterator[int]:
+        """Yield the steps that are left, from 1 to `total`; before the first, `state` is restored.
+
+        What follows a `yield` is one step. After it: saving every `save_every` steps and after the last, stopping on
+        request (SystemExit with a code that the agent understands).
+        """
+        try:
+            session, first = self._begin(state, total)
+        except TrainmasterError as error:
+            raise SystemExit(lastwords.say(self._reporter, error, self._step)) from error
+        reporter = self._reporter
+        reporter.obeys_stop()
+        reporter.phase(Phase.STEP)
+        try:
+            for step in range(first + 1, total + 1):
+                if stop_binds(reporter, self._step):
+                    self._leave(session)
+                began = time.monotonic()
+                yield step
+                # The loop's body is opaque: a fault inside this step strikes at its end.
+                faults.at_step(step, session.rank)
+                self._completed(step, time.monotonic() - began)
+                if session.url and (step == total or (save_every and step % save_every == 0)):
+                    self._save(session)
+            reporter.phase(Phase.DRAIN)
+        finally:
+            self._settle(wait=True)
+            session.drain()
+        reporter.phase(Phase.DONE)
+
+    def report(self, loss: Any = None, tokens: int = 0, **metrics: Any) -> None:
+        """Tell this step's numbers: the loss, the tokens consumed over all ranks, anything else for metrics.jsonl.
+
+        Tensors stay on their device: they are read when they have arrived, a step or two later.
+        """
+        numbers = {"loss": loss, **metrics}
+        self._reported = {k: _start_reading(v) for k, v in numbers.items() if v is not None}
+        self._reported["tokens"] = tokens
+
+    def event(self, reason: str, message: str) -> None:
+        """Tell people of something: it shows up in the job's events. `reason` is one CamelCase word."""
+        self._reporter.event(reason, message)
+
+    def _begin(self, state: State, total: int) -> tuple[Session, int]:
+        world_size = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+        if world_size > 1 and self._checkpoint_dir and not dist.is_initialized():
+            raise ConfigError(
+                "run.steps() needs torch.distributed.init_process_group() before it in a world of several"
+            )
+        reporter = self._reporter
+        rank = dist.get_rank() if dist.is_initialized() else reporter.rank
+        reporter.progress.rendezvous_ns = reporter.progress.built_ns = time.monotonic_ns()
+        session = Session(
+            self._checkpoint_dir,
+            {**state.objects, _GENERATORS: RandomGenerators()},
+            reporter,
+            rank=rank,
+            world_size=world_size,
+            store=shared_store(),
+            keep=self._keep,
+        )
+        found = session.restore(Resume.from_environment())
+        self._step = found.manifest.step if found else 0
+        reporter.progress.total_steps = total
+        if session.url or reporter.under_agent:
+            reporter.resumed(self._step, found.path if found else None)
+        return session, self._step
+
+    def _completed(self, step: int, seconds: float) -> None:
+        self._step = step
+        self._under_way.append((step, seconds, self._reported))
+        tokens = self._reported.get("tokens", 0)
+        self._reported = {}
+        self._settle(wait=False)
+        self._reporter.stepped(step, tokens)
+
+    def _settle(self, wait: bool) -> None:
+        """Publish the numbers that have arrived."""
+        while self._under_way:
+            step, seconds, reported = self._under_way[0]
+            if not wait and not all(v.arrived() for v in reported.values() if isinstance(v, Reading)):
+                return
+            del self._under_way[0]
+            numbers = {k: _read(v) for k, v in reported.items()}
+            loss = numbers.get("loss")
+            if isinstance(loss, float):
+                self._reporter.loss(step, loss)
+            if self._reporter.under_agent:
+                self._reporter.metrics(
+                    step=step, round=self._reporter.round, **{"seconds": round(seconds, 6), **numbers}
+                )
+
+    def _save(self, session: Session) -> None:
+        cursor = {"kind": "steps", "version": 1, "consumed": self._step, "skipped": [], "fingerprint": "", "source": {}}
+        session.save(self._step, {"mesh": {}, "data": cursor, "rng": {"kind": "per-rank"}, "config_sha256": ""})
+
+    def _leave(self, session: Session) -> None:
+        if session.url:
+            self._save(session)
+        self._reporter.phase(Phase.DRAIN)
+        session.drain()
+        self._reporter.send(wire.SAVED, {"step": self._step})
+        raise SystemExit(ExitCode.SAVED)
+
+
+def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) -> Run:
+    """This process's run. `checkpoint_dir`: where to save; an agent's job has its own. `keep`: checkpoints to keep.
+
+    Initializes neither torch.distributed nor a device: that stays the script's own.
+    """
+    folder = os.environ.get(environment.CHECKPOINT_DIR) or os.fspath(checkpoint_dir or "")
+    return Run(Reporter.from_environment(), folder, keep)
+
+
+def _start_reading(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.to_local() if hasattr(value, "to_local") else value  # never a collective here
+        return Reading(value)
+    return float(value)
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, Reading):
+        return value
+    numbers = value.values()
+    return numbers[0] if len(numbers) == 1 else numbers
