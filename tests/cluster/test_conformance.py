@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ async def socket() -> AsyncIterator[World]:
             assert os.listdir(folder) == []
 
 
-def _compaction(store: MemoryStore) -> Callable[[], object]:
+def _compaction(store: MemoryStore) -> Callable[[], Awaitable[None]]:
     async def compact() -> None:
         store.compact()
 

@@ -1,0 +1,368 @@
+"""The kubelet of the local world: runs Pods as processes, and the machine's zygote.
+
+It must end everything below it whatever happens: on SIGTERM, which the kernel also sends when its parent dies, and
+when the store goes away. As a subreaper it is the parent of every orphan below it, so "no children left" means that
+nothing is left. If it is killed itself, the kernel kills the pods and the zygote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from trainmaster_operator.cluster import objects, processes
+from trainmaster_operator.cluster.client import SocketCluster
+from trainmaster_operator.cluster.local_pod import POD_IP, LocalPod, StartError, base_environment
+from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotFound, Object, Unavailable
+
+NODE = "local"
+GRACE_AT_THE_END_S = 3.0
+GIVE_UP_S = 8.0
+ZYGOTE_BACK_OFF_S = (0.1, 30.0)
+STORE_TIMEOUT_S = 600.0  # a stopped store isn't a dead one: death shows at once, as a closed connection
+
+log = logging.getLogger("trainmaster.kubelet")
+
+
+class Tracked:
+    """A Pod that this kubelet is responsible for, and the task that sees it through."""
+
+    def __init__(self, obj: Object, local: LocalPod) -> None:
+        self.latest = obj
+        self.local = local
+        self.deleting = asyncio.Event()  # it should end, or is gone from the store already
+        self.gone = asyncio.Event()  # from the store
+        self.deadline: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Kubelet:
+    def __init__(self, cluster: SocketCluster, run_dir: Path, out: Path, zygote_command: list[str]) -> None:
+        self.cluster = cluster
+        self.run_dir = run_dir
+        self.out = out
+        self.zygote_command = zygote_command
+        self.environment = base_environment(os.environ)
+        self.stopping = asyncio.Event()
+        self._pods: dict[str, Tracked] = {}  # by uid
+        self._by_pid: dict[int, LocalPod] = {}
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._zygote_back_off_s = ZYGOTE_BACK_OFF_S[0]
+        self._reaped = asyncio.Event()
+
+    async def run(self) -> None:
+        """Returns when everything below has ended."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is for the command, which then asks us
+        (self.out / "logs").mkdir(parents=True, exist_ok=True)
+        self._start_zygote()
+        following = asyncio.create_task(self._follow())
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.stopping.set()
+            for task in [following, stopping, *(pod.task for pod in self._pods.values() if pod.task)]:
+                task.cancel()
+            await self._end_everything()
+        if following.done() and not following.cancelled():
+            following.result()
+
+    async def _follow(self) -> None:
+        """Feeds the pods' tasks from the store until the store is gone."""
+        try:
+            while True:
+                listing = await self.cluster.list(POD)
+                present = {obj["metadata"]["uid"] for obj in listing.items}
+                for uid in [uid for uid in self._pods if uid not in present]:
+                    self._vanish(uid)
+                for obj in listing.items:
+                    self._see(obj)
+                with suppress(Gone):
+                    await self._watch(listing.resource_version)
+        except Unavailable as error:
+            log.warning("the store is gone: %s", error)
+
+    async def _watch(self, version: str) -> None:
+        while True:
+            async for event in self.cluster.watch(POD, version):
+                version = event.object["metadata"]["resourceVersion"]
+                if event.type == DELETED:
+                    self._vanish(event.object["metadata"]["uid"])
+                elif event.type != "BOOKMARK":
+                    self._see(event.object)
+
+    def _see(self, obj: Object) -> None:
+        uid = obj["metadata"]["uid"]
+        pod = self._pods.get(uid)
+        if pod is None:
+            pod = self._pods[uid] = Tracked(obj, LocalPod(obj, self.run_dir, self.out))
+            pod.task = asyncio.create_task(self._live(pod))
+            pod.task.add_done_callback(lambda task: self._forget(uid, task))
+        elif int(obj["metadata"]["resourceVersion"]) > int(pod.latest["metadata"]["resourceVersion"]):
+            pod.latest = obj
+        if pod.latest["metadata"].get("deletionTimestamp"):
+            self._end_in(pod, float(pod.latest["metadata"]["deletionGracePeriodSeconds"]))
+
+    def _vanish(self, uid: str) -> None:
+        """Removed from the store by force: nothing to report to, so it ends now."""
+        if pod := self._pods.get(uid):
+            pod.gone.set()
+            self._end_in(pod, 0.0)
+
+    def _end_in(self, pod: Tracked, grace_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace_s
+        if not pod.deleting.is_set():
+            pod.deleting.set()
+            pod.local.terminate()
+        elif pod.deadline is not None and deadline >= pod.deadline:
+            return
+        if pod.timer:
+            pod.timer.cancel()
+        pod.deadline = deadline
+        pod.timer = loop.call_later(grace_s, pod.local.kill)
+
+    def _forget(self, uid: str, task: asyncio.Task[None]) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod and pod.timer:
+            pod.timer.cancel()
+        if not task.cancelled() and (error := task.exception()):
+            log.error("pod %s: %s", uid, error, exc_info=None if isinstance(error, Unavailable) else error)
+            self.stopping.set()
+
+    async def _live(self, pod: Tracked) -> None:
+        """A Pod's whole life here. Ends when the watch says that it is gone: events before that still name it."""
+        status = pod.latest.get("status") or {}
+        if status.get("phase") not in ("Succeeded", "Failed"):
+            with suppress(NotFound):
+                await self._run_pod(pod)
+        await pod.deleting.wait()
+        with suppress(NotFound, Conflict):  # gone, or another pod has the name already
+            if not pod.gone.is_set():
+                await self.cluster.delete(POD, *_name(pod), uid=pod.local.uid, grace_s=0)
+        pod.local.remove_folder()
+        await pod.gone.wait()
+
+    async def _run_pod(self, pod: Tracked) -> None:
+        if pod.latest["spec"].get("nodeName"):
+            await self._report(pod, _failed(pod, "KubeletLost", "its kubelet died, and the pod with it"))
+            return
+        try:
+            pod.latest = await self.cluster.bind(*_name(pod), NODE)
+        except Conflict:
+            await pod.deleting.wait()
+            return
+        try:
+            digest = pod.local.prepare()
+        except OSError as error:
+            await self._report(pod, _failed(pod, "StartError", f"can't make its folders: {error}"))
+            return
+        # Before its start, so that the operator knows the token when the agent first shows it.
+        known = {"podIP": POD_IP, "hostIP": POD_IP, "podIPs": [{"ip": POD_IP}], "tokenSha256": digest}
+        await self._report(pod, {**known, "startTime": _now()})
+        if pod.deleting.is_set():
+            return
+        try:
+            pod.local.start(self.environment)
+        except StartError as error:
+            await self._report(pod, _failed(pod, "StartError", str(error)))
+            return
+        assert pod.local.process is not None
+        self._by_pid[pod.local.process.pid] = pod.local
+        started = _now()
+        await self._report(pod, _running(pod, started))
+        await pod.local.exited.wait()
+        pod.local.kill()  # what it left behind, as when PID 1 of a container ends
+        if not pod.gone.is_set():
+            await self._report(pod, _terminated(pod, pod.local.process.returncode, started))
+
+    async def _report(self, pod: Tracked, status: Object) -> None:
+        """Merges `status` into the Pod's. Raises NotFound when the Pod is gone."""
+        obj = pod.latest
+        while True:
+            try:
+                wanted = {**obj, "status": {**(obj.get("status") or {}), **status}}
+                obj = await self.cluster.update_status(POD, wanted)
+                break
+            except Conflict:
+                obj = await self.cluster.get(POD, *_name(pod))
+                if obj["metadata"]["uid"] != pod.local.uid:
+                    raise NotFound(f"pod {pod.local.name} was replaced") from None
+        if int(obj["metadata"]["resourceVersion"]) > int(pod.latest["metadata"]["resourceVersion"]):
+            self._see(obj)
+
+    def _start_zygote(self) -> None:
+        socket = self.run_dir / "zygote.sock"
+        socket.unlink(missing_ok=True)
+        kubelet = os.getpid()
+
+        def in_child() -> None:
+            processes.die_with_parent(signal.SIGKILL)
+            if os.getppid() != kubelet:
+                os._exit(1)
+
+        try:
+            with open(self.out / "logs" / "zygote.log", "ab") as output:
+                self._zygote = subprocess.Popen(
+                    [*self.zygote_command, "--socket", str(socket)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self.environment,
+                    start_new_session=True,
+                    preexec_fn=in_child,
+                )
+        except OSError as error:
+            log.error("can't start the zygote %s: %s", self.zygote_command, error)
+
+    def _reap(self) -> None:
+        """On SIGCHLD: takes every child that has ended, adopted orphans too."""
+        self._reaped.set()
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            if pod := self._by_pid.pop(pid, None):
+                pod.ended(code)
+            elif self._zygote is not None and pid == self._zygote.pid:
+                self._zygote.returncode = code
+                self._zygote_ended(code)
+
+    def _zygote_ended(self, code: int) -> None:
+        if self.stopping.is_set():
+            return
+        log.warning("the zygote ended with %d; again in %.1f s", code, self._zygote_back_off_s)
+        asyncio.get_running_loop().call_later(self._zygote_back_off_s, self._start_zygote_again)
+        self._zygote_back_off_s = min(2 * self._zygote_back_off_s, ZYGOTE_BACK_OFF_S[1])
+
+    def _start_zygote_again(self) -> None:
+        if not self.stopping.is_set():
+            self._start_zygote()
+
+    async def _end_everything(self) -> None:
+        """SIGTERM to the pods, SIGKILL to all that is left a little later, until no child remains."""
+        loop = asyncio.get_running_loop()
+        for pod in self._pods.values():
+            pod.local.terminate()
+        until = loop.time() + GRACE_AT_THE_END_S
+        while self._by_pid and await self._next_reaping(until):
+            pass
+        until = loop.time() + GIVE_UP_S - GRACE_AT_THE_END_S
+        while True:
+            processes.kill_all(lambda everyone: processes.below([os.getpid()], everyone))
+            self._reap()
+            if _childless() or not await self._next_reaping(until):
+                return
+
+    async def _next_reaping(self, until: float) -> bool:
+        """Waits for a child's end; False at the time `until`."""
+        self._reaped.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._reaped.wait()
+                return True
+        return False
+
+
+def _childless() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _name(pod: Tracked) -> tuple[str, str]:
+    return pod.latest["metadata"]["namespace"], pod.local.name
+
+
+def _now() -> str:
+    return objects.timestamp(time.time())
+
+
+def _with_container(pod: Tracked, phase: str, ready: bool, state: Object) -> Object:
+    container = pod.latest["spec"]["containers"][0]
+    return {
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": str(ready), "lastTransitionTime": _now()}],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container.get("image", ""),
+                "imageID": "",
+                "ready": ready,
+                "restartCount": 0,
+                "state": state,
+            }
+        ],
+    }
+
+
+def _running(pod: Tracked, started: str) -> Object:
+    return _with_container(pod, "Running", True, {"running": {"startedAt": started}})
+
+
+def _terminated(pod: Tracked, code: int, started: str) -> Object:
+    state: Object = {
+        "exitCode": code if code >= 0 else 128 - code,
+        "reason": "Completed" if code == 0 else "Error",
+        "message": pod.local.last_words() if code else "",
+        "startedAt": started,
+        "finishedAt": _now(),
+    }
+    if code < 0:
+        state["signal"] = -code
+    return _with_container(pod, "Failed" if code else "Succeeded", False, {"terminated": state})
+
+
+def _failed(pod: Tracked, reason: str, message: str) -> Object:
+    state = {"exitCode": 128, "reason": reason, "message": message, "finishedAt": _now()}
+    return {**_with_container(pod, "Failed", False, {"terminated": state}), "reason": reason, "message": message}
+
+
+async def serve(store: Path, run_dir: Path, out: Path, zygote_command: list[str]) -> None:
+    cluster = SocketCluster(store, STORE_TIMEOUT_S)
+    try:
+        await Kubelet(cluster, run_dir, out, zygote_command).run()
+    finally:
+        await cluster.close()
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="trainmaster-kubelet", description="Runs Pods as processes.")
+    parser.add_argument("--store", type=Path, required=True, help="unix socket of the store")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder of this run, removed at the end")
+    parser.add_argument("--out", type=Path, required=True, help="output folder: logs/<pod>.log")
+    zygote = shlex.join([sys.executable, "-m", "trainmaster.agent.zygote"])
+    parser.add_argument("--zygote-command", default=zygote, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is handled: we have a folder to remove
+    processes.die_with_parent(signal.SIGTERM)
+    processes.adopt_orphans()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s kubelet %(levelname)s %(message)s")
+    store, run_dir, out = (path.resolve() for path in (options.store, options.run_dir, options.out))
+    asyncio.run(serve(store, run_dir, out, shlex.split(options.zygote_command)))
+
+
+if __name__ == "__main__":
+    main()

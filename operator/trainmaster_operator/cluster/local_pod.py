@@ -1,0 +1,181 @@
+"""One Pod of the local world: a process with its own session, log file, folder for temporary files, and token."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import trainmaster
+from trainmaster.contract.wire import environment
+from trainmaster_operator.cluster import processes
+from trainmaster_operator.cluster.port import Object
+from trainmaster_operator.cluster.processes import Process, Table
+
+POD_IP = "127.0.0.1"
+DEFAULT_COMMAND = ["python", "-m", "trainmaster.agent"]
+MESSAGE_BYTES = 4096  # of the termination log: Kubernetes' own limit
+LAST_LINES_BYTES = 2048  # of the log, when there is no termination log
+SHORT_NAME = 32
+
+_INHERITED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX|LD_LIBRARY_PATH|LD_PRELOAD|PYTHON.*"
+    r"|CUDA_.*|NVIDIA_.*|NCCL_.*|GLOO_.*|TORCH.*|PYTORCH_.*|OMP_.*|MKL_.*|HF_.*|XDG_.*|SSL_.*|.*_proxy|.*_PROXY"
+)
+
+
+class StartError(Exception):
+    """The command could not be started: says which, and why."""
+
+
+def base_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """What every process of the local world gets: enough to find programs, modules and devices, nothing of the store.
+
+    Programs beside this interpreter (python, torchrun) come first, also when its environment isn't activated.
+    """
+    variables = {name: value for name, value in own.items() if _INHERITED.fullmatch(name)}
+    here = os.path.dirname(sys.executable)
+    variables["PATH"] = os.pathsep.join([here, variables.get("PATH", os.defpath)])
+    root = str(Path(trainmaster.__file__).resolve().parents[1])
+    if Path(root).name not in ("site-packages", "dist-packages"):
+        paths = [p for p in variables.get("PYTHONPATH", "").split(os.pathsep) if p and p != root]
+        variables["PYTHONPATH"] = os.pathsep.join([*paths, root])
+    return variables
+
+
+class LocalPod:
+    """Starts, signals and ends the process of the Pod `obj`. Knows nothing of the store."""
+
+    def __init__(self, obj: Object, run_dir: Path, out: Path) -> None:
+        self.obj = obj
+        self.uid: str = obj["metadata"]["uid"]
+        self.name: str = obj["metadata"]["name"]
+        # Sockets in TMPDIR (multiprocessing makes some) must stay below 107 bytes of path.
+        short = self.name if len(self.name) <= SHORT_NAME else hashlib.sha256(self.name.encode()).hexdigest()[:16]
+        self.folder = run_dir / "pods" / short
+        self.run_dir = run_dir
+        self.log = out / "logs" / f"{self.name}.log"
+        self.exited = asyncio.Event()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def prepare(self) -> str:
+        """Makes its folders and its token; returns the token's sha256."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o700, parents=True)
+        (self.folder / "tmp").mkdir(mode=0o700)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        token = secrets.token_urlsafe(32)
+        descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token)
+        return hashlib.sha256(token.encode()).hexdigest()
+
+    def start(self, base: Mapping[str, str]) -> None:
+        """Raises StartError. Call it from the main thread: the pod dies with the thread that started it."""
+        container = self.obj["spec"]["containers"][0]
+        command = [*(container.get("command") or []), *(container.get("args") or [])] or DEFAULT_COMMAND
+        kubelet = os.getpid()
+
+        def in_child() -> None:
+            processes.die_with_parent(signal.SIGKILL)
+            if os.getppid() != kubelet:
+                os._exit(1)  # it died between fork and prctl
+
+        try:
+            with open(self.log, "ab") as log:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=container.get("workingDir") or None,
+                    env={**base, **self._variables(container)},
+                    start_new_session=True,
+                    preexec_fn=in_child,
+                )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise StartError(f"can't start {command[0]!r}: {error}") from error
+
+    def ended(self, status: int) -> None:
+        """Its process has been reaped: `status` is an exit code, negative for a signal."""
+        assert self.process is not None
+        self.process.returncode = status
+        self.exited.set()
+
+    def terminate(self) -> None:
+        if self.process is not None and not self.exited.is_set():
+            processes.kill_group(self.process.pid, signal.SIGTERM)
+
+    def kill(self) -> int:
+        """Ends everything that came out of it, whatever group it went to. Returns how many processes that were."""
+        return processes.kill_all(self._tree)
+
+    def last_words(self) -> str:
+        """The termination log, or else the end of the log."""
+        try:
+            text = self._termination_log.read_bytes()[:MESSAGE_BYTES]
+        except OSError:
+            text = b""
+        if not text.strip():
+            try:
+                with open(self.log, "rb") as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINES_BYTES))
+                    text = file.read()
+            except OSError:
+                text = b""
+        return text.decode(errors="replace").strip()
+
+    def remove_folder(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _token_file(self) -> Path:
+        return self.folder / "token"
+
+    @property
+    def _termination_log(self) -> Path:
+        return self.folder / "termination-log"
+
+    def _variables(self, container: Object) -> dict[str, str]:
+        meta = self.obj["metadata"]
+        fields = {
+            "metadata.name": self.name,
+            "metadata.namespace": meta["namespace"],
+            "metadata.uid": self.uid,
+            "status.podIP": POD_IP,
+        }
+        variables = {}
+        for item in container.get("env") or []:
+            reference = ((item.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+            if reference is not None and reference not in fields:
+                raise StartError(f"env {item['name']}: fieldRef {reference!r} is not known here: {', '.join(fields)}")
+            variables[item["name"]] = item.get("value", "") if reference is None else fields[reference]
+        return {
+            **variables,
+            environment.POD_UID: self.uid,
+            environment.POD_IP: POD_IP,
+            environment.TOKEN_FILE: str(self._token_file),
+            environment.TERMINATION_LOG: str(self._termination_log),
+            environment.ZYGOTE: str(self.run_dir / "zygote.sock"),
+            "TMPDIR": str(self.folder / "tmp"),
+        }
+
+    def _tree(self, all_processes: Table) -> Iterable[Process]:
+        """Its session, whoever was executed with its uid, and all below these. Ranks are the zygote's, not here."""
+        if self.process is None:
+            return []
+        mark = f"{environment.POD_UID}={self.uid}"
+        mine = {p.pid: p for p in all_processes.values() if p.session == self.process.pid}
+        for process in processes.below([os.getpid()], all_processes):
+            if process.pid not in mine and processes.started_with(process.pid, mark):
+                mine[process.pid] = process
+        mine.update({p.pid: p for p in processes.below(list(mine), all_processes)})
+        return mine.values()

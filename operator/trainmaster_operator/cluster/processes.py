@@ -1,0 +1,108 @@
+"""Linux process trees: who is below whom, ending all of them, and dying with one's parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Process(NamedTuple):
+    pid: int
+    state: str  # as in proc(5): R, S, D, T, Z
+    parent: int
+    group: int
+    session: int
+    started: int  # clock ticks since boot: tells a pid's users apart
+
+
+Table = dict[int, Process]
+
+
+def die_with_parent(number: int) -> None:
+    """The kernel sends signal `number` when the thread that started this process ends. Survives an exec."""
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def table() -> Table:
+    """All processes that /proc shows now."""
+    processes: Table = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", "rb") as file:
+                    # The name stands in parentheses and may hold anything, spaces and parentheses too.
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            pid = int(entry)
+            parent, group, session = int(fields[1]), int(fields[2]), int(fields[3])
+            processes[pid] = Process(pid, fields[0].decode(), parent, group, session, int(fields[19]))
+    return processes
+
+
+def below(roots: Iterable[int], processes: Table) -> list[Process]:
+    """All descendants of `roots`, without the roots themselves."""
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    found: dict[int, Process] = {}
+    open_ends = list(roots)
+    while open_ends:
+        for process in children.get(open_ends.pop(), []):
+            if process.pid not in found:
+                found[process.pid] = process
+                open_ends.append(process.pid)
+    return list(found.values())
+
+
+def started_with(pid: int, variable: str) -> bool:
+    """Whether the process was executed with `variable` (NAME=value) in its environment. False when unreadable."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return variable.encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signals a process that may have ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def kill_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return
+
+
+def kill_all(select: Callable[[Table], Iterable[Process]]) -> int:
+    """SIGKILL to all that `select` finds, again until it finds nobody new: a fork may outrun one look.
+
+    Returns how many were killed. They may not be dead yet, but they run no more of their own code.
+    """
+    killed: set[tuple[int, int]] = set()
+    while True:
+        fresh = [p for p in select(table()) if p.state != "Z" and (p.pid, p.started) not in killed]
+        if not fresh:
+            return len(killed)
+        for process in fresh:
+            kill(process.pid)
+            killed.add((process.pid, process.started))
