@@ -19,6 +19,7 @@ FRAMEWORK = "TRAINMASTER_FRAMEWORK"  # Trainmaster or PyTorch
 RANKS_PER_POD = "TRAINMASTER_RANKS_PER_POD"
 COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks beside Trainmaster
 TERMINATION_LOG = "TRAINMASTER_TERMINATION_LOG"
+GRACE_S = "TRAINMASTER_GRACE_S"  # seconds that an agent has after SIGTERM; 25 when unset
 
 # Given to the agent by the pod and passed on to the ranks.
 CONFIG = "TRAINMASTER_CONFIG"  # JSON of the training config

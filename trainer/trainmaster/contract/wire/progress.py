@@ -14,10 +14,13 @@ import struct
 import time
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
 MAGIC = 0x544D5052  # "TMPR"
 VERSION = 1
 SIZE = mmap.PAGESIZE
+
+OBEYS_STOP = 1  # bit of Progress.flags: this rank reads `stop_at`; others get SIGTERM when a stop binds
 
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
 _RANK = struct.Struct("<iiiiqqqdqqqqqqqqqq")
@@ -77,6 +80,9 @@ class Control:
 class ProgressRecord:
     """Maps a record. The agent creates it (`create`), the rank opens the inherited descriptor (`open`)."""
 
+    opened: ClassVar[int] = 0
+    """How often `open` was called in this process: whoever watches a script stops writing once the script does."""
+
     def __init__(self, memory: mmap.mmap, fd: int) -> None:
         self._memory = memory
         self.fd = fd
@@ -97,6 +103,7 @@ class ProgressRecord:
 
     @classmethod
     def open(cls, fd: int) -> ProgressRecord:
+        cls.opened += 1
         return cls(mmap.mmap(fd, SIZE), fd)
 
     def write(self, progress: Progress) -> None:

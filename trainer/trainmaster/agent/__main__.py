@@ -1,0 +1,27 @@
+"""`python -m trainmaster.agent`: the supervisor of one pod."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from trainmaster.agent.settings import Settings, read_environment
+from trainmaster.agent.supervisor import Supervisor
+from trainmaster.contract.wire import ExitCode
+
+
+async def _run(settings: Settings) -> int:
+    return await Supervisor(settings).run()
+
+
+def main() -> int:
+    try:
+        settings = read_environment()
+    except ValueError as error:
+        print(f"trainmaster agent: {error}", file=sys.stderr)
+        return ExitCode.CONFIG_ERROR
+    return asyncio.run(_run(settings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Last words of a rank, sent to its agent over the channel before the process unwinds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from trainmaster.contract.wire import channel, environment
+from trainmaster.contract.wire.codes import Cause
+
+
+def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
+    """Send them, if an agent listens. Never raises: the process is ending anyway."""
+    fd = os.environ.get(environment.CHANNEL_FD)
+    if not fd:
+        return
+    words = {"cause": cause.value, "message": message[:2000], "traceback": traceback[-20000:], "cascade": cascade}
+    with contextlib.suppress(OSError, ValueError):
+        link = channel.Channel.open(os.dup(int(fd)))
+        link.send(channel.FAILED, {**words, "step": step})
+        link.close()

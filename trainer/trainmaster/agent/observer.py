@@ -1,0 +1,215 @@
+"""Watches a script from inside its process, without the script's knowing.
+
+Steps come from torch's global optimizer-step hooks, set when torch gets imported. Modules are recorded with the
+environment at their import: only what was imported under the launch environment may later be imported by a zygote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.abc
+import importlib.util
+import mmap
+import os
+import sys
+import sysconfig
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from trainmaster.contract.wire import channel, environment
+from trainmaster.contract.wire.progress import SIZE, Phase, ProgressRecord
+
+_LEARN_AFTER = 3  # steps: by then lazily imported modules are there
+_PER_PACKET = 1000  # module names, well below the limit of a packet
+
+_observer: _Observer | None = None
+
+
+def install(*, own_loop: bool) -> None:
+    """Start watching this process. `own_loop`: it writes its progress itself, only its modules are of interest."""
+    global _observer
+    if environment.PROGRESS_FD not in os.environ or environment.CHANNEL_FD not in os.environ:
+        return
+    _observer = _Observer(own_loop)
+    sys.meta_path.insert(0, _observer)
+    for name in _HOOKED:
+        if name in sys.modules:
+            _observer.imported(name)
+
+
+def step() -> int:
+    """Steps that this process has completed, 0 when nobody counts."""
+    return _observer.progress.step if _observer is not None else 0
+
+
+class _Observer(importlib.abc.MetaPathFinder):
+    def __init__(self, own_loop: bool) -> None:
+        self.own_loop = own_loop
+        self._inherited = frozenset(sys.modules)
+        self._launch = dict(os.environ._data)  # type: ignore[attr-defined]
+        self._tainted: set[str] = set()
+        self._loading: set[str] = set()
+        self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._calls = 0
+        self._base = -1  # steps before this process, as the optimizer's state tells
+        self._forward: Any = None
+        fd = int(os.environ[environment.PROGRESS_FD])
+        self._opened = ProgressRecord.opened
+        self._record = ProgressRecord(mmap.mmap(fd, SIZE), fd)
+        self.progress = self._record.read()
+        self.progress.started_ns = time.monotonic_ns()
+        self.progress.phase = Phase.START
+        if not own_loop:
+            self._publish()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if os.environ._data != self._launch:  # type: ignore[attr-defined]
+            self._tainted.add(name)
+        if name not in _HOOKED or name in self._loading:
+            return None
+        self._loading.add(name)
+        spec = importlib.util.find_spec(name)
+        self._loading.discard(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_and_hook(module: Any) -> None:
+            execute(module)
+            self.imported(name, module)
+
+        spec.loader.exec_module = exec_and_hook  # type: ignore[method-assign]
+        return spec
+
+    def imported(self, name: str, module: Any = None) -> None:
+        _HOOKED[name](self, module or sys.modules[name])
+
+    def hook_optimizer(self, module: Any) -> None:
+        module.register_optimizer_step_post_hook(self._after_step)
+        if not self.own_loop:
+            module.register_optimizer_step_pre_hook(self._before_step)
+
+    def hook_rendezvous(self, module: Any) -> None:
+        if self.own_loop:
+            return
+        original = module.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            self._enter(Phase.RENDEZVOUS)
+            result = original(*args, **kwargs)
+            self.progress.rendezvous_ns = time.monotonic_ns()
+            self._enter(Phase.BUILD)
+            return result
+
+        module.init_process_group = init_process_group
+        package = sys.modules.get("torch.distributed")
+        if package is not None and getattr(package, "init_process_group", None) is original:
+            package.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+    def hook_forward(self, module: Any) -> None:
+        if not self.own_loop:
+            self._forward = module.register_module_forward_pre_hook(self._first_forward)
+
+    def _first_forward(self, *_: Any) -> None:
+        if self._forward is not None:
+            self._forward.remove()
+            self._forward = None
+            self.progress.built_ns = self.progress.loaded_ns = time.monotonic_ns()
+            self._enter(Phase.STEP)
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if self._yielded() or not os.environ.get(environment.FAULTS):
+            return
+        faults = importlib.import_module("trainmaster.faults")
+        if self._base < 0:
+            self._base = _steps_before(optimizer)
+        faults.at_step(self._base + self._steps.get(optimizer, 0) + 1)
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self._calls += 1
+        if not self._yielded():
+            if self._base < 0:
+                self._base = max(_steps_before(optimizer) - 1, 0)
+            taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+            progress = self.progress
+            progress.step = progress.device_step = max(progress.step, self._base + taken)
+            progress.phase = Phase.STEP
+            now = time.monotonic_ns()
+            progress.first_step_ns = progress.first_step_ns or now
+            progress.device_bytes = _device_bytes()
+            self._publish(now)
+        if self._calls == _LEARN_AFTER:
+            self._tell_modules()
+
+    def _yielded(self) -> bool:
+        """Whether the script turned out to write its progress itself."""
+        return self.own_loop or ProgressRecord.opened > self._opened
+
+    def _enter(self, phase: Phase) -> None:
+        self.progress.phase = phase
+        self._publish()
+
+    def _publish(self, now: int = 0) -> None:
+        if not self._yielded():
+            self.progress.beat_ns = now or time.monotonic_ns()
+            self._record.write(self.progress)
+
+    def _tell_modules(self) -> None:
+        names = [n for n in list(sys.modules) if n not in self._inherited and n not in self._tainted and _learnable(n)]
+        forkable = not self._tainted & {"torch", "numpy", "torch.distributed"}
+        link = channel.Channel.open(os.dup(int(os.environ[environment.CHANNEL_FD])))
+        with contextlib.suppress(OSError):  # the agent is gone, and so will this rank be
+            for start in range(0, max(len(names), 1), _PER_PACKET):
+                fields = {"names": names[start : start + _PER_PACKET], "more": start + _PER_PACKET < len(names)}
+                link.send(channel.MODULES, {**fields, "forkable": forkable, "environment": {}})
+        link.close()
+
+
+def _hook_table() -> dict[str, Any]:
+    return {
+        "torch.optim.optimizer": _Observer.hook_optimizer,
+        "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
+        "torch.nn.modules.module": _Observer.hook_forward,
+    }
+
+
+_HOOKED = _hook_table()
+
+_ROOTS = tuple(
+    {
+        os.path.realpath(path) + os.sep
+        for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+        if path
+    }
+)
+
+
+def _learnable(name: str) -> bool:
+    """Whether a module comes from the standard library or site-packages: never the user's own code."""
+    if name.partition(".")[0] in ("__main__", "__mp_main__", "trainmaster"):
+        return False
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if spec is None or spec.name != name:
+        return False
+    if spec.origin in ("built-in", "frozen"):
+        return True
+    return bool(spec.origin) and os.path.realpath(spec.origin).startswith(_ROOTS)
+
+
+def _steps_before(optimizer: Any) -> int:
+    """The step that the optimizer's own state counts (Adam and its kin do), 0 when it counts none."""
+    for state in list(optimizer.state.values())[:1]:
+        taken = state.get("step") if isinstance(state, dict) else None
+        if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
+            return int(taken)
+    return 0
+
+
+def _device_bytes() -> int:
+    torch = sys.modules["torch"]
+    return int(torch.cuda.memory_reserved()) if torch.cuda.is_initialized() else 0

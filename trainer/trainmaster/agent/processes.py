@@ -1,0 +1,84 @@
+"""What Linux offers to end process trees for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Have the kernel send `signum` when the parent ends; ends at once if it is gone already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signum)
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children, so that none escapes."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:
+    """Signal the process group that `pid` leads. Only for a pid that this process has not reaped yet."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signum)
+    # Between fork and setsid the group does not exist yet.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of all threads of `pid`; empty when it is gone."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
+                found += [int(child) for child in file.read().split()]
+    except OSError:
+        return found
+    return found
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment that `pid` was executed with; empty when it can't be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = file.read().split(b"\0")
+    except OSError:
+        return {}
+    return dict(os.fsdecode(pair).split("=", 1) for pair in pairs if b"=" in pair)
+
+
+def state(pid: int) -> str:
+    """The kernel's letter for the state of `pid` (T: stopped), "" when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1].decode()
+    except OSError:
+        return ""
+
+
+def thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def available_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def end_children() -> None:
+    """Kill and reap all children of this process: what a lost zygote left to us as its subreaper."""
+    me = os.getpid()
+    while orphans := children(me):
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)

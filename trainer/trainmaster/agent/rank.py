@@ -1,0 +1,187 @@
+"""One rank as its agent sees it: a process, a progress record, a channel, a pipe with its output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster.agent import packets, processes
+from trainmaster.agent.verdict import exit_code_of
+from trainmaster.agent.zygotes import Process
+from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
+from trainmaster.contract.wire.channel import Channel
+
+_KEPT_LINES = 200
+_LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
+_READ = 65536
+
+
+class Output:
+    """A pipe whose lines go to the agent's own output, prefixed, and whose last ones are kept."""
+
+    def __init__(self, prefix: str) -> None:
+        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_fd, False)
+        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._prefix = prefix.encode()
+        self._rest = b""
+        asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
+
+    def started(self) -> None:
+        """The process holds the writing end now."""
+        os.close(self.write_fd)
+        self.write_fd = -1
+
+    def drain(self) -> None:
+        """Take what the pipe holds. A process's last words are in it before its end is known."""
+        while self.read_fd >= 0:
+            try:
+                data = os.read(self.read_fd, _READ)
+            except BlockingIOError:
+                return
+            if not data:
+                self.close()
+                return
+            self._forward(data)
+
+    def close(self) -> None:
+        if self.read_fd < 0:
+            return
+        asyncio.get_running_loop().remove_reader(self.read_fd)
+        os.close(self.read_fd)
+        self.read_fd = -1
+        if self.write_fd >= 0:
+            self.started()
+        if self._rest:
+            self._forward(b"\n")
+
+    def _forward(self, data: bytes) -> None:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if not whole:
+            return
+        for line in whole:
+            self.lines.append(line[:_LINE_LIMIT].decode(errors="replace"))
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: the lines are kept
+            sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in whole))
+            sys.stdout.buffer.flush()
+
+
+class Rank:
+    """`on_message(rank, message, fds)` gets what the rank says, `on_exit(rank)` its end, after its last words."""
+
+    def __init__(
+        self,
+        number: int,
+        round: int,
+        on_message: Callable[[Rank, dict[str, Any], list[int]], None],
+        on_exit: Callable[[Rank], None],
+    ) -> None:
+        self.number = number
+        self.round = round
+        self.record = ProgressRecord.create(round, number)
+        self.output = Output(f"[rank {number}] ")
+        self.channel, self._theirs = Channel.pair()
+        self.channel.socket.setblocking(False)
+        self.process: Process | None = None
+        self.status: int | None = None
+        self.ended = False
+        self.told_to_end = False  # its end is our doing and no failure
+        self.words: dict[str, Any] | None = None
+        self.module_names: list[str] = []
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._last = Progress(round=round, rank=number)
+        asyncio.get_running_loop().add_reader(self.channel.socket, self._receive)
+
+    def descriptors(self) -> dict[str, int]:
+        return {"output": self.output.write_fd, "progress": self.record.fd, "channel": self._theirs.fileno()}
+
+    def started(self, process: Process) -> None:
+        self.process = process
+        self.output.started()
+        self._theirs.close()
+
+    def exited(self, status: int | None) -> None:
+        """Its zygote says so. All that it said before is taken first."""
+        self._receive()
+        self.output.drain()
+        self._last = self.record.read()
+        self.status, self.ended = status, True
+        self._on_exit(self)
+
+    def progress(self) -> Progress:
+        return self._last if self.ended else self.record.read()
+
+    def set_control(self, control: Control) -> None:
+        if not self.ended:
+            self.record.set_control(control)
+
+    def send(self, kind: str, fields: dict[str, Any]) -> None:
+        if not self.ended:
+            with contextlib.suppress(OSError):  # it is ending
+                self.channel.send(kind, fields)
+
+    def report(self) -> RankReport:
+        p = self.progress()
+        pid = self.process.pid if self.process else 0
+        state = RankState.RUNNING if p.phase >= Phase.STEP else RankState.STARTING
+        if self.ended:
+            state = RankState.EXITED
+        elif pid and processes.state(pid) == "T":
+            state = RankState.STOPPED
+        silent_ns = 0 if self.ended else time.monotonic_ns() - p.beat_ns
+        return RankReport(
+            rank=self.number,
+            pid=pid,
+            state=state,
+            phase=Phase(p.phase).name.lower() if 0 <= p.phase <= Phase.DONE else "",
+            step=p.step,
+            total_steps=p.total_steps,
+            loss=p.loss if p.loss == p.loss else None,
+            tokens=p.tokens,
+            silent_s=max(silent_ns, 0) / 1e9,
+            rss_bytes=p.rss_bytes or _rss(pid),
+            device_bytes=p.device_bytes,
+            exit_code=exit_code_of(self.status) if self.status is not None else None,
+        )
+
+    def close(self) -> None:
+        """Let go of its descriptors, once it has ended."""
+        if self.channel.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self.channel.socket)
+            self.channel.close()
+        if self._theirs.fileno() >= 0:
+            self._theirs.close()
+        self.output.close()
+        self.record.close()
+
+    def _receive(self) -> None:
+        while self.channel.fileno() >= 0:
+            try:
+                received = self.channel.receive()
+            except BlockingIOError:
+                return
+            except (OSError, ValueError):
+                received = None
+            if received is None:
+                asyncio.get_running_loop().remove_reader(self.channel.socket)
+                return
+            message, fds = received
+            try:
+                self._on_message(self, message, fds)
+            finally:
+                packets.close_all(fds)
+
+
+def _rss(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

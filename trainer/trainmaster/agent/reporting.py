@@ -1,0 +1,144 @@
+"""Talking with the operator: a join always open, reports at intervals and at once, one of each in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+import time
+from typing import TYPE_CHECKING
+
+from trainmaster.agent.client import Connection, Refused, Unreachable
+from trainmaster.agent.termination import write_termination
+from trainmaster.contract.wire import ExitCode, JoinRequest, Report
+
+if TYPE_CHECKING:
+    from trainmaster.agent.supervisor import Supervisor
+
+_JOIN_TIMEOUT_S = 40.0  # the operator holds a join for at most 20 s
+_REPORT_TIMEOUT_S = 10.0
+_BACKOFF_S = (0.05, 2.0)  # first and longest pause while the operator is away
+_GONE = 410
+_MOST_EVENTS = 50
+
+
+class Reporter:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        settings = supervisor.settings
+        self._join = Connection(settings.operator_url, settings.token_file)
+        self._report = Connection(settings.operator_url, settings.token_file)
+        self._wake = asyncio.Event()
+        self._joined = asyncio.Event()
+        self._fenced = False
+        self._told_saved = False
+
+    def start(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._keep_joined()), asyncio.create_task(self._keep_reporting())]
+
+    def at_once(self) -> None:
+        """Something happened: report it as soon as the report in flight, if any, is answered."""
+        self._wake.set()
+        round = self._supervisor.round
+        if round is not None and round.verdict is not None:
+            write_termination(self._supervisor.settings.termination_log, round.verdict)
+
+    async def last_words(self) -> None:
+        """One more report at the end, if the operator still listens."""
+        if not self._fenced and self._joined.is_set():
+            with contextlib.suppress(Unreachable, Refused):
+                await self._report.report(self._compose(), 2.0)
+        self._join.close()
+        self._report.close()
+
+    async def _keep_joined(self) -> None:
+        s = self._supervisor
+        pause = _BACKOFF_S[0]
+        while True:
+            request = JoinRequest(
+                identity=s.settings.identity,
+                epoch=s.directive.epoch if s.directive else 0,
+                round=s.round.number if s.round else 0,
+                seen_tag=s.directive.tag if s.directive else "",
+                next_store=s.stores.next_address,
+                facts=s.facts(),
+            )
+            try:
+                directive = await self._join.join(request, _JOIN_TIMEOUT_S)
+            except (Unreachable, Refused) as error:
+                pause = await self._away(error, pause)
+                continue
+            pause = _BACKOFF_S[0]
+            if not self._joined.is_set():
+                self._joined.set()
+                self._wake.set()
+            s.obey(directive)
+
+    async def _keep_reporting(self) -> None:
+        s = self._supervisor
+        await self._joined.wait()
+        pause = _BACKOFF_S[0]
+        while True:
+            interval = s.directive.report_interval_s if s.directive else 0.5
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), interval)
+            self._wake.clear()
+            events, s.events = s.events[-_MOST_EVENTS:], []
+            records = s.uploads.take_records()
+            report = dataclasses.replace(self._compose(), events=events, inventory=records)
+            try:
+                directive = await self._report.report(report, _REPORT_TIMEOUT_S)
+            except (Unreachable, Refused) as error:
+                s.events[:0] = events
+                s.uploads.give_back(records)
+                pause = await self._away(error, pause)
+                self._wake.set()
+                continue
+            pause = _BACKOFF_S[0]
+            self._told_saved |= report.saved
+            s.obey(directive)
+            if s.draining_until is not None and self._told_saved:
+                s.end(ExitCode.SAVED)
+
+    def _compose(self) -> Report:
+        s = self._supervisor
+        round = s.round
+        now = time.monotonic_ns()
+        common = {
+            "identity": s.settings.identity,
+            "epoch": s.directive.epoch if s.directive else 0,
+            "next_store": s.stores.next_address,
+            "draining_s": max(s.draining_until - time.monotonic(), 0.0) if s.draining_until is not None else None,
+        }
+        if round is None:
+            return Report(round=0, **common)  # type: ignore[arg-type]
+        verdict = round.reportable_verdict(now)
+        if verdict is not None:
+            verdict = dataclasses.replace(verdict, age_s=(now - round.verdict_ns) / 1e9)
+        round.watch()
+        at_rest = s.uploads.pending == 0  # what a rank staged is part of its being done
+        return Report(
+            round=round.number,
+            minor=round.assignment.minor,
+            ranks=[rank.report() for rank in round.ranks],
+            verdict=verdict,
+            saved=round.saved and at_rest,
+            done=round.done and at_rest,
+            store_lost=s.stores.lost,
+            stop_ack=s.stop_ack,
+            stop_passed=s.stop_passed,
+            resumed_step=round.resumed_step,
+            clock=dict(round.clock),
+            **common,  # type: ignore[arg-type]
+        )
+
+    async def _away(self, error: Unreachable | Refused, pause: float) -> float:
+        """Wait with jitter before trying again; returns the next pause. A fenced agent ends."""
+        if isinstance(error, Refused) and error.status == _GONE:
+            self._fenced = True
+            self._supervisor.end(ExitCode.FENCED)
+        if self._supervisor.draining_until is not None and isinstance(error, Unreachable):
+            self._supervisor.end(128 + 15)  # nobody is there to have ranks save together
+        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+        return min(pause * 2, _BACKOFF_S[1])

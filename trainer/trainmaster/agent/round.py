@@ -1,0 +1,205 @@
+"""One round on this agent: its ranks, how their start went, how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster.agent.rank import Rank
+from trainmaster.agent.verdict import End, exit_code_of, judge
+from trainmaster.agent.zygotes import Process, signal_all
+from trainmaster.contract.wire import Assignment, Cause, Control, ExitCode, Phase, Verdict
+from trainmaster.contract.wire.progress import OBEYS_STOP
+
+CASCADE_GRACE_S = 0.25
+"""How long a rank that blames a peer waits for that peer's own verdict. A crash of its own waits for nothing."""
+
+_PHASES = ("started_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
+_CLOCK = ("fork", "rendezvous", "build", "load", "first_step")
+
+
+class Round:
+    """`changed` is called at once when something happened that the operator must know."""
+
+    def __init__(self, assignment: Assignment, obeyed_ns: int, *, own_loop: bool, changed: Callable[[], None]) -> None:
+        self.assignment = assignment
+        self.ranks: list[Rank] = []
+        self.way = ""  # learned, pristine or exec: how its ranks were started
+        self.verdict: Verdict | None = None
+        self.verdict_ns = 0
+        self.resumed_step: int | None = None
+        self.clock: dict[str, float] = {}
+        self.ending = False  # its ranks were killed on purpose
+        self.stopping = False  # ranks that know nothing of stops got SIGTERM
+        self.oom_kills: Callable[[], bool] = lambda: False
+        self._obeyed_ns = obeyed_ns
+        self._forked_ns = obeyed_ns
+        self._own_loop = own_loop
+        self._changed = changed
+        self._milestone = 0
+        self._grace: asyncio.TimerHandle | None = None
+
+    @property
+    def number(self) -> int:
+        return self.assignment.round
+
+    @property
+    def processes(self) -> list[Process]:
+        return [rank.process for rank in self.ranks if rank.process is not None]
+
+    @property
+    def alive(self) -> bool:
+        return any(not rank.ended for rank in self.ranks)
+
+    @property
+    def started(self) -> bool:
+        """Whether all its ranks completed a step, or are past caring."""
+        return bool(self.ranks) and all(r.ended or r.progress().first_step_ns for r in self.ranks)
+
+    def exit_codes(self) -> list[int] | None:
+        """Codes of all ranks once all have ended, None before."""
+        if not self.ranks or self.alive:
+            return None
+        return [exit_code_of(r.status) if r.status is not None else int(ExitCode.CRASH) for r in self.ranks]
+
+    @property
+    def done(self) -> bool:
+        codes = self.exit_codes()
+        return codes is not None and not any(codes)
+
+    @property
+    def saved(self) -> bool:
+        codes = self.exit_codes()
+        if codes is None or self.verdict is not None:
+            return False
+        return self.stopping or (ExitCode.SAVED in codes and set(codes) <= {ExitCode.SAVED, ExitCode.OK})
+
+    def forked(self, drained_ns: int) -> None:
+        """All ranks were asked for; `drained_ns`: when those of the round before were dead, or told to be."""
+        self._forked_ns = drained_ns
+        self.clock["drain"] = (drained_ns - self._obeyed_ns) / 1e9
+
+    def kill(self) -> None:
+        """End all its ranks with their trees: nothing they do from now on is a failure."""
+        self.ending = True
+        if self._grace is not None:
+            self._grace.cancel()
+        signal_all(self.processes, signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask ranks that know nothing of stops to end."""
+        self.stopping = True
+        for rank in self.ranks:
+            rank.told_to_end = True
+        signal_all(self.processes, signal.SIGTERM)
+
+    def set_stop(self, control: Control) -> tuple[int | None, int | None]:
+        """Put a stop into all ranks' memory; returns (acknowledged stop_at, step of a rank that had passed it)."""
+        for rank in self.ranks:
+            rank.set_control(control)
+        if control.stop_at < 0:
+            return None, None
+        passed = max((r.progress().step for r in self.ranks if not r.ended), default=0)
+        if passed >= control.stop_at and not control.stop_bound:
+            return None, passed
+        return control.stop_at, None
+
+    def heeds_stops(self) -> bool:
+        return self._own_loop or all(r.progress().flags & OBEYS_STOP for r in self.ranks)
+
+    def spoke(self, rank: Rank, words: dict[str, Any]) -> None:
+        """Last words: a verdict need not wait for the process to unwind."""
+        if rank.words is None:
+            rank.words = words
+            self._judge(rank)
+
+    def exited(self, rank: Rank) -> None:
+        code = exit_code_of(rank.status) if rank.status is not None else None
+        fine = code in (ExitCode.OK, ExitCode.SAVED) or rank.told_to_end or self.ending
+        if not fine and rank.words is None:
+            self._judge(rank)
+        self._changed()
+
+    def watch(self) -> bool:
+        """Look for milestones of the start; returns whether more are to come."""
+        if not self.ranks or self.ending:
+            return False
+        records = [r.progress() for r in self.ranks]
+        times = [max(getattr(p, name) for p in records) for name in _PHASES]
+        complete = [all(getattr(p, name) for p in records) for name in _PHASES]
+        # Scripts show only some of the milestones: time up to the next one counts as the next one's.
+        last = self._forked_ns
+        for name, ns, whole in zip(_CLOCK, times, complete, strict=True):
+            if whole and ns >= last:
+                self.clock[name] = (ns - last) / 1e9
+                last = ns
+        milestone = max((i for i, whole in enumerate(complete) if whole), default=0)
+        if milestone > self._milestone and milestone in (1, len(_PHASES) - 1):
+            self._changed()
+        self._milestone = max(self._milestone, milestone)
+        late = self.assignment.deadline_s and time.monotonic_ns() - self._forked_ns > self.assignment.deadline_s * 1e9
+        if late and not self.started and self.verdict is None:
+            self._blame_the_slowest()
+        return not self.started and self.alive
+
+    def close(self) -> None:
+        for rank in self.ranks:
+            rank.close()
+
+    def _judge(self, rank: Rank) -> None:
+        """Make the verdict on `rank` this round's, if it is the first cause."""
+        if self.ending:
+            return
+        rank.output.drain()
+        zygote_lost = rank.ended and rank.status is None
+        verdict = judge(
+            End(
+                rank=rank.number,
+                round=self.number,
+                step=rank.progress().step,
+                status=rank.status,
+                words=rank.words,
+                lines=list(rank.output.lines),
+                own_loop=self._own_loop,
+                oom_killed=self.oom_kills(),
+                note="its zygote ended, and all ranks with it" if zygote_lost else "",
+            )
+        )
+        if self.verdict is not None and (verdict.cascade or not self.verdict.cascade):
+            return
+        if verdict.cascade:
+            self._set_verdict(verdict)
+            self._grace = asyncio.get_running_loop().call_later(CASCADE_GRACE_S, self._changed)
+            return
+        if self._grace is not None:
+            self._grace.cancel()
+        self._set_verdict(verdict)
+        self._changed()
+
+    def reportable_verdict(self, now_ns: int) -> Verdict | None:
+        """The verdict, unless it is a cascade whose cause may still show."""
+        verdict = self.verdict
+        if verdict is None or (verdict.cascade and now_ns - self.verdict_ns < CASCADE_GRACE_S * 1e9):
+            return None
+        return verdict
+
+    def _set_verdict(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self.verdict_ns = time.monotonic_ns()
+
+    def _blame_the_slowest(self) -> None:
+        rank = min((r for r in self.ranks if not r.ended), key=lambda r: (r.progress().phase, r.number))
+        phase = Phase(rank.progress().phase).name.lower()
+        self._set_verdict(
+            Verdict(
+                rank=rank.number,
+                cause=Cause.HANG,
+                round=self.number,
+                message=f"no step within {self.assignment.deadline_s:g} s of the start: still in phase {phase}",
+                last_lines=list(rank.output.lines)[-20:],
+            )
+        )
+        self._changed()

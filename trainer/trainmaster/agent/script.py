@@ -1,0 +1,119 @@
+"""Runs an entry as `python …` would, and watches it from outside: last words, steps, imported modules.
+
+An entry is one of
+    {"kind": "function", "target": "package.module:function"}
+    {"kind": "script", "path": "train.py", "args": [...]}      python train.py …
+    {"kind": "module", "name": "package.module", "args": [...]} python -m package.module …
+Used by forks of the zygote and by the launcher of executed ranks alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import runpy
+import sys
+import traceback
+import types
+from typing import Any
+
+from trainmaster.agent import lastwords, observer
+from trainmaster.agent.verdict import cause_of, is_cascade
+from trainmaster.contract.wire.codes import Cause, ExitCode
+
+
+def run(entry: dict[str, Any]) -> int:
+    """Run `entry` to its end; returns its exit code. An exception is printed and told to the agent first."""
+    observer.install(own_loop=entry["kind"] == "function")
+    try:
+        _enter(entry)
+    except SystemExit as stop:
+        return exit_code(stop)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return 130
+    except BaseException as error:  # noqa: BLE001  these are the last words: told, then the process ends with 1
+        return _last_words(error)
+    return 0
+
+
+def exit_code(stop: SystemExit) -> int:
+    """The exit code that the interpreter gives for this exception; prints a message as it does."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def set_path(first: str) -> None:
+    """`sys.path` as a fresh interpreter would have it: `first`, PYTHONPATH, then what was there without either."""
+    given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    base = [p for p in sys.path if p and p not in given and p not in _launch_extras]
+    sys.path[:] = [first, *given, *base]
+    importlib.invalidate_caches()
+
+
+_launch_extras: set[str] = set()
+"""Entries of `sys.path` that belong to how the zygote itself was started."""
+
+
+def forget_launch_path() -> None:
+    """Called once by the zygote: what its own start put on `sys.path` is not the ranks'."""
+    given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    _launch_extras.update([os.getcwd(), *given])
+
+
+def _enter(entry: dict[str, Any]) -> None:
+    kind = entry["kind"]
+    if kind == "function":
+        module, _, name = entry["target"].partition(":")
+        sys.argv = [module]
+        set_path(os.getcwd())
+        getattr(importlib.import_module(module), name)()
+    elif kind == "module":
+        sys.argv = [entry["name"], *entry["args"]]
+        set_path(os.getcwd())
+        runpy._run_module_as_main(entry["name"])  # type: ignore[attr-defined]
+    else:
+        _run_file(entry["path"], entry["args"])
+
+
+def _run_file(path: str, args: list[str]) -> None:
+    sys.argv = [path, *args]
+    if not os.path.isfile(path):
+        print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
+        lastwords.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
+        raise SystemExit(2)
+    set_path(os.path.dirname(os.path.realpath(path)))
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec")
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=sys.modules["builtins"], __cached__=None)
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
+def _last_words(error: BaseException) -> int:
+    text = _user_traceback(error)
+    message = "".join(traceback.format_exception_only(type(error), error)).strip()
+    cascade = is_cascade(text)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    lastwords.tell(cause_of(text), message, text, cascade=cascade, step=observer.step())
+    return ExitCode.PEER_LOST if cascade else ExitCode.CRASH
+
+
+def _user_traceback(error: BaseException) -> str:
+    """The traceback without the frames of the agent and of runpy above the user's first one."""
+    frames = error.__traceback__
+    ours = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen runpy>", runpy.__file__ or "")
+    while frames is not None and frames.tb_next is not None:
+        if not frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):
+            break
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))

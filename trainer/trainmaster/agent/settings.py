@@ -1,0 +1,172 @@
+"""What an agent is told by its environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.agent import processes
+from trainmaster.agent.command import Command, parse
+from trainmaster.contract.wire import Assignment, Identity, environment
+
+TRAINMASTER = "Trainmaster"
+_LOOP: dict[str, Any] = {"kind": "function", "target": "trainmaster.loop:main"}
+_EXECUTED_LOOP: dict[str, Any] = {"kind": "module", "name": "trainmaster.loop", "args": []}
+
+# Not the ranks' business.
+_OURS = {
+    environment.OPERATOR_URL,
+    environment.TOKEN_FILE,
+    environment.ZYGOTE,
+    environment.ZYGOTE_ENABLED,
+    environment.TERMINATION_LOG,
+}
+# Differ from rank to rank or from pod to pod without any module's caring at its import.
+_VOLATILE = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "TMPDIR", "HOSTNAME", "PWD",
+    "OLDPWD", "SHLVL", "_", "PYTHONUNBUFFERED",
+}  # fmt: skip
+# Read once, when the interpreter or torch is loaded: a fork of a zygote with another value would not have it.
+_AT_LOAD = ("LD_", "PYTHON", "KMP_", "OMP_", "GOMP_", "MKL_", "TORCH_", "PYTORCH_", "GLIBC_", "MALLOC_")
+
+
+@dataclass(frozen=True)
+class Settings:
+    identity: Identity
+    operator_url: str
+    token_file: str
+    framework: str
+    command: Command
+    zygote: str
+    zygote_enabled: bool
+    pod_ip: str
+    termination_log: str
+    grace_s: float
+    environ: dict[str, str] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Settings:
+        """Raises ValueError that names the variable that is missing or wrong."""
+
+        def text(name: str) -> str:
+            if not env.get(name):
+                raise ValueError(f"{name} is not set: an agent is started by the operator's pods, not by hand")
+            return env[name]
+
+        def number(name: str) -> int:
+            if not text(name).isdigit():
+                raise ValueError(f"{name}={env[name]!r}: a whole number is expected")
+            return int(env[name])
+
+        framework = env.get(environment.FRAMEWORK, TRAINMASTER)
+        return cls(
+            identity=Identity(
+                job_uid=text(environment.JOB_UID),
+                namespace=text(environment.NAMESPACE),
+                job=text(environment.JOB),
+                role=text(environment.ROLE),
+                slot=number(environment.SLOT),
+                incarnation=number(environment.INCARNATION),
+                pod_uid=text(environment.POD_UID),
+            ),
+            operator_url=text(environment.OPERATOR_URL),
+            token_file=env.get(environment.TOKEN_FILE, ""),
+            framework=framework,
+            command=_command(framework, env),
+            zygote=env.get(environment.ZYGOTE, ""),
+            zygote_enabled=env.get(environment.ZYGOTE_ENABLED, "1") != "0",
+            pod_ip=env.get(environment.POD_IP) or "127.0.0.1",
+            termination_log=env.get(environment.TERMINATION_LOG, ""),
+            grace_s=float(env.get(environment.GRACE_S) or 25.0),
+            environ={name: value for name, value in env.items() if name not in _OURS},
+        )
+
+    @property
+    def own_loop(self) -> bool:
+        return self.framework == TRAINMASTER
+
+    @property
+    def entry(self) -> dict[str, Any] | None:
+        """What a rank runs in a fork; None: a program that is executed as it is."""
+        return _LOOP if self.own_loop else self.command.entry
+
+    @property
+    def executed_entry(self) -> dict[str, Any] | None:
+        return _EXECUTED_LOOP if self.own_loop else self.command.entry
+
+    def import_environment(self) -> dict[str, str]:
+        """The environment under which a zygote may import for these ranks."""
+        return {n: v for n, v in self.environ.items() if n not in _VOLATILE and not n.startswith("TRAINMASTER_")}
+
+    def key(self) -> str:
+        """Names the zygotes that may fork these ranks: same interpreter, same environment."""
+        content = [sys.executable, sys.version, sorted(self.import_environment().items())]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    def load_environment(self) -> dict[str, str]:
+        """Variables that are read once, at load: a zygote must have been started with the same."""
+        return load_environment(self.environ)
+
+
+def load_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    skipped = {*_VOLATILE, "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+    return {n: v for n, v in environ.items() if n.startswith(_AT_LOAD) and n not in skipped}
+
+
+def _command(framework: str, env: Mapping[str, str]) -> Command:
+    if framework == TRAINMASTER:
+        return Command([sys.executable, "-m", "trainmaster.loop"])
+    raw = env.get(environment.COMMAND, "")
+    try:
+        argv = json.loads(raw)
+    except ValueError:
+        argv = None
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
+        raise ValueError(
+            f'{environment.COMMAND}={raw!r}: a JSON list of words is expected, like ["python", "train.py"]'
+        )
+    return parse(argv)
+
+
+def rank_environment(settings: Settings, assignment: Assignment, local_rank: int) -> dict[str, str]:
+    """torchrun's variables and ours for one rank."""
+    a = assignment
+    rank = a.first_rank + local_rank
+    env = dict(settings.environ)
+    # On a loopback address the whole world shares this machine's cores.
+    neighbours = a.world_size if a.store.host.startswith("127.") else a.ranks
+    env.setdefault("OMP_NUM_THREADS", str(max(1, processes.available_cpus() // neighbours)))
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.update(
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(a.world_size),
+            "LOCAL_WORLD_SIZE": str(a.ranks),
+            "GROUP_RANK": str(a.group_rank),
+            "GROUP_WORLD_SIZE": str(a.group_world_size),
+            "ROLE_RANK": str(rank),
+            "ROLE_WORLD_SIZE": str(a.world_size),
+            "ROLE_NAME": settings.identity.role,
+            "MASTER_ADDR": a.store.host,
+            "MASTER_PORT": str(a.store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": str(a.restart_count),
+            "TORCHELASTIC_MAX_RESTARTS": str(2**31 - 1),
+            "TORCHELASTIC_RUN_ID": settings.identity.job_uid,
+            environment.ROUND: str(a.round),
+            environment.RESUME: a.resume,
+            environment.MESH: json.dumps(a.mesh),
+        }
+    )
+    return env
+
+
+def read_environment() -> Settings:
+    return Settings.read(os.environ)

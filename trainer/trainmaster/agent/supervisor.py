@@ -1,0 +1,357 @@
+"""The supervisor of one pod: obeys the operator's directives, runs its ranks, tells what becomes of them.
+
+Torch is never imported here. Everything between the death of a rank and the fork of its successor is a chain of
+callbacks in one event loop: no polling interval and no pause lies on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from trainmaster.agent import launcher, processes
+from trainmaster.agent.rank import Rank
+from trainmaster.agent.reporting import Reporter
+from trainmaster.agent.round import Round
+from trainmaster.agent.settings import Settings, rank_environment
+from trainmaster.agent.stores import Stores
+from trainmaster.agent.termination import write_termination
+from trainmaster.agent.uploads import Uploads
+from trainmaster.agent.zygotes import Zygotes
+from trainmaster.contract.wire import Assignment, Cause, Control, Directive, DirectiveState, ExitCode, channel
+
+_WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
+_STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
+_LEARN_AFTER_S = 0.3  # after the last part of a list of modules
+_LAST_UPLOADS_S = 20.0
+
+
+class Supervisor:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.round: Round | None = None
+        self.directive: Directive | None = None
+        self.exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.stop_ack: int | None = None
+        self.stop_passed: int | None = None
+        self.draining_until: float | None = None
+        self.events: list[dict[str, str]] = []
+        self.reporter = Reporter(self)
+        self.zygotes = Zygotes(settings.key(), settings.load_environment(), self._zygotes_changed, self._note)
+        self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
+        self.uploads = Uploads(self._upload_ended)
+        self._old_rounds: list[Round] = []
+        self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
+        self._forkable = settings.own_loop  # a script's first round tells
+        self._distrusted: set[str] = set()  # ways of starting ranks that failed
+        self._store_timer: asyncio.TimerHandle | None = None
+        self._learn_timer: asyncio.TimerHandle | None = None
+        self._oom_kills = _oom_kills()
+
+    async def run(self) -> int:
+        """Live until the operator, a signal or a fence says otherwise; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        loop.add_signal_handler(signal.SIGINT, self._terminated)
+        processes.become_subreaper()
+        bare = not self.settings.zygote_enabled
+        # Joining does not wait for the zygote: the operator plans meanwhile.
+        tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
+        try:
+            return await self._first_end(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._close()
+
+    def obey(self, directive: Directive) -> None:
+        """Do what the operator wants. An older leader's words, and those of an older round, are ignored."""
+        if self.directive is not None and directive.epoch < self.directive.epoch:
+            return
+        self.directive = directive
+        current = self._waiting[0].round if self._waiting else self.round.number if self.round else 0
+        assignment = directive.assignment
+        if directive.state is DirectiveState.FINISH:
+            self.end(ExitCode.OK)
+        elif directive.state is DirectiveState.HOLD:
+            if current < directive.round:
+                self._waiting = None
+                self._retire_round()
+        elif directive.state is DirectiveState.RUN and assignment is not None:
+            if assignment.round > current:
+                self._begin(assignment, time.monotonic_ns())
+            elif self.round is not None and assignment.round == self.round.number:
+                self._stop(directive)
+        if directive.keep_store and self._store_timer is None:
+            self.stores.offer()
+
+    def end(self, code: int) -> None:
+        if not self.exit_code.done():
+            self.exit_code.set_result(int(code))
+
+    def _begin(self, assignment: Assignment, obeyed_ns: int) -> None:
+        """Kill the ranks of the round before and start this one's."""
+        self._distrust_failed_start()
+        self._retire_round()
+        self.stop_ack = self.stop_passed = None
+        self.stores.take(assignment.store)
+        way = self._way()
+        # A device's memory is free only when its holder is reaped.
+        holders = [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
+        if way is None or holders:
+            self._waiting = (assignment, obeyed_ns)
+            return
+        self._waiting = None
+        self.round = self._start(assignment, obeyed_ns, way)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_WATCH_S, self._watch, self.round)
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+        self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
+        self.reporter.at_once()
+
+    def _way(self) -> str | None:
+        """How ranks are to be started: learned, pristine or exec; None: that isn't known before the zygote serves."""
+        if not self.zygotes.alive:
+            return None
+        if self.settings.entry is None or self.settings.command.flags:
+            return "exec"
+        if self.zygotes.without_forks or "exec" in self._distrusted or not self._forkable:
+            return "exec"
+        best = self.zygotes.best()
+        if best is not None and best.kind == "learned" and "learned" not in self._distrusted:
+            return "learned"
+        if not self.settings.own_loop or "pristine" in self._distrusted:
+            return "exec"  # a script's imports depend on what it does before them
+        return "pristine" if self.zygotes.pristine() is not None else None
+
+    def _start(self, assignment: Assignment, obeyed_ns: int, way: str) -> Round:
+        round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self.reporter.at_once)
+        round.way = way
+        round.oom_kills = lambda: _oom_kills() > self._oom_kills
+        drained_ns = time.monotonic_ns()
+        control = self._control()
+        for local_rank in range(assignment.ranks):
+            rank = Rank(assignment.first_rank + local_rank, assignment.round, self._said, self._exited)
+            rank.set_control(control)
+            round.ranks.append(rank)
+            self._start_rank(rank, assignment, local_rank, way)
+        round.forked(drained_ns)
+        return round
+
+    def _start_rank(self, rank: Rank, assignment: Assignment, local_rank: int, way: str) -> None:
+        env = rank_environment(self.settings, assignment, local_rank)
+        if way == "exec":
+            link = self.zygotes.root()
+            argv = self.settings.command.argv
+            if self.settings.executed_entry is not None:
+                argv, added = launcher.command(self.settings.executed_entry, self.settings.command.flags)
+                env.update(added)
+            entry: dict[str, Any] = {"kind": "exec", "argv": argv}
+        else:
+            best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()
+            assert best is not None
+            assert self.settings.entry is not None
+            link, entry = best, self.settings.entry
+        rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
+
+    def _control(self) -> Control:
+        d = self.directive
+        waiting = self.uploads.pending + sum(not r.ended for old in self._old_rounds for r in old.ranks)
+        if d is None or d.stop_at is None:
+            return Control(uploads_pending=waiting)
+        return Control(stop_at=d.stop_at, stop_bound=int(d.stop_bound), uploads_pending=waiting)
+
+    def _retire_round(self) -> None:
+        if self.round is not None:
+            self.round.kill()
+            self._old_rounds.append(self.round)
+            self.round = None
+            self._bury()
+
+    def _bury(self) -> None:
+        """Let go of old rounds whose ranks have all ended."""
+        for old in [o for o in self._old_rounds if not o.alive]:
+            self._old_rounds.remove(old)
+            old.close()
+
+    def _exited(self, rank: Rank) -> None:
+        if self.round is not None and rank in self.round.ranks:
+            self.round.exited(rank)
+            return
+        self._bury()
+        self._update_pending()
+        if self._waiting is not None:
+            self._begin(*self._waiting)
+
+    def _said(self, rank: Rank, message: dict[str, Any], fds: list[int]) -> None:
+        kind = message.pop("kind")
+        current = self.round if self.round is not None and rank in self.round.ranks else None
+        if kind == channel.STAGED and fds:
+            message["rank"] = message.get("rank", rank.number)
+            self.uploads.submit(message, fds[0])
+            if current is None:
+                self._update_pending()
+        elif kind == channel.MODULES:
+            self._heard_modules(rank, message)
+        elif current is None:
+            return
+        elif kind == channel.FAILED:
+            current.spoke(rank, message)
+        elif kind == channel.RESUMED:
+            current.resumed_step = int(message["step"])
+            self.reporter.at_once()
+        elif kind == channel.EVENT:
+            self._event(str(message.get("reason", "")), str(message.get("message", "")))
+
+    def _heard_modules(self, rank: Rank, message: dict[str, Any]) -> None:
+        rank.module_names += message.get("names", [])
+        if message.get("forkable") is False:
+            self._note("ranks are executed, not forked: the script changes its environment before it imports torch")
+            return
+        self._forkable = True
+        if self._learn_timer is not None:
+            self._learn_timer.cancel()
+        self._learn_timer = asyncio.get_running_loop().call_later(_LEARN_AFTER_S, self._learn, rank)
+
+    def _learn(self, rank: Rank) -> None:
+        """One rank's list is enough: those of a round hardly differ."""
+        if self.settings.zygote_enabled and "learned" not in self._distrusted and rank.module_names is not None:
+            self.zygotes.learn(list(dict.fromkeys(rank.module_names)), self.settings.import_environment())
+
+    def _distrust_failed_start(self) -> None:
+        """A forked round in which no rank came to a step: perhaps the zygote's fault, so take the slower way."""
+        failed = self.round
+        if failed is None or failed.way == "exec" or any(r.progress().first_step_ns for r in failed.ranks):
+            return
+        verdict = failed.verdict
+        if verdict is None or verdict.cascade or verdict.signal in ("SIGKILL", "SIGTERM"):
+            return
+        if verdict.cause not in (Cause.CRASH, Cause.HANG):
+            return
+        self._distrusted.add(failed.way)
+        if failed.way == "learned":
+            self.zygotes.bar()
+        self._note(f"ranks forked from the {failed.way} zygote did not start: the next round does without it")
+
+    def _stop(self, directive: Directive) -> None:
+        round = self.round
+        assert round is not None
+        self.stop_ack, self.stop_passed = round.set_stop(self._control())
+        if directive.stop_at is None:
+            return
+        if not round.heeds_stops():
+            # Such a script can't save at a step; it gets SIGTERM and its grace period once all agree to stop.
+            self.stop_ack, self.stop_passed = directive.stop_at, None
+            if directive.stop_bound and not round.stopping:
+                round.terminate()
+                asyncio.get_running_loop().call_later(self.settings.grace_s, round.kill)
+        self.reporter.at_once()
+
+    def _upload_ended(self, message: dict[str, Any], error: str | None) -> None:
+        self._update_pending()
+        if self.round is not None:
+            for rank in self.round.ranks:
+                if rank.number == message["rank"] and self.round.number == message.get("round", self.round.number):
+                    rank.send(channel.UPLOADED, {"step": message.get("step", 0), "error": error or None})
+        self.reporter.at_once()
+
+    def _update_pending(self) -> None:
+        """Tell ranks that choose a resume point how many checkpoints of earlier rounds are still on their way."""
+        if self.round is not None:
+            control = self._control()
+            for rank in self.round.ranks:
+                rank.set_control(control)
+
+    def _watch(self, round: Round) -> None:
+        if round is not self.round:
+            return
+        if round.watch():
+            asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
+        elif self._store_timer is not None:
+            self._offer_store()
+
+    def _offer_store(self) -> None:
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+            self._store_timer = None
+        if self.directive is not None and self.directive.keep_store:
+            self.stores.offer()
+
+    def _zygotes_changed(self) -> None:
+        if self.directive is not None and self.directive.keep_store and self._store_timer is None:
+            self.stores.offer()
+        if self._waiting is not None:
+            self._begin(*self._waiting)
+        if not self.zygotes.alive and not self.exit_code.done():
+            self._note("the zygote ended: this pod starts its own")
+            processes.end_children()
+            asyncio.get_running_loop().create_task(self._open_zygotes(not self.settings.zygote_enabled, own=True))
+
+    async def _open_zygotes(self, bare: bool, own: bool = False) -> None:
+        await self.zygotes.open("" if own else self.settings.zygote, bare=bare)
+        self._zygotes_changed()
+
+    async def _first_end(self, tasks: list[asyncio.Task[None]]) -> int:
+        """The exit code, or the exception of a task: those run for ever unless something is broken."""
+        waiting: set[asyncio.Future[Any]] = {self.exit_code, *tasks}
+        while not self.exit_code.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {self.exit_code}:
+                task.result()
+        return self.exit_code.result()
+
+    def _terminated(self) -> None:
+        """SIGTERM: tell the operator, who has all ranks save; end when they have, at the latest after the grace."""
+        if self.draining_until is not None or self.round is None or not self.round.alive:
+            self.end(128 + signal.SIGTERM)
+            return
+        self.draining_until = time.monotonic() + self.settings.grace_s
+        self.reporter.at_once()
+        # The last second is for killing and saying so.
+        asyncio.get_running_loop().call_later(max(self.settings.grace_s - 1, 0), self.end, 128 + signal.SIGTERM)
+
+    async def _close(self) -> None:
+        round = self.round
+        write_termination(self.settings.termination_log, round.verdict if round else None)
+        self.exit_code.cancel()
+        self._retire_round()
+        self.stores.end()
+        await self.uploads.drained(_LAST_UPLOADS_S)
+        await self.reporter.last_words()
+        self.zygotes.close()
+        self.uploads.close()
+
+    def _event(self, reason: str, message: str) -> None:
+        self.events.append({"reason": reason, "message": message})
+        self.reporter.at_once()
+
+    def _note(self, message: str) -> None:
+        print(f"[agent] {message}", flush=True)
+        self._event("Agent", message)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "hostname": socket.gethostname(),
+            "cpus": processes.available_cpus(),
+            "python": sys.version.split()[0],
+            "framework": self.settings.framework,
+        }
+
+
+def _oom_kills() -> int:
+    """How often the kernel's out-of-memory killer struck in this container."""
+    try:
+        with open("/sys/fs/cgroup/memory.events") as file:
+            for line in file:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        return 0
+    return 0

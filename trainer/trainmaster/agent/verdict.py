@@ -1,0 +1,123 @@
+"""Why a rank ended. Pure: from an exit status, last words and last lines to a verdict.
+
+The first cause counts. A rank that ended because a peer did is marked as a cascade, so that nobody blames it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict
+
+LAST_LINES = 20
+
+_CASCADE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe"
+    r"|Socket closed|Remote end closed|remote process exited|peer (?:process )?(?:has )?(?:exited|died|closed)"
+    r"|ncclRemoteError|NCCL error: remote process|DistNetworkError|DistStoreError"
+    r"|Timed out waiting .{0,40}(?:recv|send|operation)",
+    re.IGNORECASE,
+)
+_COLLECTIVE = re.compile(
+    r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError", re.I
+)
+_MEMORY = re.compile(
+    r"^(?:torch\.)?(?:cuda\.)?(?:OutOfMemoryError|MemoryError)\b|CUDA out of memory|can't allocate memory"
+    r"|Cannot allocate memory|std::bad_alloc",
+    re.MULTILINE,
+)
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass
+class End:
+    """How a rank ended: everything that is known about it."""
+
+    rank: int
+    round: int
+    step: int = 0
+    status: int | None = None  # wait status; None: it spoke its last words but still runs
+    words: dict[str, Any] | None = None  # FAILED message of the channel
+    lines: list[str] = field(default_factory=list)  # its last output
+    own_loop: bool = False  # our loop's exit codes can be trusted
+    oom_killed: bool = False  # the kernel's out-of-memory killer was at work in this container
+    note: str = ""  # what the agent itself knows, for instance that its zygote ended
+
+
+def exit_code_of(status: int) -> int:
+    """The exit code of a wait status; negative: the signal."""
+    if status & 0x7F:
+        return -(status & 0x7F)
+    return (status >> 8) & 0xFF
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def is_cascade(text: str) -> bool:
+    """Whether this traceback tells of a collective that failed because the other side went away."""
+    return bool(_CASCADE.search(text)) and bool(_COLLECTIVE.search(text))
+
+
+def cause_of(text: str) -> Cause:
+    """The cause that the final lines of a traceback tell."""
+    return Cause.OUT_OF_MEMORY if _MEMORY.search(text) else Cause.CRASH
+
+
+def traceback_in(lines: list[str]) -> str:
+    """The last Python traceback in a rank's output, "" without one."""
+    for start in range(len(lines) - 1, -1, -1):
+        if lines[start].startswith(_TRACEBACK):
+            return "\n".join(lines[start:])
+    return ""
+
+
+def judge(end: End) -> Verdict:
+    """The verdict on a rank that failed (a status of 0 or SAVED is none)."""
+    code = exit_code_of(end.status) if end.status is not None else int(ExitCode.CRASH)
+    words = end.words or {}
+    text = str(words.get("traceback") or "") or traceback_in(end.lines)
+    cause, message = _cause(end, code, words, text)
+    cascade = bool(words.get("cascade")) or code == ExitCode.PEER_LOST
+    if not words and code > 0 and is_cascade(text):
+        cascade = True
+    return Verdict(
+        rank=end.rank,
+        cause=cause,
+        round=end.round,
+        message=message,
+        exit_code=code,
+        signal=signal_name(-code) if code < 0 else "",
+        traceback=text,
+        last_lines=end.lines[-LAST_LINES:],
+        step=int(words.get("step") or end.step),
+        cascade=cascade,
+    )
+
+
+def _cause(end: End, code: int, words: dict[str, Any], text: str) -> tuple[Cause, str]:
+    if end.note:
+        return Cause.CRASH, end.note
+    if words:
+        try:
+            cause = Cause(words.get("cause"))
+        except ValueError:
+            cause = cause_of(text)
+        return cause, str(words.get("message") or cause.value)
+    if code < 0:
+        name = signal_name(-code)
+        if end.oom_killed and -code == signal.SIGKILL:
+            return Cause.OUT_OF_MEMORY, "killed by the kernel: out of memory"
+        return Cause.CRASH, f"killed by {name}"
+    if code in EXIT_CODES and (code != ExitCode.CONFIG_ERROR or end.own_loop):
+        return EXIT_CODES[code], f"ended with exit code {code}"
+    if text:
+        return cause_of(text), text.strip().splitlines()[-1]
+    return Cause.CRASH, f"ended with exit code {code}"
