@@ -13,6 +13,7 @@ import aiohttp
 from trainmaster_operator.cluster.port import ERRORS, ApiError, Labels, Listing, Object, Unavailable, WatchEvent
 
 CALL_TIMEOUT_S = 10.0
+CONNECTIONS = 64  # watches hold one each; calls above it wait
 IDLE_CONNECTION_S = 1800.0  # less than the server's, so that no call meets a connection that is just being closed
 
 
@@ -22,7 +23,7 @@ class SocketCluster:
     def __init__(self, path: Path, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self.path = path
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=IDLE_CONNECTION_S),
+            connector=aiohttp.UnixConnector(str(path), limit=CONNECTIONS, keepalive_timeout=IDLE_CONNECTION_S),
             timeout=aiohttp.ClientTimeout(total=timeout_s),
             auto_decompress=False,
         )

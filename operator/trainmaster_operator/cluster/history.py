@@ -61,6 +61,11 @@ class History:
         self.horizon = self.latest()
         self.wake()
 
+    def undone(self, changes: int) -> tuple[int, list[Entry]]:
+        """The version before the last `changes` changes, as far as they are known, and these changes, newest first."""
+        last = self.entries[-changes:] if changes > 0 else []
+        return (last[0].version - 1 if last else self.latest()), last[::-1]
+
     def bookmark(self) -> None:
         """Every cursor will yield a bookmark after what it hasn't read yet."""
         self.bookmarks += 1

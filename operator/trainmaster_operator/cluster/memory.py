@@ -54,6 +54,12 @@ class MemoryCluster:
     async def evict(self, namespace: str, name: str) -> None:
         self.store.evict(namespace, name)
 
+    async def list_before(
+        self, kind: str, changes: int, namespace: str | None = None, labels: Labels | None = None
+    ) -> Listing:
+        """Beyond the port: an older list, for `faulty`."""
+        return self.store.list_before(kind, changes, namespace, labels)
+
     async def bind(self, namespace: str, name: str, node: str) -> Object:
         """Beyond the port: what a scheduler does, for kubelets of the local and the simulated world."""
         return self.store.bind(namespace, name, node)

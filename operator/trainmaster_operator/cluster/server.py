@@ -22,6 +22,9 @@ from trainmaster_operator.cluster.store import MemoryStore
 
 BODY_LIMIT = 16 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
+BACKLOG = 1024  # connections that wait to be accepted: above it a client is refused at once
+
+_MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
 
 
 class StoreServer:
@@ -46,7 +49,7 @@ class StoreServer:
             app, access_log=None, handler_cancellation=True, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=1.0
         )
         await self._runner.setup()
-        await web.UnixSite(self._runner, str(self.path)).start()
+        await web.UnixSite(self._runner, str(self.path), backlog=BACKLOG).start()
         os.chmod(self.path, 0o600)
 
     async def close(self) -> None:
@@ -86,11 +89,13 @@ class StoreServer:
         return self.store.bind(namespace, name, node)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        asked = await request.json()
         try:
+            asked = json.loads(await request.read())
             cursor = self.store.watch(asked["kind"], asked["resource_version"], asked["namespace"], asked["labels"])
         except ApiError as error:
             return _refusal(error)
+        except _MALFORMED as error:
+            return _refusal(_malformed(error))
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
@@ -121,11 +126,15 @@ def _call(verb: Callable[..., Awaitable[Any]]) -> Callable[[web.Request], Awaita
             result = await verb(**arguments)
         except ApiError as error:
             return _refusal(error)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            return _refusal(Invalid(f"malformed request: {type(error).__name__}: {error}"))
+        except _MALFORMED as error:
+            return _refusal(_malformed(error))
         return web.Response(body=_dumped(result), content_type="application/json")
 
     return answer
+
+
+def _malformed(error: Exception) -> Invalid:
+    return Invalid(f"malformed request: {type(error).__name__}: {error}")
 
 
 def _described(error: ApiError) -> dict[str, str]:

@@ -91,6 +91,21 @@ class MemoryStore:
         items = [obj for obj in self._in(kind, namespace) if objects.matches(obj, labels)]
         return Listing(items, str(self.version))
 
+    def list_before(
+        self, kind: str, changes: int, namespace: str | None = None, labels: Labels | None = None
+    ) -> Listing:
+        """The list as it was before the last `changes` changes of this kind: what a cache that lags would answer."""
+        version, entries = self._histories[_known(kind)].undone(changes)
+        state: dict[tuple[str, str], Object | None] = {
+            (obj["metadata"]["namespace"], obj["metadata"]["name"]): obj for obj in self._in(kind, namespace)
+        }
+        for entry in entries:
+            meta = entry.object["metadata"]
+            if namespace in (None, meta["namespace"]):
+                state[meta["namespace"], meta["name"]] = entry.before
+        items = [obj for _, obj in sorted(state.items()) if obj is not None and objects.matches(obj, labels)]
+        return Listing(items, str(version))
+
     def watch(self, kind: str, version: str, namespace: str | None = None, labels: Labels | None = None) -> Cursor:
         """The caller closes the cursor. Version "" or "0": what exists comes first, as ADDED. Raises Gone."""
         history = self._histories[_known(kind)]

@@ -1,0 +1,320 @@
+"""A wrapper around any `Cluster` that does what real API servers and networks do at the worst moment.
+
+Faults come from a seeded generator (Rates), from a script (the n-th write, list or event), or both. A CrashPoint ends
+the client at its n-th write: from then on each of its calls raises OperatorCrash, as a dead process makes no calls.
+One FaultyCluster is one client process: make a new one, over the same inner cluster, for the restarted process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from trainmaster_operator.cluster.port import (
+    BOOKMARK,
+    LEASE,
+    ApiError,
+    Cluster,
+    Conflict,
+    Gone,
+    Labels,
+    Listing,
+    Object,
+    Unavailable,
+    WatchEvent,
+)
+
+T = TypeVar("T")
+
+Stream = Literal["write", "list", "event"]
+
+
+class OperatorCrash(BaseException):
+    """The process dies here. No `except Exception` may catch it."""
+
+
+class Fault(Enum):
+    FAIL = "fail"  # write or list: Unavailable, without effect
+    LOSE = "lose"  # write: takes effect, but the reply is lost (Unavailable)
+    LATE = "late"  # write: Unavailable at once, and takes effect later, perhaps after the client's next calls or death
+    CONFLICT = "conflict"  # write: Conflict, without effect
+    STALE = "stale"  # list: an older state
+    DROP = "drop"  # event: never arrives
+    DUPLICATE = "duplicate"  # event: arrives twice
+    DISCONNECT = "disconnect"  # event: the stream breaks instead (Unavailable); the event comes after a new watch
+    END = "end"  # event: the server ends the stream instead, orderly
+    EXPIRE = "expire"  # event: 410 Gone instead
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """`fault` strikes at the `number`-th write, list or event of this client, counted from 1."""
+
+    stream: Stream
+    number: int
+    fault: Fault
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Probability of each fault, for each write, list or event. One write or event meets one fault at most."""
+
+    fail: float = 0.0
+    lose: float = 0.0
+    late: float = 0.0
+    conflict: float = 0.0
+    stale: float = 0.0
+    drop: float = 0.0
+    duplicate: float = 0.0
+    disconnect: float = 0.0
+    end: float = 0.0
+    expire: float = 0.0
+
+    def of(self, *faults: Fault) -> list[tuple[Fault, float]]:
+        return [(fault, getattr(self, fault.value)) for fault in faults]
+
+
+@dataclass(frozen=True)
+class CrashPoint:
+    """The process dies right before, or right after, its `number`-th write, counted from 1, takes effect."""
+
+    number: int
+    when: Literal["before", "after"]
+
+
+@runtime_checkable
+class Lagging(Protocol):
+    async def list_before(
+        self, kind: str, changes: int, namespace: str | None = None, labels: Labels | None = None
+    ) -> Listing: ...
+
+
+def all_but_leases(verb: str, kind: str) -> bool:
+    return kind != LEASE
+
+
+class FaultyCluster:
+    """`counts(verb, kind)` says which writes are counted and can meet a fault or a crash: by default all but those of
+    leases, which come by the clock. `latency_s`: bounds of the time before and again after a call takes effect.
+    `late_s`: bounds of a late write's delay. `lag`: how many changes a stale list misses; it needs an inner cluster
+    with `list_before`, over others no list is stale.
+    """
+
+    def __init__(
+        self,
+        inner: Cluster,
+        chance: random.Random,
+        *,
+        rates: Rates | None = None,
+        script: Iterable[Scripted] = (),
+        crash: CrashPoint | None = None,
+        counts: Callable[[str, str], bool] = all_but_leases,
+        latency_s: tuple[float, float] = (0.0, 0.0),
+        lag: int = 3,
+        late_s: tuple[float, float] = (0.01, 5.0),
+    ) -> None:
+        self.inner = inner
+        self.chance = chance
+        self.rates = rates or Rates()
+        self.crash = crash
+        self.crashed = False
+        self.latency_s = latency_s
+        self.lag = lag
+        self.late_s = late_s
+        self.written: list[str] = []  # "verb kind namespace/name" of each counted write
+        self._counts = counts
+        self._script = {(s.stream, s.number): s.fault for s in script}
+        self._lists = 0
+        self._events = 0
+        self._outages = 0
+        self._cut = asyncio.Event()  # replaced when it is set
+        self._late: set[asyncio.Task[None]] = set()
+
+    @property
+    def writes(self) -> int:
+        """How many writes this client has made or tried, of those that count."""
+        return len(self.written)
+
+    def disconnect(self) -> None:
+        """Breaks all watches that are open now."""
+        self._cut.set()
+        self._cut = asyncio.Event()
+
+    def die(self) -> None:
+        """As a crash between two calls: no call of this client has any effect from now on."""
+        self.crashed = True
+        self.disconnect()
+
+    async def outage(self, duration_s: float) -> None:
+        """Until then no call gets through, and no watch is open. May overlap with others."""
+        self._outages += 1
+        self.disconnect()
+        try:
+            await asyncio.sleep(duration_s)
+        finally:
+            self._outages -= 1
+
+    async def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
+        self._lists += 1
+        fault = self._draw("list", self._lists, self.rates.of(Fault.FAIL, Fault.STALE))
+        await self._travel()
+        if fault is Fault.FAIL:
+            raise Unavailable("injected: the list failed")
+        if fault is Fault.STALE and isinstance(self.inner, Lagging):
+            listing = await self.inner.list_before(kind, self.lag, namespace, labels)
+        else:
+            listing = await self.inner.list(kind, namespace, labels)
+        await self._travel()
+        return listing
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object:
+        await self._travel()
+        obj = await self.inner.get(kind, namespace, name)
+        await self._travel()
+        return obj
+
+    async def watch(
+        self, kind: str, resource_version: str, namespace: str | None = None, labels: Labels | None = None
+    ) -> AsyncIterator[WatchEvent]:
+        await self._travel()
+        stream = self.inner.watch(kind, resource_version, namespace, labels)
+        cut = asyncio.ensure_future(self._cut.wait())
+        step: asyncio.Future[WatchEvent] | None = None
+        try:
+            while True:
+                step = asyncio.ensure_future(anext(stream))
+                await asyncio.wait([step, cut], return_when=asyncio.FIRST_COMPLETED)
+                if cut.done():
+                    self._alive()
+                    raise Unavailable("injected: the watch was cut")
+                try:
+                    event = step.result()
+                except StopAsyncIteration:
+                    return
+                for _ in range(self._copies(event)):
+                    yield event
+        except _OrderlyEnd:
+            return
+        finally:
+            cut.cancel()
+            if step is not None and not step.done():
+                step.cancel()
+                await asyncio.wait([step])
+            await stream.aclose()  # type: ignore[attr-defined]
+
+    async def create(self, kind: str, obj: Object) -> Object:
+        return await self._write("create", kind, _named(obj), lambda: self.inner.create(kind, obj))
+
+    async def update(self, kind: str, obj: Object) -> Object:
+        return await self._write("update", kind, _named(obj), lambda: self.inner.update(kind, obj))
+
+    async def update_status(self, kind: str, obj: Object) -> Object:
+        return await self._write("update_status", kind, _named(obj), lambda: self.inner.update_status(kind, obj))
+
+    async def patch(
+        self, kind: str, namespace: str, name: str, patch: Object, resource_version: str | None = None
+    ) -> Object:
+        call = lambda: self.inner.patch(kind, namespace, name, patch, resource_version)  # noqa: E731
+        return await self._write("patch", kind, f"{namespace}/{name}", call)
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
+    ) -> None:
+        call = lambda: self.inner.delete(kind, namespace, name, uid, grace_s)  # noqa: E731
+        await self._write("delete", kind, f"{namespace}/{name}", call)
+
+    async def evict(self, namespace: str, name: str) -> None:
+        await self._write("evict", "Pod", f"{namespace}/{name}", lambda: self.inner.evict(namespace, name))
+
+    async def _write(self, verb: str, kind: str, name: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._alive()
+        if not self._counts(verb, kind):
+            await self._travel()
+            result = await call()
+            await self._travel()
+            return result
+        self.written.append(f"{verb} {kind} {name}")
+        number = self.writes
+        fault = self._draw("write", number, self.rates.of(Fault.FAIL, Fault.LOSE, Fault.LATE, Fault.CONFLICT))
+        await self._travel()
+        self._crash_at(number, "before")
+        if fault is Fault.FAIL:
+            raise Unavailable(f"injected: {verb} {kind} failed")
+        if fault is Fault.CONFLICT:
+            raise Conflict(f"injected: {verb} {kind} conflicts")
+        if fault is Fault.LATE:
+            self._land_later(call)
+            raise Unavailable(f"injected: {verb} {kind} is still under way")
+        result = await call()
+        self._crash_at(number, "after")
+        await self._travel()
+        if fault is Fault.LOSE:
+            raise Unavailable(f"injected: the reply to {verb} {kind} was lost")
+        return result
+
+    def _land_later(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        async def land() -> None:
+            await asyncio.sleep(delay_s)
+            with suppress(ApiError):  # nobody waits for the answer
+                await call()
+
+        delay_s = self.chance.uniform(*self.late_s)
+        task = asyncio.create_task(land())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    def _copies(self, event: WatchEvent) -> int:
+        """How often an event arrives. Raises what breaks the stream instead."""
+        if event.type == BOOKMARK:
+            return 1
+        self._events += 1
+        kinds = (Fault.DROP, Fault.DUPLICATE, Fault.DISCONNECT, Fault.END, Fault.EXPIRE)
+        fault = self._draw("event", self._events, self.rates.of(*kinds))
+        if fault is Fault.DISCONNECT:
+            raise Unavailable("injected: the watch broke")
+        if fault is Fault.EXPIRE:
+            raise Gone("injected: too old resource version")
+        if fault is Fault.END:
+            raise _OrderlyEnd
+        return {Fault.DROP: 0, Fault.DUPLICATE: 2}.get(fault, 1) if fault else 1
+
+    def _draw(self, stream: Stream, number: int, rates: Iterable[tuple[Fault, float]]) -> Fault | None:
+        drawn = self.chance.random()  # always, so that a script doesn't shift what the seed gives
+        if scripted := self._script.get((stream, number)):
+            return scripted
+        for fault, rate in rates:
+            if drawn < rate:
+                return fault
+            drawn -= rate
+        return None
+
+    async def _travel(self) -> None:
+        """One way between client and server. Raises when the client is dead or the server away."""
+        self._alive()
+        if self.latency_s[1] > 0:
+            await asyncio.sleep(self.chance.uniform(*self.latency_s))
+            self._alive()
+        if self._outages:
+            raise Unavailable("injected: the API server is away")
+
+    def _alive(self) -> None:
+        if self.crashed:
+            raise OperatorCrash("this process is dead")
+
+    def _crash_at(self, number: int, when: str) -> None:
+        if self.crash is not None and (self.crash.number, self.crash.when) == (number, when):
+            self.die()
+            raise OperatorCrash(f"{when} write {number}: {self.written[-1]}")
+
+
+class _OrderlyEnd(Exception):
+    """The server ends a stream."""
+
+
+def _named(obj: Object) -> str:
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata'].get('name', '')}"
