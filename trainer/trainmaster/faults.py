@@ -73,7 +73,7 @@ def parse(text: str) -> Fault:
     if "code" in values and (kind != "exit" or not 1 <= values["code"] <= 255):
         what = "must lie between 1 and 255" if kind == "exit" else f"belongs to exit, not to {kind}"
         raise ConfigError(f"fault {text!r}: code {what}")
-    return Fault(kind, **values)
+    return Fault(kind, step=values["step"], rank=values.get("rank", 0), code=values.get("code", 1))
 
 
 def encode(faults: Sequence[Fault]) -> str:
@@ -83,12 +83,20 @@ def encode(faults: Sequence[Fault]) -> str:
 
 @functools.lru_cache(maxsize=1)
 def decode(raw: str) -> tuple[Fault, ...]:
-    return tuple(Fault(**fault) for fault in json.loads(raw)) if raw else ()
+    return tuple(Fault(**fault) for fault in json.loads(raw))
 
 
-def at_step(step: int, rank: int) -> None:
-    """Call inside each step, between the backward pass and the optimizer: what is due on this rank happens here."""
-    for fault in decode(os.environ.get(environment.FAULTS, "")):
+def at_step(step: int, rank: int | None = None) -> None:
+    """Call inside each step, between the backward pass and the optimizer: what is due on this rank happens here.
+
+    `rank` defaults to torchrun's RANK.
+    """
+    raw = os.environ.get(environment.FAULTS)
+    if not raw:
+        return
+    if rank is None:
+        rank = int(os.environ.get("RANK", "0"))
+    for fault in decode(raw):
         if fault.step == step and fault.rank == rank and may_fire(fault):
             fire(fault)
 

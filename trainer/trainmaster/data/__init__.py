@@ -33,9 +33,13 @@ class Batch:
 class Source(Protocol):
     kind: str
     version: int  # of the order: a checkpoint's cursor means something else under another version
-    fingerprint: str  # changes when the data does
     tokens: int  # targets of one epoch
     samples: int  # samples of one epoch
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the data does."""
+        ...
 
     def batch(self, consumed: int, slots: range) -> Batch: ...
 

@@ -111,6 +111,17 @@ def find(path: str, options: TextOptions) -> Text:
     return Text(folder, [name for name, _ in found], list(ends))
 
 
+def windows(text: Text, context: int, global_batch: int) -> int:
+    """How many windows of `context` targets the text makes. Raises DataError when they don't fill a global batch."""
+    count = -(-(text.size - 1) // context)
+    if count < global_batch:
+        raise DataError(
+            f"data.path: {text.folder} holds {text.size} bytes, which is {count} windows of {context}; "
+            f"one global batch takes {global_batch}"
+        )
+    return count
+
+
 def walk(folder: str, skipped: set[str], prefix: str = "") -> Iterator[tuple[str, int]]:
     """(path relative to the folder, size) of all regular files with content, hidden ones left out.
 

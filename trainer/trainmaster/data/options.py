@@ -11,7 +11,7 @@ class TextOptions(Options):
     glob: str | None = Field(
         None,
         min_length=1,
-        description="Which files below the path, for example **/*.txt. Default: all that look like text (@stdlib: **/*.py).",
+        description="Which files below the path, such as **/*.txt. Default: all that look like text (@stdlib: **/*.py)",
     )
     shardBytes: int = Field(
         2**30,

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 from trainmaster.data import IGNORED, Batch
-from trainmaster.data.files import find
+from trainmaster.data.files import find, windows
 from trainmaster.data.options import TextOptions
 from trainmaster.data.order import Order
-from trainmaster.errors import DataError
 
 
 class TextSource:
@@ -25,12 +24,7 @@ class TextSource:
         self.text = find(path, options)
         self.context = context
         self.tokens = self.text.size - 1
-        self.samples = -(-self.tokens // context)
-        if self.samples < global_batch:
-            raise DataError(
-                f"data.path: {self.text.folder} holds {self.text.size} bytes, which is {self.samples} windows of "
-                f"context {context}; one global batch takes {global_batch}"
-            )
+        self.samples = windows(self.text, context, global_batch)
         self.order = Order(self.samples, max(1, options.shardBytes // context), seed)
 
     @property
