@@ -58,6 +58,8 @@ class ProgressStatus(Loose):
     step: int = 0
     totalSteps: int = 0
     loss: str = ""
+    highestStep: int = 0  # ever reached: `step` falls back when a round resumes from an earlier checkpoint
+    stepsPerSecond: float = 0.0  # smoothed
     tokensPerSecond: float = 0.0
     etaSeconds: float | None = None
     updatedAt: str = ""
@@ -89,7 +91,8 @@ class Spent(Loose):
     time: str
     rung: Rung
     cause: str
-    step: int = 0  # the job's highest step at that time: progress beyond it clears the cause
+    step: int = 0  # the job's highest step at that time: progress beyond it clears the cause; -1: cleared
+    count: int = 1  # restarts in this entry: old ones are merged when there are many
 
 
 class Failure(Loose):
@@ -130,7 +133,9 @@ class JobStatus(Loose):
     round: int = 0
     roundMap: str = ""  # slots in rank order, as ranges
     roundStore: str = ""  # host:port of the round's store; "" while the round forms
-    roundOpenedAt: str = ""
+    roundOpenedAt: str = ""  # while it forms: since when
+    roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
+    lastStore: str = ""  # of the last round that was open: never used again
     incarnations: str = ""  # of each slot, run-length: "0*4"
     stopAt: int | None = None
     stopBound: bool = False
@@ -144,5 +149,6 @@ class JobStatus(Loose):
     spent: list[Spent] = Field(default_factory=list, max_length=64)
     lastFailure: Failure | None = None
     recoveries: list[Recovery] = Field(default_factory=list, max_length=16)
-    goodput: str = ""
+    lostSeconds: float = 0.0  # by recoveries since startTime: down time, and steps that were done twice
+    goodput: str = ""  # share of the time since startTime that was not lost
     conditions: list[Condition] = Field(default_factory=list, max_length=16)

@@ -25,6 +25,7 @@ class PodRecord:
     reason: str = ""  # of the pod or of its first bad container: OOMKilled, Evicted, ErrImagePull, ...
     message: str = ""
     exit_code: int | None = None
+    running_s: float = 0.0  # since it runs; 0 when unknown: then an agent that was never heard is never given up
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,15 @@ class PodToDelete:
 
 @dataclass(frozen=True)
 class Decision:
-    """If `status` differs from the observed one, it is written first and nothing else happens in this pass.
+    """`intent`: the status changed in more than progress. It is written first, its events are told, and nothing else
+    happens in this pass (`create` and `delete` are empty).
 
-    Otherwise the pass acts: deletes, creates (both idempotent), then tells `events`... which belong to the
-    status write when there is one.
+    Otherwise the status differs from the observed one in progress at most, which may be written later, and the pass
+    acts: deletes, then creates, both idempotent.
     """
 
     status: JobStatus
+    intent: bool = False
     create: tuple[PodToCreate, ...] = ()
     delete: tuple[PodToDelete, ...] = ()
     events: tuple[PlannedEvent, ...] = ()

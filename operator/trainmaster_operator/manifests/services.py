@@ -1,0 +1,27 @@
+"""The headless Service of a job: gives every pod's hostname a DNS name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.manifests import labels
+
+
+def build_service(job: DistributedTrainingJob) -> dict[str, Any]:
+    """Without ports, and with names also for pods that aren't ready: ranks meet before anything is."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": job.metadata.name,
+            "namespace": job.metadata.namespace,
+            "labels": {labels.JOB: job.metadata.name},
+            "ownerReferences": [labels.owner(job)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {labels.JOB: job.metadata.name},
+        },
+    }

@@ -1,0 +1,42 @@
+"""The job's state as conditions, for `kubectl wait` and for people."""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.status import Condition, JobPhase, JobStatus
+from trainmaster_operator.planning.times import rfc3339
+
+_TRUE_IN = {
+    "Running": (JobPhase.RUNNING, JobPhase.SUSPENDING),
+    "Recovering": (JobPhase.RECOVERING,),
+    "Suspended": (JobPhase.SUSPENDED,),
+    "Complete": (JobPhase.SUCCEEDED,),
+    "Failed": (JobPhase.FAILED,),
+}
+
+
+def conditions(status: JobStatus, now: float) -> list[Condition]:
+    """Those of this page as the phase has them, others (ReconcileError) as they were. Running is always there, the
+    others from the first time that they hold."""
+    kept = {c.type: c for c in status.conditions}
+    for kind, phases in _TRUE_IN.items():
+        holds = status.phase in phases
+        old = kept.get(kind)
+        if old is None and not holds and kind != "Running":
+            continue
+        value = "True" if holds else "False"
+        reason, message = _words(status) if holds else (status.phase.value, "")
+        since = old.lastTransitionTime if old is not None and old.status == value else rfc3339(now)
+        kept[kind] = Condition.model_validate(
+            {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": since}
+        )
+    return list(kept.values())
+
+
+def _words(status: JobStatus) -> tuple[str, str]:
+    failure = status.lastFailure
+    if status.phase in (JobPhase.RECOVERING, JobPhase.FAILED) and failure is not None:
+        where = f"rank {failure.rank}: " if failure.rank is not None else ""
+        return failure.cause, f"{where}{failure.message}"[:512]
+    if status.phase is JobPhase.SUSPENDING:
+        return "Suspending", ""
+    return status.phase.value, ""

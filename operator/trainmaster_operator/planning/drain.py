@@ -1,0 +1,40 @@
+"""Pods that were told to end (evicted, preempted, deleted by hand): save first, then replace them. Counts nothing."""
+
+from __future__ import annotations
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.status import JobPhase, Rung
+from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.view import ENDED, View
+
+
+def leaving(view: View) -> tuple[int, ...]:
+    """Slots whose pod will end soon, and whose agent can still take part in saving."""
+    return tuple(slot for slot in range(view.slots) if saves_first(view, slot))
+
+
+def saves_first(view: View, slot: int) -> bool:
+    """The pod is going, but training runs and its agent answers: there is something to save, and a way to."""
+    pod, agent = view.pods[slot], view.agents[slot]
+    if pod is None or agent is None or pod.phase in ENDED or not (pod.deleting or agent.draining):
+        return False
+    trains = view.round_is_open and view.status.phase in (JobPhase.RUNNING, JobPhase.SUSPENDING)
+    return trains and agent.round == view.status.round and agent.silent_s < view.lost_after_s
+
+
+def saved(view: View) -> Fault | None:
+    """Every rank has stopped after a checkpoint and nobody suspends the job: it goes on without those that leave."""
+    if not view.round_is_open or not view.all_saved:
+        return None
+    slots = leaving(view)
+    pod = view.pods[slots[0]] if slots else None
+    return Fault(
+        cause=Cause.PREEMPTED,
+        message=f"pod {pod.name} was told to end; all ranks saved first" if pod else "the ranks stopped by themselves",
+        slots=slots or (0,),
+        floor=Rung.POD if slots else Rung.IN_PLACE,
+        free=bool(slots),
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        step=view.highest_step(),
+    )

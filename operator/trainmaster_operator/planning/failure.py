@@ -1,0 +1,180 @@
+"""What evidence counts first, and what a failure does: the recovery ladder.
+
+In place (processes only) -> replace the pod -> replace all pods -> fail. Whatever the rung, one status write holds all
+of it: the new round or incarnations, the count, the record. So a failure is counted once wherever the operator dies,
+and once it is written the evidence is of an older round and no longer seen.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainmaster.contract.wire import Cause, ExitCode
+from trainmaster_operator.api.status import JobPhase, Recovery, Restarts, Rung, Spent
+from trainmaster_operator.planning import agents, budget, drain, hang, rounds, start
+from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning.fault import Fault, of_verdict
+from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning.view import View
+
+FATAL = (Cause.CONFIG_ERROR, Cause.DATA_ERROR, Cause.DIVERGED)
+"""A restart would fail in the same way."""
+
+CASCADE_WAIT_S = 1.0
+"""How long ranks that only lost a peer wait for the word of the peer's own agent."""
+
+RECOVERIES = 10
+"""Recoveries that the status keeps."""
+
+_ADVICE = {
+    Cause.CONFIG_ERROR: "the configuration is wrong, so a restart would not help",
+    Cause.DATA_ERROR: "the data is wrong, so a restart would not help",
+    Cause.DIVERGED: "training diverged, so a restart would not help",
+    Cause.FENCED: "another job writes into the same checkpoint directory",
+}
+
+
+def first_cause(view: View) -> Fault | None:
+    """The one failure to answer: never the cascade behind it.
+
+    Words that a restart can't help with come first, then proof (pods that ended, a lost store), then the earliest
+    verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing better shows up in time.
+    """
+    verdicts = _verdicts(view)
+    causes = [a for a in verdicts if a.verdict and not a.verdict.cascade]
+    for agent in causes:
+        assert agent.verdict is not None
+        if agent.verdict.cause in FATAL or agent.verdict.exit_code == ExitCode.DO_NOT_RESTART:
+            return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
+    found = drain.saved(view) or agents.ended(view) or _store_lost(view)
+    if found is not None:
+        return found
+    for agent in causes or [a for a in verdicts if a.verdict_age_s >= CASCADE_WAIT_S]:
+        assert agent.verdict is not None
+        floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
+        return of_verdict(view, agent, agent.verdict, floor=floor)
+    return agents.lost(view) or hang.hang(view)
+
+
+def cascade_due_s(view: View) -> float | None:
+    """When verdicts of ranks that merely lost a peer start to count."""
+    return min((CASCADE_WAIT_S - a.verdict_age_s for a in _verdicts(view)), default=None)
+
+
+def recover(view: View, fault: Fault) -> Change:
+    """The answer to a failure, in one write."""
+    if fault.fatal:
+        return fail(view, fault, f"{_ADVICE.get(fault.cause, 'a restart would not help')}: {fault.message}")
+    step = view.highest_step()
+    spent = list(view.status.spent)
+    if any(a.resumed_step is None and r.step > 0 for a in view.in_round() for r in a.ranks) and view.scripted:
+        spent = budget.cleared(spent)
+    limits = view.spec.recovery.budget
+    cause = fault.cause.value
+    if _is_free(fault, spent, step):
+        return _restart(
+            view, fault, fault.floor, budget.charge(limits, spent, Rung.FREE, cause, step, view.now), Rung.FREE
+        )
+    if fault.cause is Cause.FENCED:
+        return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
+    rung = budget.affordable(limits, spent, cause, fault.floor, step, view.now)
+    if rung is Rung.FREE:
+        r = view.status.restarts
+        tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
+        return fail(view, fault, f"the recovery budget is spent after {tried}: {fault.message}")
+    return _restart(view, fault, rung, budget.charge(limits, spent, rung, cause, step, view.now), rung)
+
+
+def fail(view: View, fault: Fault, words: str) -> Change:
+    failure = fault.record(view)
+    where = f"rank {fault.rank}: " if fault.rank is not None else ""
+    return changed(
+        view.status,
+        warning("Failed", f"{fault.cause.value}: {where}{words}"[:1024]),
+        phase=JobPhase.FAILED,
+        completionTime=rfc3339(view.now),
+        lastFailure=failure.model_copy(update={"message": words[:1024]}),
+        stopAt=None,
+        stopBound=False,
+    )
+
+
+def _restart(view: View, fault: Fault, rung: Rung, spent: list[Spent], charged: Rung) -> Change:
+    """A new round above the old one; with a store at once if every agent is there, else it forms first."""
+    status = view.status
+    number = status.round + 1 if status.round else 0
+    if fault.cause is Cause.FENCED:
+        number = max(number, newer_round(fault.message) + 1)
+    fields: dict[str, object] = rounds.forming(view)
+    if rung is Rung.IN_PLACE:
+        store = rounds.next_store(view) if all(rounds.ready(view, s) for s in range(view.slots)) else None
+        if store is not None and number:
+            fields = rounds.opened(view, store)
+        what = "the ranks restart in place"
+    elif rung is Rung.POD:
+        fields["incarnations"] = start.raised(view, fault.slots)
+        what = "the pod is replaced" if len(fault.slots) == 1 else f"{len(fault.slots)} pods are replaced"
+    else:
+        fields["incarnations"] = start.all_raised(view)
+        what = "all pods are replaced"
+    recovery = Recovery(
+        round=max(1, number),
+        cause=fault.cause.value,
+        rung=charged,
+        rank=fault.rank,
+        pod=fault.pod,
+        step=view.highest_step(),
+        startedAt=rfc3339(view.now - fault.age_s),
+        clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
+    )
+    return changed(
+        status,
+        warning("Recovering", f"{fault.cause.value}: {fault.message[:700]}; {what} (round {recovery.round})"),
+        phase=JobPhase.RECOVERING,
+        round=number,
+        restarts=_counted(status.restarts, charged),
+        spent=spent,
+        lastFailure=fault.record(view),
+        recoveries=[*status.recoveries, recovery][-RECOVERIES:],
+        **fields,
+    )
+
+
+def _counted(restarts: Restarts, rung: Rung) -> Restarts:
+    return restarts.model_copy(update={rung.value: getattr(restarts, rung.value) + 1})
+
+
+def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
+    """Not the job's doing. What the job might do to itself again and again is free only a few times."""
+    if fault.free:
+        return True
+    if fault.cause not in (Cause.STORE_LOST, Cause.FENCED, Cause.PREEMPTED):
+        return False
+    return budget.without_progress(spent, fault.cause.value, Rung.FREE, step) < budget.FREE_WITHOUT_PROGRESS
+
+
+def newer_round(message: str) -> int:
+    """The highest round that a FENCED verdict names ("round 7", "round-000007"); 0 if it names none."""
+    return max((int(n) for n in re.findall(r"round[\s-]*(\d{1,9})", message)), default=0)
+
+
+def _verdicts(view: View) -> list[AgentRecord]:
+    """Agents with a verdict of this round, the earliest first."""
+    found = [a for a in view.in_round() if a.verdict is not None and a.verdict.round == view.status.round]
+    return sorted(found, key=lambda a: (-a.verdict_age_s, a.slot))
+
+
+def _store_lost(view: View) -> Fault | None:
+    for agent in view.in_round():
+        if agent.store_lost:
+            pod = view.pods[agent.slot]
+            return Fault(
+                cause=Cause.STORE_LOST,
+                message=f"the store of round {view.status.round} is gone from {pod.name if pod else 'its pod'}",
+                slots=(agent.slot,),
+                pod=pod.name if pod else "",
+                node=pod.node if pod else "",
+                step=view.highest_step(),
+            )
+    return None

@@ -1,0 +1,99 @@
+"""What went wrong, as evidence shows it, before anything is decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainmaster.contract.wire import Cause, Verdict
+from trainmaster_operator.api.status import Failure, Rung
+from trainmaster_operator.planning.observation import AgentRecord, PodRecord
+from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning.view import View
+
+MESSAGE = 1024  # characters that the status keeps of a message...
+TRACEBACK = 3000  # ...and of the end of a traceback
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first cause of a failure. `slots`: pods that ended or must be replaced if the floor is a pod's."""
+
+    cause: Cause
+    message: str
+    slots: tuple[int, ...]
+    floor: Rung = Rung.IN_PLACE
+    fatal: bool = False  # a restart would fail in the same way
+    free: bool = False  # not the job's doing: counts nothing
+    rank: int | None = None
+    pod: str = ""
+    node: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    traceback: str = ""
+    step: int = 0
+    age_s: float = 0.0  # since it happened
+    clock: dict[str, float] = field(default_factory=dict)  # detect, decide: how that time went
+
+    def record(self, view: View) -> Failure:
+        return Failure(
+            cause=self.cause.value,
+            rank=self.rank,
+            pod=self.pod,
+            node=self.node,
+            exitCode=self.exit_code,
+            signal=self.signal,
+            message=self.message[:MESSAGE],
+            traceback=self.traceback[-TRACEBACK:],
+            step=self.step,
+            round=view.status.round,
+            time=rfc3339(view.now - self.age_s),
+        )
+
+
+def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool = False, floor: Rung) -> Fault:
+    pod = view.pods[agent.slot]
+    detect = min(verdict.age_s, agent.verdict_age_s)
+    return Fault(
+        cause=verdict.cause,
+        message=verdict.message or (verdict.last_lines[-1] if verdict.last_lines else "no last words"),
+        slots=(agent.slot,),
+        floor=floor,
+        fatal=fatal,
+        rank=verdict.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        exit_code=verdict.exit_code,
+        signal=verdict.signal,
+        traceback=verdict.traceback,
+        step=verdict.step,
+        age_s=agent.verdict_age_s,
+        clock={"detect": detect, "decide": agent.verdict_age_s - detect},
+    )
+
+
+def of_pods(
+    view: View,
+    cause: Cause,
+    message: str,
+    slots: tuple[int, ...],
+    pod: PodRecord | None,
+    *,
+    free: bool = False,
+    fatal: bool = False,
+    age_s: float = 0.0,
+) -> Fault:
+    """Pods that ended, or that must: the first of `slots` names the failure."""
+    return Fault(
+        cause=cause,
+        message=message,
+        slots=slots,
+        floor=Rung.POD,
+        fatal=fatal,
+        free=free,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        exit_code=pod.exit_code if pod else None,
+        step=view.highest_step(),
+        age_s=age_s,
+        clock={"detect": age_s, "decide": 0.0} if age_s else {},
+    )

@@ -1,0 +1,83 @@
+"""The order of the policies. Each looks at the same view; the first that changes the job's intent decides the pass.
+
+A pass either writes an intent or acts upon the one that stands, never both: whatever write the operator dies at, the
+next one reads either the old intent, with the same evidence, or the new one, whose round or incarnation makes that
+evidence old.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.planning import agents, failure, finish, hang, progress, rounds, start, stop, suspend
+from trainmaster_operator.planning.change import Change
+from trainmaster_operator.planning.conditions import conditions
+from trainmaster_operator.planning.observation import Decision, JobSpec, Observation
+from trainmaster_operator.planning.view import View, look
+
+SHORTEST_WAIT_S = 0.001
+"""Status times are milliseconds: a deadline is never missed by less and asked for again at once."""
+
+
+def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    """What to do next for one job. `now`: seconds since 1970.
+
+    A leader whose epoch is over, and a job that is being deleted, decide nothing.
+    """
+    if observed.epoch < status.leaderEpoch or observed.deleting:
+        return Decision(status)
+    change = start.initialise(spec, status, observed, now)
+    if change is not None:
+        return _written(change, observed, now)
+    view = look(spec, status, observed, now)
+    if status.phase.finished:
+        deletes, due = finish.leftovers(view)
+        return Decision(status, delete=deletes, requeue_after_s=_soonest(due))
+    change = _decided(view)
+    if change is not None:
+        return _written(Change(progress.update(view, change.status), change.events), observed, now)
+    status = progress.update(view, status)
+    if status is not view.status:
+        status = status.model_copy(update={"leaderEpoch": observed.epoch})
+    if status.phase is JobPhase.SUSPENDED:
+        return Decision(status, delete=suspend.removals(view))
+    return Decision(
+        status,
+        create=start.missing(view),
+        delete=start.stale(view),
+        requeue_after_s=_soonest(
+            finish.overdue_s(view),
+            failure.cascade_due_s(view),
+            agents.lost_due_s(view),
+            hang.hang_due_s(view),
+            rounds.store_due_s(view),
+        ),
+    )
+
+
+def _decided(view: View) -> Change | None:
+    if view.status.phase is JobPhase.SUSPENDED:
+        return suspend.resumed(view)
+    change = finish.complete(view) or finish.overdue(view) or suspend.settled(view)
+    if change is not None:
+        return change
+    fault = failure.first_cause(view)
+    if fault is not None:
+        if suspend.wanted(view) and not fault.fatal:
+            return suspend.cut_short(view, fault)
+        return failure.recover(view, fault)
+    return stop.advance(view) or rounds.open_round(view) or progress.first_step(view)
+
+
+def _written(change: Change, observed: Observation, now: float) -> Decision:
+    status = change.status.model_copy(
+        update={
+            "leaderEpoch": observed.epoch,
+            "observedGeneration": observed.generation,
+            "conditions": conditions(change.status, now),
+        }
+    )
+    return Decision(status, intent=True, events=change.events)
+
+
+def _soonest(*waits: float | None) -> float | None:
+    return max(SHORTEST_WAIT_S, min(known)) if (known := [w for w in waits if w is not None]) else None

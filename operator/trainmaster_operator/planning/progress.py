@@ -1,0 +1,145 @@
+"""What people see: steps, loss, rates, goodput, and the clock of each recovery. All of it comes from reports."""
+
+from __future__ import annotations
+
+import math
+
+from trainmaster.contract.wire import RankReport
+from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatus, ProgressStatus, Recovery
+from trainmaster_operator.planning.change import Change, changed, normal
+from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.planning.view import View, stepped_to
+
+SMOOTHING_S = 10.0
+"""Time constant of the rates."""
+
+CLOCK_ENTRIES = 16
+
+
+def first_step(view: View) -> Change | None:
+    """Running, and every open recovery over, once a rank has completed a step of this round.
+
+    One rank is enough: ranks step together.
+    """
+    status = view.status
+    if status.phase not in (JobPhase.STARTING, JobPhase.RECOVERING) or not _steps(view):
+        return None
+    resumed = max((a.resumed_step for a in view.in_round() if a.resumed_step is not None), default=None)
+    recoveries = [_closed(view, r, resumed) if r.totalSeconds is None else r for r in status.recoveries]
+    event = normal("Running", f"round {status.round} trains")
+    lost = 0.0
+    was_open = [new for old, new in zip(status.recoveries, recoveries, strict=True) if old.totalSeconds is None]
+    if was_open:
+        last = was_open[-1]
+        down = was_open[0].totalSeconds or 0.0  # from the first of failures that overlap
+        redone = sum(r.lostSteps or 0 for r in was_open[-1:])
+        rate = status.progress.stepsPerSecond
+        lost = down + (redone / rate if rate > 0 else 0.0)
+        event = normal(
+            "Recovered",
+            f"from {last.cause} in {down:.2f} s, resumed at step {last.resumedStep}, {last.lostSteps} steps lost",
+        )
+    return changed(
+        status,
+        event,
+        phase=JobPhase.RUNNING,
+        recoveries=recoveries,
+        lostSeconds=round(status.lostSeconds + lost, 3),
+    )
+
+
+def update(view: View, status: JobStatus) -> JobStatus:
+    """`status` with what the reports say; unchanged if they say nothing new."""
+    fields: dict[str, object] = {}
+    progress = _progress(view)
+    if progress is not status.progress:
+        fields["progress"] = progress
+        elapsed = since(status.startTime, view.now)
+        if elapsed > 0:
+            fields["goodput"] = f"{max(0.0, 1 - status.lostSeconds / elapsed):.2f}"
+    ready = sum(1 for a in view.agents if a is not None and a.joined)
+    if ready != status.workers.ready:
+        fields["workers"] = status.workers.model_copy(update={"ready": ready})
+    seen, kept = view.observed.checkpoint, status.checkpoint
+    if seen is not None and (kept is None or (seen.round, seen.step) > (kept.round, kept.step)):
+        fields["checkpoint"] = CheckpointStatus(
+            step=seen.step, round=seen.round, tier=seen.tier, time=rfc3339(view.now)
+        )
+    recoveries = _late_clocks(view, status.recoveries)
+    if recoveries is not status.recoveries:
+        fields["recoveries"] = recoveries
+    if status.observedGeneration != view.observed.generation:
+        fields["observedGeneration"] = view.observed.generation
+    return status.model_copy(update=fields) if fields else status
+
+
+def _steps(view: View) -> list[tuple[AgentRecord, RankReport]]:
+    """Ranks that have completed a step of this round."""
+    return [(a, r) for a in view.in_round() for r in a.ranks if stepped_to(view, a, r) > 0]
+
+
+def _progress(view: View) -> ProgressStatus:
+    old = view.status.progress
+    ranks = _steps(view)
+    if not ranks:
+        return old
+    step = max(rank.step for _, rank in ranks)
+    training = view.spec.training
+    total = training.steps if training else max(rank.total_steps for _, rank in ranks)
+    loss = next((_text(r.loss) for _, r in ranks if r.loss is not None), old.loss)
+    if (step, total, loss) == (old.step, old.totalSteps, old.loss):
+        return old
+    rate = old.stepsPerSecond
+    elapsed = since(old.updatedAt, view.now)
+    in_one_round = view.status.phase in (JobPhase.RUNNING, JobPhase.SUSPENDING) and step > old.step and old.step > 0
+    if in_one_round and elapsed > 0:
+        new = (step - old.step) / elapsed
+        weight = 1 - math.exp(-elapsed / SMOOTHING_S) if rate > 0 else 1.0
+        rate += weight * (new - rate)
+    return ProgressStatus(
+        step=step,
+        totalSteps=total,
+        highestStep=max(old.highestStep, step),
+        loss=loss,
+        stepsPerSecond=round(rate, 6),
+        tokensPerSecond=round(rate * _tokens_per_step(ranks), 1),
+        etaSeconds=round((total - step) / rate, 1) if rate > 0 and total >= step else None,
+        updatedAt=rfc3339(view.now),
+    )
+
+
+def _tokens_per_step(ranks: list[tuple[AgentRecord, RankReport]]) -> float:
+    """Of the whole world: each rank counts the tokens that it consumed since its process started."""
+    return sum(r.tokens / (r.step - (a.resumed_step or 0)) for a, r in ranks if r.step > (a.resumed_step or 0))
+
+
+def _text(loss: float | None) -> str:
+    return "" if loss is None else f"{loss:.6g}"
+
+
+def _closed(view: View, recovery: Recovery, resumed: int | None) -> Recovery:
+    total = since(recovery.startedAt, view.now)
+    return recovery.model_copy(
+        update={
+            "resumedStep": resumed,
+            "lostSteps": None if resumed is None else max(0, recovery.step - resumed),
+            "totalSeconds": round(total, 4),
+        }
+    )
+
+
+def _late_clocks(view: View, recoveries: list[Recovery]) -> list[Recovery]:
+    """The last recovery with the slowest agent's time of each phase, while its round runs. The same list if equal."""
+    if not recoveries or recoveries[-1].round != view.status.round:
+        return recoveries
+    last = recoveries[-1]
+    clock = dict(last.clock)
+    for agent in view.in_round():
+        for name, seconds in sorted(agent.clock.items()):
+            if name not in clock and len(clock) >= CLOCK_ENTRIES:
+                continue
+            clock[name[:32]] = max(clock.get(name[:32], 0.0), round(seconds, 4))
+    if clock == last.clock:
+        return recoveries
+    return [*recoveries[:-1], last.model_copy(update={"clock": clock})]

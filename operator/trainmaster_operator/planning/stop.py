@@ -1,0 +1,64 @@
+"""A common stop: all ranks save the same step and end, without a collective.
+
+`stop_at` is chosen above the highest step, every agent acknowledges having put it into its ranks' memory, then it
+binds. A rank that had passed it makes it move up, which is safe as long as it isn't bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning import drain, suspend
+from trainmaster_operator.planning.change import Change, changed, normal
+from trainmaster_operator.planning.view import View, report_interval_s
+
+MARGIN_S = 0.5
+"""How long a new stop_at takes to every rank's memory, beside the age of the reports it is chosen from."""
+
+
+def advance(view: View) -> Change | None:
+    """The next step towards a common stop, or the way back while it isn't bound."""
+    status = view.status
+    suspending = suspend.wanted(view)
+    if not suspending and not drain.leaving(view):
+        return None if status.stopBound else _called_off(view)
+    phase = JobPhase.SUSPENDING if suspending else status.phase
+    if status.stopAt is None:
+        stop_at = _highest(view) + margin(view)
+        reason = "Suspending" if suspending else "Draining"
+        event = normal(reason, f"all ranks save after step {stop_at} and stop")
+        return changed(status, event, phase=phase, stopAt=stop_at, stopBound=False)
+    if phase is not status.phase:
+        return changed(status, normal("Suspending", f"all ranks stop after step {status.stopAt}"), phase=phase)
+    if status.stopBound:
+        return None
+    members = view.in_round()
+    passed = max((a.stop_passed for a in members if a.stop_passed is not None), default=-1)
+    if passed >= status.stopAt:
+        # As far again as it was missed by: a rate that was underestimated is caught up with.
+        return changed(status, stopAt=max(_highest(view), passed) + margin(view) + passed - status.stopAt)
+    if len(members) == view.slots and all(a.stop_ack == status.stopAt for a in members):
+        return changed(status, stopBound=True)
+    return None
+
+
+def margin(view: View) -> int:
+    """Steps that ranks may take until all have heard."""
+    return 2 + math.ceil(view.status.progress.stepsPerSecond * (report_interval_s(view.slots) + MARGIN_S))
+
+
+def _called_off(view: View) -> Change | None:
+    status = view.status
+    if status.phase is JobPhase.SUSPENDING:
+        recovering = bool(status.recoveries) and status.recoveries[-1].totalSeconds is None
+        phase = JobPhase.RECOVERING if recovering else JobPhase.STARTING  # until a step is seen: at once
+        return changed(status, normal("Resumed", "it goes on before it had stopped"), phase=phase, stopAt=None)
+    return changed(status, stopAt=None) if status.stopAt is not None else None
+
+
+def _highest(view: View) -> int:
+    """The highest step that any rank stands at in this round."""
+    members = view.in_round()
+    steps = [rank.step for agent in members for rank in agent.ranks]
+    return max([*steps, *(a.resumed_step or 0 for a in members)], default=0)

@@ -1,0 +1,88 @@
+"""Suspending and resuming: the job stops at a step that all ranks saved, its pods go; later fresh ones come.
+
+What runs in the ranks doesn't matter here: whoever can't stop at a step gets SIGTERM when the stop binds.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.status import JobPhase, Recovery
+from trainmaster_operator.planning import rounds, start
+from trainmaster_operator.planning.change import Change, changed, normal, warning
+from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.observation import PodToDelete
+from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.planning.view import View
+
+
+def wanted(view: View) -> bool:
+    """The job is to stop, or has gone too far to turn back."""
+    return view.spec.suspend or (view.status.phase is JobPhase.SUSPENDING and view.status.stopBound)
+
+
+def settled(view: View) -> Change | None:
+    """Suspended, if all has been saved or there is nothing to save."""
+    if not wanted(view):
+        return None
+    if not view.round_is_open:
+        return _suspended(view, "nothing had to be saved")
+    if view.all_saved:
+        return _suspended(view, f"every rank stopped after step {view.status.stopAt}")
+    return None
+
+
+def cut_short(view: View, fault: Fault) -> Change:
+    """A failure on the way: the job was to stop anyway, so it stops with its last checkpoint. Its ranks are fenced."""
+    change = _suspended(view, f"without saving, after {fault.cause.value}: {fault.message[:700]}")
+    status = change.status
+    if view.round_is_open:
+        status = status.model_copy(update={"round": status.round + 1, **rounds.forming(view)})
+    return Change(
+        status.model_copy(update={"lastFailure": fault.record(view)}),
+        (warning("SuspendedWithoutSaving", change.events[0].message),),
+    )
+
+
+def resumed(view: View) -> Change | None:
+    """Fresh pods for a suspended job that is to go on. The clock of activeDeadlineSeconds starts anew, as a Job's."""
+    status = view.status
+    if view.spec.suspend:
+        return None
+    replicas = view.spec.workers.replicas
+    untouched = status.round == 0 and not view.observed.pods and replicas == view.slots
+    return changed(
+        status,
+        normal("Resumed", f"{replicas} fresh pods"),
+        phase=JobPhase.PENDING,
+        incarnations=status.incarnations if untouched else start.all_raised(view, replicas),
+        round=status.round + 1 if view.round_is_open else status.round,
+        startTime=rfc3339(view.now),
+        lostSeconds=0.0,
+        workers=status.workers.model_copy(update={"replicas": replicas}),
+        restarts=status.restarts.model_copy(update={"free": status.restarts.free + (0 if untouched else 1)}),
+        **rounds.forming(view),
+    )
+
+
+def removals(view: View) -> tuple[PodToDelete, ...]:
+    """Every pod of a suspended job, with its own grace."""
+    pods = [*(pod for pod in view.pods if pod is not None), *view.others]
+    return tuple(PodToDelete(pod.name, pod.uid, "the job is suspended") for pod in pods if not pod.deleting)
+
+
+def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
+    """Recoveries that the end or a suspend overtook: their clock stops."""
+    return [
+        r if r.totalSeconds is not None else r.model_copy(update={"totalSeconds": round(since(r.startedAt, now), 4)})
+        for r in recoveries
+    ]
+
+
+def _suspended(view: View, how: str) -> Change:
+    return changed(
+        view.status,
+        normal("Suspended", how),
+        phase=JobPhase.SUSPENDED,
+        stopAt=None,
+        stopBound=False,
+        recoveries=given_up(view.status.recoveries, view.now),
+    )

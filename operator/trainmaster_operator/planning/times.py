@@ -1,0 +1,18 @@
+"""Times in the status (RFC 3339, UTC, milliseconds) from and to seconds since 1970."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+
+def rfc3339(seconds: float) -> str:
+    """1.5 -> "1970-01-01T00:00:01.500Z"."""
+    moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def since(text: str, now: float) -> float:
+    """Seconds from `text` to `now`, never negative (clocks of two leaders may differ); 0 for an empty text."""
+    if not text:
+        return 0.0
+    return max(0.0, now - datetime.fromisoformat(text).timestamp())

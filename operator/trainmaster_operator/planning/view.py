@@ -1,0 +1,101 @@
+"""The observation, ordered by slot: what every policy reads. Built once a pass, in O(slots)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainmaster.contract.wire import RankReport
+from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobStatus, Observation, PodRecord
+
+WORKER = "worker"
+
+ENDED = ("Succeeded", "Failed")
+
+
+def report_interval_s(slots: int) -> float:
+    """How often each agent reports, so that a job of any size sends at most 200 reports a second."""
+    return max(0.5, slots / 200)
+
+
+@dataclass(frozen=True)
+class View:
+    spec: JobSpec
+    status: JobStatus
+    observed: Observation
+    now: float
+    incarnations: tuple[int, ...]  # of each slot, as the status has them
+    pods: tuple[PodRecord | None, ...]  # of each slot: the pod of the current incarnation
+    others: tuple[PodRecord, ...]  # pods of another incarnation, or of a slot that is no more
+    agents: tuple[AgentRecord | None, ...]  # of each slot: the agent in that pod, if this leader has heard it
+
+    @cached_property
+    def _members(self) -> list[AgentRecord]:
+        if not self.round_is_open:
+            return []
+        return [a for a in self.agents if a is not None and a.round == self.status.round]
+
+    @property
+    def slots(self) -> int:
+        return len(self.incarnations)
+
+    @property
+    def round_is_open(self) -> bool:
+        """Ranks run, or may run, in the round of the status."""
+        return self.status.round > 0 and self.status.roundStore != ""
+
+    @property
+    def scripted(self) -> bool:
+        """The ranks run a user's own script: perhaps without a storage fence, and with steps counted per process."""
+        return self.spec.framework is not Framework.TRAINMASTER
+
+    @property
+    def lost_after_s(self) -> float:
+        """Silence after which an agent counts as dead: several reports must have been missed."""
+        return max(self.spec.recovery.agentLostSeconds, 4 * report_interval_s(self.slots))
+
+    def in_round(self) -> list[AgentRecord]:
+        """Agents that run the status' round, by slot."""
+        return self._members
+
+    @property
+    def all_saved(self) -> bool:
+        """Every rank of the round has ended, and some because they were asked to save and stop."""
+        members = self.in_round()
+        return len(members) == self.slots and all(a.saved or a.done for a in members) and any(a.saved for a in members)
+
+    def highest_step(self) -> int:
+        """Ever reached by this job."""
+        steps = [stepped_to(self, a, r) for a in self.in_round() for r in a.ranks]
+        return max([self.status.progress.highestStep, *steps])
+
+
+def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
+    """The step that a rank has reached by its own work in this round; 0 before its first completed step."""
+    resumed = agent.resumed_step or 0
+    if agent.resumed_step is None and rank.phase.upper() in ("", "START", "RENDEZVOUS", "BUILD", "LOAD"):
+        return 0
+    return rank.step if rank.step > resumed else 0
+
+
+def look(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> View:
+    incarnations = unpack_counts(status.incarnations)
+    pods: list[PodRecord | None] = [None] * len(incarnations)
+    others: list[PodRecord] = []
+    for pod in observed.pods:
+        if pod.role != WORKER:
+            continue
+        if 0 <= pod.slot < len(incarnations) and pod.incarnation == incarnations[pod.slot]:
+            pods[pod.slot] = pod
+        else:
+            others.append(pod)
+    agents = [_current(observed.agents.get(slot), pods[slot]) for slot in range(len(incarnations))]
+    return View(spec, status, observed, now, tuple(incarnations), tuple(pods), tuple(others), tuple(agents))
+
+
+def _current(agent: AgentRecord | None, pod: PodRecord | None) -> AgentRecord | None:
+    if agent is None or pod is None or agent.incarnation != pod.incarnation or agent.pod_uid != pod.uid:
+        return None
+    return agent

@@ -1,0 +1,69 @@
+"""Slots, incarnations, and the pods that ought to be there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning.observation import PodToCreate
+
+
+def test_a_new_job_gets_its_first_status_before_any_pod() -> None:
+    world = World(job_spec(3))
+    first = world.write()
+    assert first.intent
+    assert (first.create, first.delete) == ((), ())
+    assert (first.status.phase, first.status.incarnations) == (JobPhase.PENDING, "0*3")
+    assert world.plan().create == tuple(PodToCreate("worker", slot, 0) for slot in range(3))
+
+
+def test_only_missing_pods_are_created() -> None:
+    world = pending()
+    del world.pods[2]
+    assert world.plan().create == (PodToCreate("worker", 2, 0),)
+    assert not world.plan().intent
+
+
+def test_a_pod_of_a_lower_incarnation_is_deleted_at_once_and_its_successor_waits_until_it_is_gone() -> None:
+    world = running()
+    old = replace(world.pods[1], phase="Failed", exit_code=137)
+    world.pods[1] = old
+    assert world.write().intent
+    decision = world.plan()
+    assert [(d.name, d.uid, d.grace_s) for d in decision.delete] == [(old.name, old.uid, 0.0)]
+    assert decision.create == ()
+    del world.pods[1]
+    assert world.plan().create == (PodToCreate("worker", 1, 1),)
+
+
+def test_a_living_pod_of_a_script_is_given_a_second_so_that_its_end_is_confirmed() -> None:
+    world = running(script_spec())
+    world.agent(1, silent_s=30.0)
+    assert world.write().intent
+    assert [d.grace_s for d in world.plan().delete] == [1.0]
+    world.pods[1] = replace(world.pods[1], deleting=True)
+    assert (world.plan().delete, world.plan().create) == ((), ())
+
+
+def test_a_pod_newer_than_the_status_is_left_alone() -> None:
+    world = opened()
+    world.pods[1] = replace(world.pods[1], incarnation=7)
+    world.status = world.status.model_copy(update={"roundStore": ""})
+    decision = world.plan()
+    assert (decision.delete, decision.create) == ((), ())
+
+
+def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
+    world = running()
+    world.deleting = True
+    world.agent(2, verdict=verdict())
+    decision = world.plan()
+    assert (decision.status, decision.create, decision.delete) == (world.status, (), ())
+
+
+def test_a_leader_whose_epoch_is_over_decides_nothing() -> None:
+    world = running()
+    world.status = world.status.model_copy(update={"leaderEpoch": 5})
+    world.agent(2, verdict=verdict())
+    assert world.plan().status == world.status

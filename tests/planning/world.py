@@ -1,0 +1,160 @@
+"""Builders for tables of the planner's tests: a job, and what is seen of its pods and agents, in few words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainmaster.contract.wire import Cause, RankReport, RankState, StoreAddress, Verdict
+from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.planning import plan
+from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, Decision, Observation, PodRecord
+
+NOW = 1_700_000_000.0
+
+TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 840}}
+
+
+def job_spec(replicas: int = 4, ranks: int = 1, **fields: Any) -> JobSpec:
+    base: dict[str, Any] = {"workers": {"replicas": replicas, "ranksPerPod": ranks}, "training": TRAINING}
+    return JobSpec.model_validate({**base, **fields})
+
+
+def script_spec(replicas: int = 4, **fields: Any) -> JobSpec:
+    template = {"spec": {"containers": [{"command": ["python", "train.py"]}]}}
+    workers = {"replicas": replicas, "ranksPerPod": 1, "template": template}
+    return JobSpec.model_validate({"framework": "PyTorch", "workers": workers, **fields})
+
+
+def store(slot: int, number: int) -> StoreAddress:
+    return StoreAddress(f"10.0.0.{slot}", 1000 + number)
+
+
+def verdict(rank: int = 2, cause: Cause = Cause.CRASH, round: int = 1, **fields: Any) -> Verdict:
+    return Verdict(**{"rank": rank, "cause": cause, "round": round, "message": "it broke", **fields})
+
+
+@dataclass
+class World:
+    """One job as the planner meets it, pass after pass. Slots count from 0, each with one agent."""
+
+    spec: JobSpec = field(default_factory=job_spec)
+    status: JobStatus = field(default_factory=JobStatus)
+    now: float = NOW
+    epoch: int = 1
+    leading_s: float = 1000.0
+    pods: dict[int, PodRecord] = field(default_factory=dict)
+    agents: dict[int, AgentRecord] = field(default_factory=dict)
+    checkpoint: CheckpointSeen | None = None
+    deleting: bool = False
+    stores: int = 0
+
+    def observed(self) -> Observation:
+        return Observation(
+            name="job",
+            namespace="default",
+            uid="uid",
+            generation=1,
+            deleting=self.deleting,
+            epoch=self.epoch,
+            pods=tuple(self.pods[s] for s in sorted(self.pods)),
+            agents=self.agents,
+            checkpoint=self.checkpoint,
+            leading_s=self.leading_s,
+        )
+
+    def plan(self) -> Decision:
+        return plan(self.spec, self.status, self.observed(), self.now)
+
+    def write(self) -> Decision:
+        """One pass whose status is written."""
+        decision = self.plan()
+        self.status = JobStatus.model_validate(decision.status.model_dump(mode="json", exclude_none=True))
+        return decision
+
+    def settle(self) -> Decision:
+        """Passes until no intent is left; pods are not created or deleted by it."""
+        for _ in range(20):
+            decision = self.write()
+            if not decision.intent:
+                return decision
+        raise AssertionError("the plan doesn't settle")
+
+    def pod(self, slot: int, **fields: Any) -> None:
+        """A running pod of the slot's current incarnation, or a change of it."""
+        incarnation = unpack_counts(self.status.incarnations)[slot]
+        name = f"job-worker-{slot}-{incarnation}"
+        known = self.pods.get(slot)
+        if known is None or known.incarnation != incarnation:
+            known = PodRecord(name, f"uid-{slot}-{incarnation}", "worker", slot, incarnation, "Running", running_s=1.0)
+        self.pods[slot] = replace(known, **fields)
+
+    def agent(self, slot: int, **fields: Any) -> None:
+        """An agent that has joined in the slot's pod and offers a fresh store, or a change of it."""
+        pod = self.pods[slot]
+        known = self.agents.get(slot)
+        if known is None or known.pod_uid != pod.uid:
+            self.stores += 1
+            known = AgentRecord(slot, pod.incarnation, pod.uid, next_store=store(slot, self.stores))
+        self.agents[slot] = replace(known, **fields)
+
+    def obey(self, slot: int, step: int = 0, resumed: int | None = None, **fields: Any) -> None:
+        """The agent runs the status' round; its ranks stand at `step`, and it offers a next store."""
+        self.stores += 1
+        fields = {"next_store": store(slot, self.stores), **fields}
+        self.agent(slot, verdict=None, verdict_age_s=0.0, done=False, saved=False, store_lost=False, ranks=())
+        self.agent(slot, round=self.status.round, resumed_step=resumed, stop_ack=None, stop_passed=None)
+        self.agent(slot, ranks=self.ranks(slot, step=step), **fields)
+
+    def ranks(self, slot: int, **fields: Any) -> tuple[RankReport, ...]:
+        base = {"pid": 1, "state": RankState.RUNNING, "phase": "step", "total_steps": 100}
+        each = self.spec.workers.ranksPerPod
+        return tuple(RankReport(**{"rank": slot * each + i, **base, **fields}) for i in range(each))
+
+    @property
+    def slots(self) -> range:
+        return range(self.spec.workers.replicas)
+
+
+def pending(spec: JobSpec | None = None) -> World:
+    """Pods were created, none has an agent."""
+    world = World(spec or job_spec())
+    world.settle()
+    for slot in world.slots:
+        world.pod(slot)
+    return world
+
+
+def opened(spec: JobSpec | None = None) -> World:
+    """Round 1 is open and every agent runs it; no step has been made."""
+    world = pending(spec)
+    for slot in world.slots:
+        world.agent(slot)
+    world.settle()
+    for slot in world.slots:
+        world.obey(slot)
+    world.settle()
+    return world
+
+
+def running(spec: JobSpec | None = None, step: int = 10) -> World:
+    """Round 1 trains."""
+    world = opened(spec)
+    world.now += 5
+    for slot in world.slots:
+        world.obey(slot, step=step, resumed=0 if world.spec.training else None)
+    world.settle()
+    return world
+
+
+def recovered(world: World, step: int, resumed: int | None = None) -> None:
+    """Replaced pods come up, agents join and run the open round up to `step`."""
+    for slot in world.slots:
+        world.pod(slot)
+        world.agent(slot)
+    world.settle()
+    for slot in world.slots:
+        world.obey(slot, step=step, resumed=resumed)
+    world.settle()
