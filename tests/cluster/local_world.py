@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.examples import container, pod
 from trainmaster_operator.cluster.memory import MemoryCluster
@@ -97,7 +98,7 @@ class Local:
     def out(self) -> Path:
         return self.folder / "out"
 
-    def pod(self, name: str, script: str, *arguments: str, grace_s: int = 30, **fields: object) -> Object:
+    def pod(self, name: str, script: str, *arguments: str, grace_s: int = 30, **fields: Any) -> Object:
         """A Pod that runs a Python script with `name` and `arguments` as its arguments."""
         env = [{"name": "LIFELINE", "value": str(self.folder / "lifeline")}]
         command = ["python", "-c", script, name, *arguments]

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_a_failed_pod_tells_exit_code_signal_and_last_words() -> None:
 @pytest.mark.parametrize(
     "fields", [{"command": ["/does/not/exist"]}, {"workingDir": "/does/not/exist"}], ids=["command", "folder"]
 )
-def test_a_pod_that_cannot_start_fails_with_a_message(fields: dict[str, object]) -> None:
+def test_a_pod_that_cannot_start_fails_with_a_message(fields: dict[str, Any]) -> None:
     async def test(world: Local) -> None:
         await world.cluster.create(POD, world.pod("a", SLEEP, **fields))
         failed = await world.phase("a", "Failed")
@@ -286,6 +287,7 @@ def test_pods_of_a_dead_kubelet_are_reported_as_failed_by_the_next() -> None:
 PARENT = """
 import asyncio, json, os, sys
 from pathlib import Path
+from typing import Any
 from tests.cluster.local_world import start_kubelet
 from trainmaster_operator.cluster.port import POD
 from trainmaster_operator.cluster.server import StoreServer

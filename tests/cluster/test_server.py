@@ -84,7 +84,7 @@ def test_a_client_that_leaves_frees_its_watch() -> None:
         stream = client.watch(POD, "0")
         await anext(stream)
         (task,) = server._watches
-        await stream.aclose()
+        await stream.aclose()  # type: ignore[attr-defined]
         await asyncio.wait([task])
         assert not server.store._histories[POD].cursors
 

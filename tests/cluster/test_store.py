@@ -145,7 +145,7 @@ def test_a_closed_watch_is_forgotten() -> None:
         await anext(stream)
         history = store._histories[POD]
         assert len(history.cursors) == 1
-        await stream.aclose()
+        await stream.aclose()  # type: ignore[attr-defined]
         assert not history.cursors
 
     asyncio.run(run())
@@ -183,6 +183,17 @@ def test_a_restored_store_goes_on_where_the_other_was() -> None:
         new.watch(POD, owner["metadata"]["resourceVersion"])
     new.delete(JOB, "s", "a", uid=owner["metadata"]["uid"])
     assert names(new) == []
+
+
+def test_versions_go_on_above_those_of_restored_objects() -> None:
+    old = MemoryStore()
+    made = old.create(JOB, job("s", "a"))
+    made["metadata"]["resourceVersion"] = "500"
+    fresh = {**job("s", "b"), "metadata": {"name": "b", "namespace": "s", "uid": "u"}}
+    store = MemoryStore()
+    store.restore({"version": 1, "objects": [made, fresh]})
+    assert int(store.update_status(JOB, {**made, "status": {"phase": "Running"}})["metadata"]["resourceVersion"]) > 500
+    store.update_status(JOB, {**store.get(JOB, "s", "b"), "status": {"phase": "Running"}})
 
 
 def test_a_watch_that_was_open_at_a_restore_is_gone() -> None:

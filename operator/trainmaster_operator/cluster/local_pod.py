@@ -52,7 +52,8 @@ def base_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 class LocalPod:
-    """Starts, signals and ends the process of the Pod `obj`. Knows nothing of the store."""
+    """Starts, signals and ends the process of the Pod `obj`: its first container, the others don't run here.
+    Knows nothing of the store."""
 
     def __init__(self, obj: Object, run_dir: Path, out: Path) -> None:
         self.obj = obj

@@ -221,13 +221,17 @@ class MemoryStore:
         return {"version": self.version, "objects": [obj for kind in KINDS for obj in self._in(kind, None)]}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Replaces everything. Watches from before end with Gone; `on_change` isn't called."""
+        """Replaces everything. Watches from before end with Gone; `on_change` isn't called. Versions go on above the
+        highest one in the snapshot or in this store. An object without a version gets one."""
         for kind in KINDS:
             self._objects[kind] = {}
         self._keys, self._dependents = {}, {}
-        for obj in snapshot["objects"]:
-            self._index(obj["kind"], _copied(obj))
-        self.version = max(self.version + 1, snapshot["version"])
+        restored = [_copied(obj) for obj in snapshot["objects"]]
+        versions = [int(obj["metadata"].get("resourceVersion") or 0) for obj in restored]
+        self.version = max(self.version + 1, snapshot["version"], *versions)
+        for obj in restored:
+            obj["metadata"].setdefault("resourceVersion", str(self.version))
+            self._index(obj["kind"], obj)
         self.compact()
 
     # -- inside
