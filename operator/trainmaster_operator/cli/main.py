@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); stop the interpreter from flushing into the closed pipe.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 141
 
 

@@ -1,0 +1,228 @@
+"""What a person sees while a job runs: a live picture on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli import recoveries
+from trainmaster_operator.cli.news import News, Tone, loss, memory, rate, seconds
+
+STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}
+_PHASES = {
+    JobPhase.RUNNING: "bold green",
+    JobPhase.SUCCEEDED: "bold green",
+    JobPhase.FAILED: "bold red",
+    JobPhase.RECOVERING: "bold yellow",
+    JobPhase.SUSPENDING: "bold yellow",
+    JobPhase.SUSPENDED: "bold yellow",
+}
+PLAIN_EVERY_S = 5.0
+PLAIN_SHARE = 0.05
+MOST_RANKS = 16
+
+
+@dataclass
+class Scene:
+    """All that a picture is made of. `ranks`: reports as the control channel gives them, with their slot."""
+
+    name: str
+    world_size: int
+    out: str
+    total_steps: int | None = None
+    status: JobStatus = field(default_factory=JobStatus)
+    ranks: Sequence[dict[str, Any]] = ()
+
+    @property
+    def total(self) -> int:
+        return self.status.progress.totalSteps or self.total_steps or 0
+
+
+class Display(Protocol):
+    def start(self) -> None: ...
+    def tell(self, news: News) -> None: ...
+    def draw(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def choose(scene: Scene, plain: bool, stream: TextIO | None = None) -> Display:
+    stream = stream or sys.stdout
+    if plain or not stream.isatty():
+        return PlainDisplay(scene, stream)
+    return LiveDisplay(scene, Console(file=stream))
+
+
+class PlainDisplay:
+    """One line for each piece of news, and one for each 5 % of the steps or each few seconds, whichever is rarer...
+    never more than one a second."""
+
+    def __init__(self, scene: Scene, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._scene = scene
+        self._stream = stream
+        self._clock = clock
+        self._began = clock()
+        self._told_at = self._began
+        self._told_step = 0
+
+    def start(self) -> None:
+        self._write("job", f"{self._scene.name}: {self._scene.world_size} ranks, output in {self._scene.out}")
+
+    def tell(self, news: News) -> None:
+        self._write(news.word, news.text)
+
+    def draw(self) -> None:
+        progress = self._scene.status.progress
+        now = self._clock()
+        if self._scene.status.phase is not JobPhase.RUNNING or progress.step == self._told_step:
+            return
+        total = self._scene.total
+        leap = abs(progress.step - self._told_step) >= max(1, PLAIN_SHARE * total) if total else False
+        if now - self._told_at >= PLAIN_EVERY_S or (leap and now - self._told_at >= 1.0):
+            self._told_at, self._told_step = now, progress.step
+            self._write("step", describe(self._scene))
+
+    def stop(self) -> None:
+        self._stream.flush()
+
+    def _write(self, word: str, text: str) -> None:
+        elapsed = self._clock() - self._began
+        minutes, rest = divmod(elapsed, 60)
+        self._stream.write(f"{int(minutes):02}:{rest:04.1f}  {word:<10}  {text}\n")
+        self._stream.flush()
+
+
+def describe(scene: Scene) -> str:
+    """The progress on one line."""
+    progress = scene.status.progress
+    parts = [f"{progress.step}/{scene.total}" if scene.total else str(progress.step)]
+    if progress.loss:
+        parts.append(f"loss {loss(progress.loss)}")
+    if progress.tokensPerSecond:
+        parts.append(f"{rate(progress.tokensPerSecond)} tokens/s")
+    elif progress.stepsPerSecond:
+        parts.append(f"{rate(progress.stepsPerSecond)} steps/s")
+    if progress.etaSeconds is not None:
+        parts.append(f"ETA {seconds(progress.etaSeconds)}")
+    return "  ".join(parts)
+
+
+class LiveDisplay:
+    """A picture at the bottom that is drawn anew, with the news scrolling away above it."""
+
+    def __init__(self, scene: Scene, console: Console) -> None:
+        self._scene = scene
+        self._console = console
+        self._began = time.monotonic()
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def start(self) -> None:
+        scene = self._scene
+        self._console.print(
+            Text.assemble((scene.name, "bold"), f": {scene.world_size} ranks, output in ", (scene.out, "cyan"))
+        )
+        self._live.start()
+        self.draw()
+
+    def tell(self, news: News) -> None:
+        minutes, rest = divmod(time.monotonic() - self._began, 60)
+        style = STYLES[news.tone]
+        self._console.print(
+            Text.assemble((f"{int(minutes):02}:{rest:04.1f}  ", "dim"), (f"{news.word:<10}  ", style), news.text),
+            highlight=False,
+            soft_wrap=False,
+        )
+
+    def draw(self) -> None:
+        self._live.update(picture(self._scene, time.monotonic() - self._began), refresh=True)
+
+    def stop(self) -> None:
+        self._live.stop()
+
+
+def picture(scene: Scene, elapsed_s: float) -> RenderableType:
+    status, progress = scene.status, scene.status.progress
+    head = Text.assemble(
+        (status.phase.value, _PHASES.get(status.phase, "bold cyan")),
+        f"   round {status.round}" if status.round else "",
+        f"   restarts {status.restarts.total}" if status.restarts.total else "",
+        (f"   {seconds(elapsed_s)}", "dim"),
+    )
+    total = scene.total
+    bar = Table.grid(padding=(0, 2), expand=False)
+    bar.add_row(
+        ProgressBar(total=total or None, completed=progress.step, width=36, pulse=not total),
+        Text(f"step {progress.step}" + (f"/{total}" if total else "")),
+        Text(f"loss {loss(progress.loss)}") if progress.loss else Text(),
+        Text(f"{rate(progress.tokensPerSecond)} tokens/s") if progress.tokensPerSecond else Text(),
+        Text(f"ETA {seconds(progress.etaSeconds)}") if progress.etaSeconds is not None else Text(),
+        Text(f"saved {status.checkpoint.step}", "dim") if status.checkpoint else Text(),
+    )
+    parts: list[RenderableType] = ["", head, bar]
+    if scene.ranks:
+        parts.append(_ranks(scene))
+    return Group(*parts)
+
+
+def _ranks(scene: Scene) -> RenderableType:
+    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for title, justify in (("rank", "right"), ("pod", "left"), ("pid", "right"), ("state", "left")):
+        grid.add_column(title, justify=justify)  # type: ignore[arg-type]
+    for title in ("step", "loss", "silent", "memory"):
+        grid.add_column(title, justify="right")
+    shown = scene.ranks[:MOST_RANKS]
+    for rank in shown:
+        state, phase = rank["state"], rank.get("phase", "")
+        steps = state == "running" and phase.upper() == "STEP"
+        words = "stepping" if steps else phase.lower() if state in ("running", "starting") and phase else state
+        style = "green" if steps else "red" if state in ("exited", "stopped") else "yellow"
+        silent = rank.get("silent_s") or 0.0
+        grid.add_row(
+            str(rank["rank"]),
+            f"{scene.name}-worker-{rank['slot']}-{rank['incarnation']}",
+            str(rank["pid"] or ""),
+            Text(words, style),
+            str(rank["step"]),
+            loss(str(rank["loss"])) if rank.get("loss") is not None else "",
+            Text(seconds(silent), "red") if silent >= 2 else Text(),
+            memory(rank.get("rss_bytes") or 0) if rank.get("rss_bytes") else "",
+        )
+    if len(scene.ranks) > len(shown):
+        return Group(grid, Text(f"and {len(scene.ranks) - len(shown)} more ranks", "dim"))
+    return grid
+
+
+def summary(scene: Scene, console: Console, report: str) -> None:
+    """At the end: the recoveries with their phase clock, the final loss, where the report lies."""
+    status = scene.status
+    if status.recoveries:
+        cells = recoveries.table(status.recoveries)
+        grid = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+        for title, numeric in zip(cells.header, cells.numeric, strict=True):
+            grid.add_column(title, justify="right" if numeric else "left", overflow="fold")
+        for row in cells.rows:
+            grid.add_row(*row)
+        console.print()
+        console.print(Text("Recoveries", "bold"))
+        console.print(grid)
+    facts = [f"step {status.progress.step}"]
+    if status.progress.loss:
+        facts.append(f"loss {loss(status.progress.loss)}")
+    if status.goodput:
+        facts.append(f"goodput {status.goodput}")
+    facts.append(f"{status.restarts.total} restarts")
+    console.print()
+    console.print(Text.assemble((status.phase.value, _PHASES.get(status.phase, "bold")), f"   {'   '.join(facts)}"))
+    failure = status.lastFailure
+    if status.phase is JobPhase.FAILED and failure and failure.traceback:
+        console.print(Text(failure.traceback.rstrip(), "dim"))
+    console.print(Text.assemble("Report: ", (report, "cyan")), soft_wrap=True)

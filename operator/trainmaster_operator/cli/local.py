@@ -1,0 +1,259 @@
+"""The process tree of a local run: this process holds the store, the display and the control channel's socket; the
+operator and the kubelet are its children.
+
+Whatever ends, everything ends: the kernel ends both children with this process, and they end what is below them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+
+from trainmaster.contract.wire import environment as names
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli import children, display, report
+from trainmaster_operator.cli.faults import FaultServer
+from trainmaster_operator.cli.memory import MemoryTrack
+from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.output import MEMORY, REPORT
+from trainmaster_operator.cli.run import LOOPBACK, Prepared
+from trainmaster_operator.cluster.memory import MemoryCluster
+from trainmaster_operator.cluster.port import DELETED, JOB, POD, NotFound, Object
+from trainmaster_operator.cluster.server import StoreServer
+from trainmaster_operator.cluster.store import MemoryStore
+
+FRAME_S = 0.25
+RANKS_EVERY_S = 1.0
+SAVE_STATUS_S = 0.3
+OPERATOR_ENDS_WITHIN_S = 3.0
+KUBELET_ENDS_WITHIN_S = 9.0
+SOCKET_PATH_LIMIT = 80  # of 107, for the names below the folder
+
+STOPPED = 130
+
+
+class LocalRun:
+    def __init__(self, prepared: Prepared, plain: bool) -> None:
+        job = prepared.job
+        self._prepared = prepared
+        self._folder = prepared.folder
+        self._key = (job.metadata.namespace, job.metadata.name)
+        self._resource: Object = prepared.resource
+        self._store = MemoryStore(now=time.time, ids=lambda: str(uuid.uuid4()))
+        self._cluster = MemoryCluster(self._store)
+        self._scene = display.Scene(
+            name=job.metadata.name,
+            world_size=job.spec.world_size,
+            out=_short(self._folder.path),
+            total_steps=job.spec.training.steps if job.spec.training else None,
+            status=JobStatus.model_validate(prepared.resource["status"]),
+        )
+        self._display = display.choose(self._scene, plain)
+        self._memory = MemoryTrack.read(self._folder.path / MEMORY)
+        self._unsaved = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._stop_asked = 0
+        port = prepared.control.getsockname()[1]
+        self._url = f"http://{LOOPBACK}:{port}"
+
+    async def run(self) -> int:
+        """Until the job ends, or until it has stopped as asked. Nothing is left running or lying about."""
+        run_dir = _make_run_dir()
+        # On disk before anything runs: whatever happens now, the next run knows whose folder this is.
+        self._folder.write_status(self._resource)
+        try:
+            return await self._run(run_dir)
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+    async def _run(self, run_dir: Path) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._ask_to_stop, number)
+        self._store.restore({"version": 1, "objects": [self._resource]})
+        server = StoreServer(self._store, run_dir / "store.sock")
+        operator, kubelet = self._children(run_dir)
+        faults = FaultServer(
+            run_dir / "faults.sock",
+            self._prepared.faults,
+            self._kill_pod,
+            operator.kill,
+            lambda text: self._display.tell(News("fault", text, Tone.WARNING)),
+        )
+        await server.start()
+        await faults.start()
+        self._display.start()
+        if self._prepared.resumes:
+            self._display.tell(News("resumes", f"after round {self._scene.status.round}"))
+        tasks = [
+            asyncio.create_task(work)
+            for work in (
+                kubelet.keep(),
+                operator.keep(),
+                self._follow(),
+                self._save_status(),
+                self._draw(),
+                self._look_at_ranks(),
+                self._ended.wait(),
+            )
+        ]
+        failure: BaseException | None = None
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            failure = next((error for task in done if (error := task.exception())), None)
+        finally:
+            for task in tasks[2:]:
+                task.cancel()
+            at_once = self._stop_asked > 1
+            await asyncio.gather(
+                operator.end(0 if at_once else OPERATOR_ENDS_WITHIN_S),
+                kubelet.end(0 if at_once else KUBELET_ENDS_WITHIN_S),
+            )
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._display.stop()
+            await faults.close()
+            await server.close()
+            self._folder.write_status(self._resource)
+        if failure is not None and not isinstance(failure, children.ChildFailed):
+            raise failure
+        return self._conclude(failure)
+
+    def _children(self, run_dir: Path) -> tuple[children.Operator, children.Kubelet]:
+        store, out, logs = run_dir / "store.sock", self._folder.path, self._folder.logs
+        fd = self._prepared.control.fileno()
+        variables = {**os.environ, names.OUTPUT_DIR: str(out)}
+        if self._prepared.faults:
+            variables[names.FAULTS] = self._prepared.faults
+            variables[names.FAULT_SOCKET] = str(run_dir / "faults.sock")
+        operator = children.Operator(
+            ["--store", str(store), "--control-fd", str(fd), "--control-url", self._url],
+            logs / "operator.log",
+            variables,
+            fds=[fd],
+        )
+        kubelet = children.Kubelet(
+            ["--store", str(store), "--run-dir", str(run_dir), "--out", str(out)], logs / "kubelet.log", os.environ
+        )
+        return operator, kubelet
+
+    # -- what happens
+
+    async def _follow(self) -> None:
+        """Every change of the job, until it has ended or has stopped as asked."""
+        async for event in self._cluster.watch(JOB, "0", self._key[0]):
+            if event.object["metadata"]["name"] != self._key[1]:
+                continue
+            if event.type == DELETED:
+                raise children.ChildFailed("the job was deleted from the store")
+            self._resource = event.object
+            old, new = self._scene.status, JobStatus.model_validate(event.object.get("status") or {})
+            self._scene.status = new
+            self._unsaved.set()
+            for piece in news(old, new):
+                self._display.tell(piece)
+            stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
+            if new.phase.finished or stopped:
+                self._ended.set()
+                return
+
+    async def _save_status(self) -> None:
+        """status.yaml follows the job, a little late so that many changes are one write."""
+        while True:
+            await self._unsaved.wait()
+            await asyncio.sleep(SAVE_STATUS_S)
+            self._unsaved.clear()
+            self._folder.write_status(self._resource)
+
+    async def _draw(self) -> None:
+        while True:
+            self._display.draw()
+            await asyncio.sleep(FRAME_S)
+
+    async def _look_at_ranks(self) -> None:
+        """The ranks' soft state, for the picture and the memory curves only."""
+        url = f"{self._url}/v1/jobs/{self._key[0]}/{self._key[1]}"
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+            while True:
+                try:
+                    async with session.get(url) as response:
+                        if response.status == 200:
+                            self._see_ranks(await response.json())
+                except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+                    pass  # the operator is away: the next look will tell
+                await asyncio.sleep(RANKS_EVERY_S)
+
+    def _see_ranks(self, view: Mapping[str, Any]) -> None:
+        ranks = [
+            {**rank, "slot": slot["slot"], "incarnation": slot["incarnation"]}
+            for slot in view["slots"]
+            for rank in slot["ranks"]
+        ]
+        self._scene.ranks = sorted(ranks, key=lambda rank: rank["rank"])
+        self._memory.add(time.time(), ranks)
+
+    # -- what is asked of us
+
+    def _ask_to_stop(self, number: int) -> None:
+        self._stop_asked += 1
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        if self._stop_asked > 1:
+            self._display.tell(News("stopping", f"{name} again: everything ends now", Tone.BAD))
+            self._ended.set()
+            return
+        self._display.tell(News("stopping", f"{name}: saves a checkpoint, then stops; once more stops at once"))
+        # The memory store's patch takes effect at once and can't conflict.
+        self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
+
+    async def _kill_pod(self, name: str) -> None:
+        try:
+            pod = self._store.find(POD, self._key[0], name)
+        except NotFound:
+            return
+        children.kill_pod(pod["metadata"]["uid"])
+
+    # -- the end
+
+    def _conclude(self, failure: BaseException | None) -> int:
+        path = self._folder.path
+        self._memory.write(path / MEMORY)
+        report.write(path)
+        console = Console(file=sys.stdout, highlight=False)
+        display.summary(self._scene, console, _short(path / REPORT))
+        if failure is not None:
+            sys.stderr.write(f"trainmaster: {failure}\n")
+            return 1
+        phase = self._scene.status.phase
+        if phase is JobPhase.SUCCEEDED:
+            return 0
+        if self._stop_asked and phase is not JobPhase.FAILED:
+            return STOPPED
+        return 1
+
+
+def _make_run_dir() -> Path:
+    """0700, and short enough for the sockets in it."""
+    folder = tempfile.mkdtemp(prefix="trainmaster-")
+    if len(folder) > SOCKET_PATH_LIMIT:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="trainmaster-", dir="/tmp")
+    return Path(folder)
+
+
+def _short(path: Path) -> str:
+    """Relative to where the person is, if it lies below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,144 @@
+"""metrics.jsonl as curves. Steps that a recovery ran again appear twice there, with the round: the newest counts."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Points = list[tuple[float, float]]
+
+POINTS = 1200  # of a curve in the report: more than its pixels
+REPLACED = 64  # stretches of replaced steps that are kept for the picture
+DIFFERING = 20
+
+
+@dataclass
+class Metrics:
+    """`steps` ascend. `replaced`: stretches of losses that a later round replaced. `rounds`: (round, its first step).
+
+    `repeated`: steps that were run again; `differing`: those whose loss wasn't bit for bit the same: (step, before,
+    after), the first few. `malformed`: lines that could not be read (a killed writer leaves at most half a line).
+    """
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    losses: array[float] = field(default_factory=lambda: array("d"))
+    tokens: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    replaced: list[Points] = field(default_factory=list)
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+    repeated: int = 0
+    differences: int = 0
+    differing: list[tuple[int, float, float]] = field(default_factory=list)
+    malformed: int = 0
+
+    def loss_curve(self) -> Points:
+        return thinned(self.steps, self.losses)
+
+    def throughput_curve(self) -> Points:
+        """Tokens per second, or steps per second where tokens aren't known."""
+        known = any(self.tokens)
+        rates = array("d", (_rate(t if known else 1.0, s) for t, s in zip(self.tokens, self.seconds, strict=True)))
+        return averaged(self.steps, rates)
+
+    def mean_throughput(self) -> float:
+        """Tokens per second over all steps that count; 0 when unknown."""
+        spent = math.fsum(s for s in self.seconds if math.isfinite(s))
+        return math.fsum(self.tokens) / spent if spent > 0 else 0.0
+
+
+def read(path: Path) -> Metrics:
+    """Empty when there is no such file."""
+    metrics = Metrics()
+    before: dict[int, float] = {}  # losses of the steps that the last recovery discarded
+    current = -1
+    if not path.exists():
+        return metrics
+    with path.open("rb") as file:
+        for line in file:
+            parsed = _parsed(line)
+            if parsed is None:
+                metrics.malformed += 1
+                continue
+            step, round, loss, tokens, seconds = parsed
+            if round < current:
+                continue  # a fenced world's late line
+            if round > current:
+                current = round
+                metrics.rounds.append((round, step))
+            if metrics.steps and step <= metrics.steps[-1]:
+                before.update(_cut(metrics, step))
+            if step in before:
+                _compare(metrics, step, before.pop(step), loss)
+            metrics.steps.append(step)
+            metrics.losses.append(loss)
+            metrics.tokens.append(tokens)
+            metrics.seconds.append(seconds)
+    return metrics
+
+
+def _parsed(line: bytes) -> tuple[int, int, float, float, float] | None:
+    try:
+        value: dict[str, Any] = json.loads(line)
+        numbers = [_number(value.get(key)) for key in ("loss", "tokens", "seconds")]
+        return int(value["step"]), int(value.get("round", 0)), numbers[0], numbers[1] or 0.0, numbers[2]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _number(value: Any) -> float:
+    """NaN is text in JSON, and what is missing is NaN too."""
+    return math.nan if value is None else float(value)
+
+
+def _cut(metrics: Metrics, step: int) -> dict[int, float]:
+    """Takes everything from `step` on out of the curves; the losses by step."""
+    at = len(metrics.steps)
+    while at and metrics.steps[at - 1] >= step:
+        at -= 1
+    steps, losses = metrics.steps[at:], metrics.losses[at:]
+    if len(metrics.replaced) < REPLACED:
+        metrics.replaced.append(thinned(steps, losses, 200))
+    for column in (metrics.steps, metrics.losses, metrics.tokens, metrics.seconds):
+        del column[at:]
+    return dict(zip(steps, losses, strict=True))
+
+
+def _compare(metrics: Metrics, step: int, before: float, after: float) -> None:
+    metrics.repeated += 1
+    if before != after and not (math.isnan(before) and math.isnan(after)):
+        metrics.differences += 1
+        if len(metrics.differing) < DIFFERING:
+            metrics.differing.append((step, before, after))
+
+
+def thinned(xs: Sequence[float], ys: Sequence[float], limit: int = POINTS) -> Points:
+    """At most `limit` points that keep every peak: the lowest and the highest of each of limit/2 stretches."""
+    points = [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
+    if len(points) <= limit:
+        return points
+    kept: Points = []
+    stretches = limit // 2
+    for i in range(stretches):
+        stretch = points[i * len(points) // stretches : (i + 1) * len(points) // stretches]
+        kept += sorted({min(stretch, key=lambda p: p[1]), max(stretch, key=lambda p: p[1])})
+    return kept
+
+
+def averaged(xs: Sequence[float], ys: Sequence[float], limit: int = POINTS // 4) -> Points:
+    """At most `limit` points, each the mean of a stretch: for what jitters."""
+    points = [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
+    stretches = min(limit, len(points))
+    means: Points = []
+    for i in range(stretches):
+        stretch = points[i * len(points) // stretches : (i + 1) * len(points) // stretches]
+        means.append((stretch[-1][0], math.fsum(y for _, y in stretch) / len(stretch)))
+    return means
+
+
+def _rate(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds > 0 else math.nan

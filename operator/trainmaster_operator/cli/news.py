@@ -1,0 +1,131 @@
+"""What a person wants to hear of a job: the differences between two of its statuses, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
+
+RUNGS = {
+    Rung.IN_PLACE: "processes restart in place",
+    Rung.POD: "the pod is replaced",
+    Rung.FULL: "all pods restart",
+    Rung.FREE: "restarts without a count",
+}
+
+
+class Tone(Enum):
+    PLAIN = "plain"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class News:
+    word: str  # what kind of news: one word
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
+    """What happened between two statuses of a job, in the order in which it happened."""
+    failure = new.lastFailure
+    if failure and failure != old.lastFailure:
+        who = f"rank {failure.rank}" if failure.rank is not None else f"pod {failure.pod}" if failure.pod else "the job"
+        how = f" with {failure.signal}" if failure.signal else ""
+        if not how and failure.exitCode is not None:
+            how = f" with exit code {failure.exitCode}"
+        words = failure.message.strip().splitlines()
+        says = f": {words[0]}" if words else ""
+        yield News("failure", f"{who}: {failure.cause}{how} in step {failure.step + 1}{says}", Tone.BAD)
+    known = {recovery.round: recovery for recovery in old.recoveries}
+    for recovery in new.recoveries:
+        before = known.get(recovery.round)
+        if before is None:
+            yield News("recovery", f"{RUNGS[recovery.rung]}: round {recovery.round}", Tone.WARNING)
+        if recovery.totalSeconds is not None and (before is None or before.totalSeconds is None):
+            yield News("recovered", recovered(recovery), Tone.GOOD)
+    checkpoint = new.checkpoint
+    if checkpoint and (old.checkpoint is None or checkpoint.step > old.checkpoint.step):
+        yield News("checkpoint", f"step {checkpoint.step} is saved")
+    if new.phase is not old.phase:
+        told = _phase(new)
+        if told:
+            yield told
+    for condition in new.conditions:
+        if condition.type == "ReconcileError" and condition.status == "True" and condition not in old.conditions:
+            yield News("error", condition.message, Tone.BAD)
+
+
+def recovered(recovery: Recovery) -> str:
+    """A closed recovery as a clause."""
+    assert recovery.totalSeconds is not None
+    text = f"round {recovery.round} steps again after {seconds(recovery.totalSeconds)}"
+    if recovery.resumedStep is not None:
+        text += f", from step {recovery.resumedStep}"
+    if recovery.lostSteps is not None:
+        text += f"; {count(recovery.lostSteps, 'step')} done twice" if recovery.lostSteps else "; no step was lost"
+    return text
+
+
+def _phase(status: JobStatus) -> News | None:
+    if status.phase is JobPhase.STARTING:
+        return News("starting", f"round {status.round}")
+    if status.phase is JobPhase.RUNNING:
+        return News("running", f"from step {status.progress.step}")
+    if status.phase is JobPhase.SUSPENDING:
+        at = f" step {status.stopAt}" if status.stopAt else ""
+        return News("stopping", f"saves{at} first", Tone.WARNING)
+    if status.phase is JobPhase.SUSPENDED:
+        saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "nothing was saved yet"
+        return News("suspended", saved, Tone.WARNING)
+    if status.phase is JobPhase.SUCCEEDED:
+        return News("succeeded", f"step {status.progress.step}, loss {loss(status.progress.loss)}", Tone.GOOD)
+    if status.phase is JobPhase.FAILED:
+        failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
+        return News("failed", failed or "see the last failure", Tone.BAD)
+    return None
+
+
+def loss(text: str) -> str:
+    """A loss for people: four digits behind the point; what is no number as it is."""
+    try:
+        return f"{float(text):.4f}"
+    except ValueError:
+        return text or "-"
+
+
+def seconds(value: float | None) -> str:
+    """0.1234 -> "123 ms", 12.34 -> "12.3 s", 3723 -> "1:02:03"."""
+    if value is None:
+        return "-"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rate(value: float) -> str:
+    """1234.5 -> "1.23k"."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def memory(size: float) -> str:
+    """Bytes in the binary units that people compare with their machine's."""
+    for limit, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= limit:
+            return f"{size / limit:.3g} {unit}" if size / limit < 1000 else f"{size / limit:.0f} {unit}"
+    return f"{size:.0f} B"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,190 @@
+"""The output folder of a run: whose it is, what it holds, and the resource that a later run goes on from."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.meta import JOB_KIND
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cluster import objects
+
+STATUS = "status.yaml"
+METRICS = "metrics.jsonl"
+MEMORY = "memory.json"
+REPORT = "report.html"
+LOGS = "logs"
+CHECKPOINTS = "checkpoints"
+FINAL = "final.json"
+OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL)
+
+# A run that goes on with any of these changed would be another run with the first one's checkpoints.
+_IDENTITY = (
+    ("framework",),
+    ("training", "model"),
+    ("training", "data"),
+    ("training", "batch", "global"),
+    ("training", "seed"),
+)
+
+
+class OutputFolder:
+    """Made by `claim`, which holds the folder for this process until it ends."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, path: Path) -> OutputFolder:
+        """Makes the folder. Raises Refusal when another run holds it, or when it can't be written."""
+        lock = -1
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (path / LOGS).mkdir(exist_ok=True)
+        except BlockingIOError:
+            os.close(lock)
+            raise Refusal(f"{path}: another run writes there right now; choose another --out") from None
+        except OSError as error:
+            raise Refusal(f"{path}: can't be the output folder: {(error.strerror or str(error)).lower()}") from None
+        return cls(path, lock)
+
+    def release(self) -> None:
+        os.close(self._lock)
+
+    @property
+    def logs(self) -> Path:
+        return self.path / LOGS
+
+    def write_status(self, resource: dict[str, Any]) -> None:
+        """Replaces status.yaml at once: a reader sees the old or the new resource."""
+        temporary = self.path / f".{STATUS}.tmp"
+        temporary.write_text(dumped(resource))
+        temporary.replace(self.path / STATUS)
+
+    def clear(self) -> None:
+        """Throws away what a run left, and nothing else."""
+        for name in OURS:
+            target = self.path / name
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+        self.logs.mkdir(exist_ok=True)
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """The resource of the run in `path`; None when there was none. Raises Refusal for what is no output folder."""
+    file = path / STATUS
+    try:
+        resource = yaml.load(file.read_text(), Loader=_loader())
+    except FileNotFoundError:
+        if path.is_dir() and any(path.iterdir()):
+            raise Refusal(f"{path}: holds other files and no {STATUS}; an empty or a new folder is expected") from None
+        return None
+    except NotADirectoryError:
+        raise Refusal(f"{path}: is no folder") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise Refusal(f"{file}: can't be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(resource, dict) or resource.get("kind") != JOB_KIND or "name" not in resource.get("metadata", {}):
+        raise Refusal(f"{file}: is not the status of a {JOB_KIND}")
+    return resource
+
+
+def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
+    """Raises Refusal when the folder holds another job, or this one with other data, model, batch or seed."""
+    name = before["metadata"]["name"]
+    if name != now.metadata.name:
+        raise Refusal(f"{path}: is the output folder of job {name}, not of {now.metadata.name}; choose another --out")
+    old = DistributedTrainingJob.model_validate({**before, "status": {}})
+    changed = list(_changes(old, now))
+    if changed:
+        raise Refusal(
+            f"{path}: holds job {name} with another {' and another '.join(changed)}; "
+            "choose another --out, or throw the old run away with --fresh"
+        )
+
+
+def first_resource(job: dict[str, Any]) -> dict[str, Any]:
+    """A job that has never run, as the store will hold it."""
+    created = objects.timestamp(time.time())
+    meta = {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": created}
+    return {**job, "metadata": meta, "status": JobStatus().model_dump(mode="json")}
+
+
+def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: int) -> dict[str, Any]:
+    """The job with the uid and the history of the run before, suspended as that run left it, with nothing running.
+
+    `last_round`: the highest round that the storage knows. Budgets start anew, since a person asked to go on.
+    """
+    status = JobStatus.model_validate(before.get("status") or {})
+    status = status.model_copy(
+        update={
+            "phase": JobPhase.SUSPENDED if status.round else JobPhase.PENDING,
+            "leaderEpoch": 0,  # of leases in a store that is no more
+            "round": max(status.round, last_round),
+            "roundStore": "",
+            "stopAt": None,
+            "stopBound": False,
+            "completionTime": "",
+            "spent": [],
+            "lastFailure": None if status.phase is JobPhase.FAILED else status.lastFailure,
+            "recoveries": [r for r in status.recoveries if r.totalSeconds is not None],
+            "conditions": [c for c in status.conditions if c.type not in ("Failed", "Complete")],
+        }
+    )
+    old = before["metadata"]
+    meta = {
+        **job["metadata"],
+        "uid": old["uid"],
+        "generation": int(old.get("generation", 1)) + (1 if before["spec"] != job["spec"] else 0),
+        "creationTimestamp": old["creationTimestamp"],
+    }
+    return {**job, "metadata": meta, "status": status.model_dump(mode="json")}
+
+
+def highest_round(checkpoints: Path) -> int:
+    """Of the lineage files there; 0 when there are none. A kill may have come before status.yaml was written."""
+    names = os.listdir(checkpoints / "lineage") if (checkpoints / "lineage").is_dir() else []
+    rounds = [int(match[1]) for name in names if (match := re.fullmatch(r"round-(\d+)\.json", name))]
+    return max(rounds, default=0)
+
+
+def dumped(value: Any) -> str:
+    return str(yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110))
+
+
+def _changes(old: DistributedTrainingJob, now: DistributedTrainingJob) -> Iterator[str]:
+    a, b = old.spec.model_dump(mode="json"), now.spec.model_dump(mode="json")
+    for path in _IDENTITY:
+        was, wanted = _at(a, path), _at(b, path)
+        if was != wanted:
+            shown = "" if isinstance(was, dict) or isinstance(wanted, dict) else f" ({was}, now {wanted})"
+            yield f"spec.{'.'.join(path)}{shown}"
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _loader() -> Any:
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _dumper() -> Any:
+    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)

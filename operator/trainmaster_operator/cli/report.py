@@ -1,0 +1,227 @@
+"""OUT/report.html: how a run went, on one page without outside references, of bounded size at any length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli import output, page, recoveries
+from trainmaster_operator.cli.chart import Line, Marker, line_chart
+from trainmaster_operator.cli.memory import MemoryTrack
+from trainmaster_operator.cli.metrics import Metrics, read
+from trainmaster_operator.cli.news import count, loss, memory, rate, seconds
+from trainmaster_operator.cli.refusal import Refusal
+
+MARKERS = 40
+MEMORY_LINES = 8
+
+_TONES = {
+    JobPhase.SUCCEEDED: "good",
+    JobPhase.RUNNING: "good",
+    JobPhase.FAILED: "bad",
+    JobPhase.RECOVERING: "warn",
+    JobPhase.SUSPENDED: "warn",
+    JobPhase.SUSPENDING: "warn",
+}
+
+
+def report(out: Path) -> int:
+    """`trainmaster report OUT`. Raises Refusal when there is no run."""
+    if not out.is_dir() or output.read_status(out) is None:
+        raise Refusal(f"{out}: holds no run; the output folder of one is expected, with its {output.STATUS}")
+    sys.stdout.write(f"{write(out)}\n")
+    return 0
+
+
+def write(out: Path) -> Path:
+    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run."""
+    resource = output.read_status(out)
+    assert resource is not None
+    metrics, track = read(out / output.METRICS), MemoryTrack.read(out / output.MEMORY)
+    path = out / output.REPORT
+    temporary = out / f".{output.REPORT}.tmp"
+    temporary.write_text(render(resource, metrics, track), encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack) -> str:
+    name = resource["metadata"]["name"]
+    status = JobStatus.model_validate(resource.get("status") or {})
+    return page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track))
+
+
+def _body(
+    resource: dict[str, Any], name: str, status: JobStatus, metrics: Metrics, track: MemoryTrack
+) -> Iterator[str]:
+    tone = _TONES.get(status.phase, "")
+    yield (
+        f'<header><h1>{escape(name)}</h1><span class="state {tone}">{status.phase.value}</span>'
+        f"<p>{escape(_subtitle(resource['spec'], status))}</p></header>"
+    )
+    yield page.tiles(_facts(status, metrics))
+    if status.lastFailure and status.phase is JobPhase.FAILED:
+        yield _failure(status)
+    markers = _markers(status, metrics)
+    yield _loss(metrics, markers)
+    yield _throughput(metrics, markers)
+    yield _memory(track)
+    if status.recoveries:
+        yield _recoveries(status, metrics)
+    if status.lastFailure and status.phase is not JobPhase.FAILED:
+        yield _failure(status)
+    shown = {key: value for key, value in resource.items() if key != "status"}
+    yield page.folded("The job", output.dumped(shown))
+    yield f"<footer>Made by Trainmaster from {output.STATUS}, {output.METRICS} and {output.MEMORY}.</footer>"
+
+
+def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:
+    workers, training = spec.get("workers") or {}, spec.get("training") or {}
+    ranks = int(workers.get("replicas", 1)) * int(workers.get("ranksPerPod", 1))
+    parts = [spec.get("framework", "Trainmaster"), count(ranks, "rank")]
+    mesh = {k: v for k, v in (training.get("parallelism") or {}).items() if v}
+    if mesh:
+        parts.append(" x ".join(f"{axis} {degree}" for axis, degree in mesh.items()))
+    if training:
+        parts.append(f"global batch {training['batch']['global']}")
+        parts.append(f"seed {training.get('seed', 0)}")
+    if status.startTime:
+        parts.append(f"started {status.startTime[:19].replace('T', ' ')} UTC")
+    return " · ".join(parts)
+
+
+def _facts(status: JobStatus, metrics: Metrics) -> Iterator[tuple[str, str]]:
+    progress = status.progress
+    step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
+    yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
+    final = loss(repr(metrics.losses[-1])) if metrics.losses else loss(progress.loss)
+    if final != "-":
+        yield "loss", final
+    if metrics.mean_throughput():
+        yield "tokens/s", rate(metrics.mean_throughput())
+    if status.startTime and status.completionTime:
+        yield "duration", seconds(_moment(status.completionTime) - _moment(status.startTime))
+    restarts = status.restarts
+    yield "restarts", str(restarts.inPlace + restarts.pod + restarts.full)
+    if status.goodput:
+        yield "goodput", status.goodput
+    if status.checkpoint:
+        yield "last checkpoint", f"step {status.checkpoint.step}"
+
+
+def _markers(status: JobStatus, metrics: Metrics) -> list[Marker]:
+    """Where each new round began to step, told by its recovery where the status still has that."""
+    causes = {r.round: r for r in status.recoveries}
+    markers = []
+    for number, first in metrics.rounds[1:][-MARKERS:]:
+        r = causes.get(number)
+        who = f" of rank {r.rank}" if r is not None and r.rank is not None else ""
+        why = f"{r.cause}{who}, back after {seconds(r.totalSeconds)}" if r is not None else "a new round"
+        markers.append(Marker(first, str(number), f"round {number} from step {first}: {why}"))
+    return markers
+
+
+def _loss(metrics: Metrics, markers: list[Marker]) -> str:
+    lines = [Line(points, "replaced", "run again by a later round") for points in metrics.replaced]
+    lines.append(Line(metrics.loss_curve(), "main"))
+    chart = line_chart(lines, "loss", "step", _integer, _short, markers)
+    entries = [("main", "loss")]
+    if metrics.replaced:
+        entries.append(("replaced", "lost with a failure and run again"))
+    content = [chart]
+    if len(entries) > 1:
+        content.append(page.legend(entries))
+    if metrics.repeated:
+        content.append(page.note(continuity(metrics)))
+    return page.section("Loss", *content)
+
+
+def continuity(metrics: Metrics) -> str:
+    """What the steps that ran twice say, as a sentence."""
+    if not metrics.repeated:
+        return "No step had to be run twice."
+    ran = f"{count(metrics.repeated, 'step')} ran twice"
+    if not metrics.differences:
+        each = "it had" if metrics.repeated == 1 else "each had"
+        return f"{ran}; {each} bit for bit the same loss both times."
+    step, before, after = metrics.differing[0]
+    return (
+        f"{ran}; {metrics.differences} had another loss the second time, first step {step}: {before!r}, then {after!r}."
+    )
+
+
+def _throughput(metrics: Metrics, markers: list[Marker]) -> str:
+    unit = "tokens/s" if any(metrics.tokens) else "steps/s"
+    curve = metrics.throughput_curve()
+    chart = line_chart([Line(curve, "main")], "throughput", "step", _integer, rate, markers, from_zero=True)
+    return page.section(f"Throughput ({unit})", chart)
+
+
+def _memory(track: MemoryTrack) -> str:
+    if not track.samples:
+        return page.section("Memory by rank", '<p class="empty">No memory was recorded.</p>')
+    began = track.samples[0][0]
+    ranks = sorted({rank for _, sizes in track.samples for rank in sizes})
+    # Of many ranks those that ever took the most.
+    peaks = {rank: max(sizes.get(rank, 0) for _, sizes in track.samples) for rank in ranks}
+    shown = sorted(sorted(ranks, key=lambda rank: -peaks[rank])[:MEMORY_LINES])
+    lines = [
+        Line(
+            [(at - began, float(sizes[rank])) for at, sizes in track.samples if rank in sizes],
+            f"r{i}",
+            f"rank {rank}, at most {memory(peaks[rank])}",
+        )
+        for i, rank in enumerate(shown)
+    ]
+    chart = line_chart(lines, "memory", "time", _clock, memory, from_zero=True)
+    names = [(f"r{i}", f"rank {rank} (at most {memory(peaks[rank])})") for i, rank in enumerate(shown)]
+    content = [chart, page.legend(names)]
+    if len(ranks) > len(shown):
+        content.append(page.note(f"The {len(shown)} of {len(ranks)} ranks that took the most."))
+    return page.section("Memory by rank", *content)
+
+
+def _recoveries(status: JobStatus, metrics: Metrics) -> str:
+    cells = recoveries.table(status.recoveries)
+    restarts = status.restarts.total
+    notes = [
+        page.note(
+            "Times are from the failure on. Detect, decide and drain happen on the way to the new round; the other "
+            "phases are the slowest rank's."
+        )
+    ]
+    if restarts > len(status.recoveries):
+        notes.append(page.note(f"The last {len(status.recoveries)} of {restarts}."))
+    return page.section("Recoveries", page.table(cells.header, cells.rows, cells.numeric), *notes)
+
+
+def _failure(status: JobStatus) -> str:
+    failure = status.lastFailure
+    assert failure is not None
+    facts = [failure.cause, f"rank {failure.rank}" if failure.rank is not None else "", failure.pod, failure.node]
+    facts.append(failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else ""))
+    facts.append(f"after step {failure.step}, round {failure.round}")
+    text = "\n\n".join(part for part in (failure.message.strip(), failure.traceback.strip()) if part)
+    title = "Why it failed" if status.phase is JobPhase.FAILED else "The last failure"
+    return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text))
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def _integer(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else ""
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _clock(value: float) -> str:
+    return f"{value:.0f} s" if value < 120 else seconds(value)

@@ -1,0 +1,104 @@
+"""`trainmaster run`: a job on this machine, from its file to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.cli import faults, output, preflight
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.validate import load_job, refuse
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    job: Path
+    out: Path | None = None
+    faults: tuple[str, ...] = ()
+    port: int = 0
+    plain: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that nothing stands against any more. `control`: the listening socket of the control channel."""
+
+    job: DistributedTrainingJob
+    resource: dict[str, Any]  # as it goes into the store, with uid and status
+    faults: str
+    folder: output.OutputFolder
+    control: socket.socket
+    resumes: bool
+
+
+def run(options: RunOptions) -> int:
+    """0 when the job succeeded, 1 when it failed, 130 when it was asked to stop. Raises Refusal."""
+    prepared = prepare(options)
+    if isinstance(prepared, str):
+        sys.stdout.write(prepared + "\n")
+        return 0
+    from trainmaster_operator.cli.local import LocalRun
+
+    try:
+        return asyncio.run(LocalRun(prepared, options.plain).run())
+    finally:
+        prepared.control.close()
+        prepared.folder.release()
+
+
+def prepare(options: RunOptions) -> Prepared | str:
+    """Everything that can be refused is refused here, before anything is made. A text: there is nothing to do."""
+    document, given = load_job(options.job)
+    out = (options.out or Path("runs") / given.metadata.name).expanduser().resolve()
+    localized = preflight.localized(document.value, Path.cwd(), out)
+    job = DistributedTrainingJob.model_validate(localized)
+    refuse(document, preflight.problems(job))
+    encoded_faults = faults.parse(options.faults, job)
+
+    before = output.read_status(out)
+    if before is not None and not options.fresh:
+        output.check_same_job(out, before, job)
+        if (before.get("status") or {}).get("phase") == JobPhase.SUCCEEDED.value and not _longer(before, job):
+            return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the start"
+    control = _listen(options.port)
+    try:
+        folder = output.OutputFolder.claim(out)
+    except Refusal:
+        control.close()
+        raise
+    resumes = before is not None and not options.fresh
+    if options.fresh:
+        folder.clear()
+    if before is not None and resumes:
+        assert job.spec.checkpoint.directory is not None
+        last_round = output.highest_round(Path(job.spec.checkpoint.directory))
+        resource = output.resumed_resource(before, localized, last_round)
+    else:
+        resource = output.first_resource(localized)
+    return Prepared(job, resource, encoded_faults, folder, control, resumes)
+
+
+def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:
+    """Whether a job that has ended is asked for more steps now."""
+    had = (before["spec"].get("training") or {}).get("steps", 0)
+    return job.spec.training is not None and job.spec.training.steps > int(had)
+
+
+def _listen(port: int) -> socket.socket:
+    """Raises Refusal when the port is taken or is none."""
+    if not 0 <= port <= 65535:
+        raise Refusal(f"--port {port}: a number up to 65535 is expected; 0 takes a free one")
+    try:
+        return socket.create_server((LOOPBACK, port), backlog=1024)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise Refusal(f"--port {port}: {LOOPBACK}:{port} can't be used: {why}; leave it out for a free one") from None
