@@ -37,7 +37,8 @@ class Entry(NamedTuple, Generic[T]):
 
 
 class Informer(Generic[T]):
-    """`slim` turns an object into what is kept of it; `owner` names the job that it belongs to.
+    """`slim(object, known)` turns an object into what is kept of it; `known`: what was kept of it so far, or None.
+    `owner` names the job that it belongs to.
 
     `changed(key)` is called after each change of an object, with its owner: synchronous, cheap, any number of times.
     """
@@ -47,7 +48,7 @@ class Informer(Generic[T]):
         cluster: Cluster,
         kind: str,
         *,
-        slim: Callable[[Object], T],
+        slim: Callable[[Object, T | None], T],
         owner: Callable[[Object], JobKey | None],
         changed: Callable[[JobKey], None],
         chance: random.Random,
@@ -172,7 +173,10 @@ class Informer(Generic[T]):
             self._tell(self._entries[key])
 
     def _put(self, key: JobKey, obj: Object) -> None:
-        self._set(key, Entry(_version(obj), obj["metadata"]["uid"], self._owner(obj), self._slim(obj)))
+        uid = obj["metadata"]["uid"]
+        old = self._entries.get(key)
+        known = old.value if old is not None and old.uid == uid else None
+        self._set(key, Entry(_version(obj), uid, self._owner(obj), self._slim(obj, known)))
 
     def _set(self, key: JobKey, entry: Entry[T]) -> None:
         self._drop(key)

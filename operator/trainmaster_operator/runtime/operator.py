@@ -85,7 +85,7 @@ class Operator:
         self.pods: Informer[PodEntry] = Informer(
             cluster,
             POD,
-            slim=pod_entry,
+            slim=lambda obj, known: pod_entry(obj, known, clock.monotonic()),
             owner=owning_job,
             changed=self.queue.add,
             chance=chance,

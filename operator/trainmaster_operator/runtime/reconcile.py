@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 PARALLEL_CALLS = 32
 MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
-PROGRESS_FIELDS = ("progress", "checkpoint", "workers", "goodput")
 
 
 class InvalidJob(Exception):
@@ -154,6 +153,7 @@ class Reconciler:
     # -- observe
 
     def _observe(self, record: JobRecord) -> Observation:
+        now = self._clock.monotonic()
         return Observation(
             name=record.key.name,
             namespace=record.key.namespace,
@@ -161,10 +161,14 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
-            pods=tuple(entry.record for entry in self._pods.owned(record.key) if entry.job_uid == record.uid),
+            pods=tuple(
+                replace(entry.record, running_s=now - entry.running_since) if entry.running_since else entry.record
+                for entry in self._pods.owned(record.key)
+                if entry.job_uid == record.uid
+            ),
             agents=self._fleet.agents(record.key, unpack_counts(record.status.incarnations)),
             checkpoint=self._fleet.checkpoint(record.key),
-            leading_s=self._clock.monotonic() - self._led_since,
+            leading_s=now - self._led_since,
         )
 
     def _publish(self, record: JobRecord, observed: Observation) -> None:
@@ -190,7 +194,7 @@ class Reconciler:
         old, new = record.status, without_reconcile_error(decision.status)
         if new == old:
             return float("inf")
-        only_progress = new.model_copy(update={name: getattr(old, name) for name in PROGRESS_FIELDS}) == old
+        only_progress = new is decision.status and not decision.intent
         if only_progress:
             wait_s = self._budget.wait_s(record.key)
             if wait_s > 0:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job import DistributedTrainingJob, ObjectMeta
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cluster.port import JOB, Object
@@ -35,17 +35,25 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class PodEntry:
+    """`running_since`: monotonic, when this process first saw it run."""
+
     record: PodRecord
+    running_since: float | None
     job_uid: str  # of the controlling owner
     token_sha256: str
 
 
-def job_record(obj: Object) -> JobRecord:
+def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
+    """Parses the spec only if it isn't the known one: most changes of a job are of its status."""
     meta = obj["metadata"]
     job: DistributedTrainingJob | None = None
     problem = ""
     try:
-        job = DistributedTrainingJob.model_validate(obj)
+        if known is not None and known.job is not None and known.raw["spec"] == obj["spec"]:
+            status = JobStatus.model_validate(obj.get("status") or {})
+            job = known.job.model_copy(update={"status": status, "metadata": ObjectMeta.model_validate(meta)})
+        else:
+            job = DistributedTrainingJob.model_validate(obj)
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
     return JobRecord(
@@ -70,10 +78,12 @@ def owning_job(obj: Object) -> JobKey | None:
     return JobKey(obj["metadata"]["namespace"], owner["name"]) if owner else None
 
 
-def pod_entry(obj: Object) -> PodEntry:
+def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
     meta, status, labels = obj["metadata"], obj.get("status") or {}, obj["metadata"].get("labels") or {}
     reason, message, exit_code = _what_is_wrong(status)
+    runs = status.get("phase") == "Running"
     return PodEntry(
+        running_since=(known and known.running_since) or (now if runs else None),
         record=PodRecord(
             name=meta["name"],
             uid=meta["uid"],

@@ -1,0 +1,289 @@
+"""A simulated agent: speaks the wire's messages with the operator's fleet and holds ranks that are records."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING
+
+from trainmaster.contract.wire import (
+    CheckpointRecord,
+    Directive,
+    DirectiveState,
+    ExitCode,
+    Identity,
+    JoinRequest,
+    RankReport,
+    Report,
+    StoreAddress,
+    Verdict,
+    environment,
+)
+from trainmaster_operator.cluster.port import Object
+from trainmaster_operator.control.fleet import Refused
+from trainmaster_operator.runtime.simulation.storage import Checkpoint
+from trainmaster_operator.runtime.simulation.training import SimRank, StoreHost
+
+if TYPE_CHECKING:
+    from trainmaster_operator.runtime.simulation.world import World
+
+KILLED = -9
+
+
+class SimAgent:
+    """PID 1 of a pod."""
+
+    def __init__(self, world: World, pod: Object) -> None:
+        env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0].get("env") or []}
+        self.world = world
+        self.pod = pod["metadata"]["name"]
+        self.identity = Identity(
+            job_uid=env[environment.JOB_UID],
+            namespace=env[environment.NAMESPACE],
+            job=env[environment.JOB],
+            role=env[environment.ROLE],
+            slot=int(env[environment.SLOT]),
+            incarnation=int(env[environment.INCARNATION]),
+            pod_uid=pod["metadata"]["uid"],
+        )
+        self.alive = True
+        self.cut_off = False  # from the operator
+        self.ranks: list[SimRank] = []
+        self.round = 0
+        self._token = token_of(self.identity.pod_uid)
+        self._epoch = 0
+        self._tag = ""
+        self._store: StoreHost | None = None  # open for the next round
+        self._used_store: StoreHost | None = None  # of this round, if it is ours
+        self._verdict: Verdict | None = None
+        self._verdict_at = 0.0
+        self._stop_at: int | None = None
+        self._stop_bound = False
+        self._stop_passed: int | None = None
+        self._resumed: int | None = None
+        self._inventory: list[CheckpointRecord] = []
+        self._interval_s = 0.5
+        self._news = asyncio.Event()
+        self._talks: list[asyncio.Task[None]] = []
+        self._chance = world.chance(f"agent {self.pod}")
+
+    def start(self) -> None:
+        self._open_store()
+        self._talks = [self.world.spawn(self._join()), self.world.spawn(self._report())]
+
+    def die(self, exit_code: int, message: str = "") -> None:
+        """The whole pod ends: its ranks and stores with it."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.world.note(f"{self.pod} ends with {exit_code} {message}".rstrip())
+        for store in (self._store, self._used_store):
+            if store is not None:
+                store.alive = False
+        for rank in self.ranks:
+            rank.exit(KILLED, "its pod ended")
+        for talk in self._talks:
+            if talk is not asyncio.current_task() and not self.cut_off:
+                talk.cancel()  # its connections break
+        self.world.kubelet.ended(self, exit_code, message)
+
+    # -- told by ranks and storage
+
+    def resumed(self, round: int, step: int) -> None:
+        if round == self.round:
+            self._resumed = step
+            self._news.set()
+
+    def stored(self, checkpoint: Checkpoint) -> None:
+        self._inventory = [CheckpointRecord(checkpoint.step, checkpoint.round, "storage")]
+        self._news.set()
+
+    def lose_store(self) -> None:
+        if self._used_store is not None:
+            self._used_store.alive = False
+            self._news.set()
+
+    def _ended(self, rank: SimRank) -> None:
+        if not self.alive or rank.round != self.round or rank not in self.ranks:
+            return
+        bad = rank.exit_code not in (ExitCode.OK, ExitCode.SAVED)
+        if bad and self._verdict is None:
+            self._verdict_at = self.world.clock.monotonic()
+            self._verdict = Verdict(
+                rank=rank.rank,
+                cause=rank.cause,
+                round=rank.round,
+                message=rank.message,
+                exit_code=rank.exit_code,
+                step=rank.step,
+                cascade=rank.cascade,
+            )
+        self._news.set()
+
+    # -- messages
+
+    async def _join(self) -> None:
+        while self.alive:
+            request = JoinRequest(
+                self.identity,
+                epoch=self._epoch,
+                round=self.round,
+                seen_tag=self._tag,
+                next_store=self._offer(),
+            )
+            await self._exchange("join", request)
+
+    async def _report(self) -> None:
+        while self.alive:
+            self._news.clear()
+            await self._exchange("report", self._told())
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def _exchange(self, verb: str, message: JoinRequest | Report) -> None:
+        try:
+            directive = await self.world.send(self, verb, self._token, message)
+        except Refused as refused:
+            if refused.status == 410:
+                self.die(0, "it is stale")
+                return
+            await asyncio.sleep(self._chance.uniform(0.05, 0.5))
+        except ConnectionError:
+            await asyncio.sleep(self._chance.uniform(0.05, 0.5))
+        else:
+            if self.alive:
+                self._obey(directive)
+
+    def _told(self) -> Report:
+        now = self.world.clock.monotonic()
+        verdict = self._verdict
+        if verdict is not None:
+            verdict = Verdict(**{**verdict.__dict__, "age_s": now - self._verdict_at})
+        codes = [rank.exit_code for rank in self.ranks]
+        passed = self._stop_passed
+        return Report(
+            self.identity,
+            round=self.round,
+            epoch=self._epoch,
+            ranks=[
+                RankReport(
+                    rank=rank.rank,
+                    pid=1000 + rank.rank,
+                    state=rank.state,
+                    phase=rank.phase,
+                    step=rank.step,
+                    total_steps=self.world.workload.steps,
+                    silent_s=now - rank.beat_at,
+                    exit_code=rank.exit_code,
+                )
+                for rank in self.ranks
+            ],
+            verdict=verdict,
+            saved=bool(codes) and all(code == ExitCode.SAVED for code in codes),
+            done=bool(codes) and all(code == ExitCode.OK for code in codes),
+            next_store=self._offer(),
+            store_lost=self._used_store is not None and not self._used_store.alive,
+            inventory=self._inventory,
+            stop_ack=None if passed is not None else self._stop_at,
+            stop_passed=passed,
+            resumed_step=self._resumed,
+        )
+
+    def _offer(self) -> StoreAddress | None:
+        if self._store is None:
+            return None
+        host, _, port = self._store.address.rpartition(":")
+        return StoreAddress(host, int(port))
+
+    # -- obeying
+
+    def _obey(self, directive: Directive) -> None:
+        if directive.epoch < self._epoch:
+            self.world.note(f"{self.pod} ignores a leader of epoch {directive.epoch}")
+            return
+        self._epoch = directive.epoch
+        if directive.round < self.round:
+            return
+        self._tag = directive.tag
+        self._interval_s = directive.report_interval_s
+        if directive.keep_store and self._store is None:
+            self.world.spawn(self._open_store_later())
+        if directive.state is DirectiveState.FINISH:
+            self._end_ranks()
+            self.die(0)
+        elif directive.state is DirectiveState.HOLD and self.round < directive.round:
+            self._end_ranks()
+        elif directive.state is DirectiveState.RUN and directive.assignment is not None:
+            if directive.assignment.round > self.round:
+                self._run(directive)
+            self._stop(directive.stop_at, directive.stop_bound)
+
+    def _run(self, directive: Directive) -> None:
+        assignment = directive.assignment
+        assert assignment is not None
+        self._end_ranks()
+        self.round = assignment.round
+        self._verdict = None
+        self._resumed = None
+        self._stop_at = self._stop_passed = None
+        self._stop_bound = False
+        address = f"{assignment.store.host}:{assignment.store.port}"
+        if self._store is not None and self._store.address == address:
+            self._used_store, self._store = self._store, None
+            self.world.spawn(self._open_store_later())
+        else:
+            self._used_store = None
+        self.ranks = [
+            SimRank(assignment.first_rank + i, self.round, self, self.world.clock.monotonic(), self._ended)
+            for i in range(assignment.ranks)
+        ]
+        self.world.spawn(self._fork(self.ranks, address, assignment.round, assignment.world_size))
+        self._news.set()
+
+    async def _fork(self, ranks: list[SimRank], address: str, round: int, world_size: int) -> None:
+        await asyncio.sleep(self._chance.uniform(0.01, 0.1))
+        for rank in ranks:
+            if rank.alive:
+                self.world.meet(address, round, world_size, rank)
+
+    def _stop(self, stop_at: int | None, bound: bool) -> None:
+        if stop_at != self._stop_at:
+            self._stop_at, self._stop_passed = stop_at, None
+            past = [rank.step for rank in self.ranks if stop_at is not None and rank.step >= stop_at]
+            if past:
+                self._stop_passed = max(past)
+            else:
+                for rank in self.ranks:
+                    rank.stop_at, rank.stop_bound = stop_at, False
+            self._news.set()
+        if bound and self._stop_passed is None:
+            for rank in self.ranks:
+                rank.stop_bound = True
+
+    def _end_ranks(self) -> None:
+        ending, self.ranks = self.ranks, []
+        for rank in ending:
+            rank.exit(KILLED, "ended by its agent")
+        if self._used_store is not None:
+            self._used_store.alive = False
+            self._used_store = None
+
+    def _open_store(self) -> None:
+        if self._store is None and self.alive and self.identity.slot < 2:
+            self._store = self.world.new_store()
+            self._news.set()
+
+    async def _open_store_later(self) -> None:
+        await asyncio.sleep(self._chance.uniform(0.02, 0.2))
+        self._open_store()
+
+
+def token_of(pod_uid: str) -> str:
+    return f"token of {pod_uid}"
+
+
+def token_hash(pod_uid: str) -> str:
+    return hashlib.sha256(token_of(pod_uid).encode()).hexdigest()

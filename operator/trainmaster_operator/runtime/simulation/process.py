@@ -1,0 +1,112 @@
+"""The operator's process: it can be killed between any two steps, and what it had in memory is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from trainmaster.contract.wire import Directive, JoinRequest, Report, decode, encode
+from trainmaster_operator.cluster.faulty import FaultyCluster, OperatorCrash
+from trainmaster_operator.cluster.memory import MemoryCluster
+from trainmaster_operator.cluster.port import EVENT, LEASE
+from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.operator import Operator, Settings
+
+if TYPE_CHECKING:
+    from trainmaster_operator.runtime.simulation.world import World
+
+
+class Connection(FaultyCluster):
+    """Its death is that of the whole process, at the very moment."""
+
+    process: OperatorProcess
+
+    def die(self) -> None:
+        super().die()
+        self.process.crash(f"at write {self.writes}, {self.written[-1]}" if self.written else "before any write")
+
+
+class OperatorProcess:
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.name = f"operator-{number}"
+        self.dead = False
+        self.cluster = Connection(
+            MemoryCluster(world.store),
+            world.chance(f"{self.name}'s connection"),
+            rates=world.rates,
+            crash=world.crash if number == 1 else None,
+            latency_s=world.latency_s,
+            counts=lambda verb, kind: kind not in (LEASE, EVENT),
+        )
+        self.cluster.process = self
+        if world.clock.monotonic() < world.outage_until:
+            world.spawn(self.cluster.outage(world.outage_until - world.clock.monotonic()))
+        self.operator = Operator(
+            self.cluster,
+            world.clock,
+            world.chance(self.name),
+            Settings(
+                operator_url="http://operator",
+                identity=self.name,
+                lease=LeaseSettings(takeover=world.workload.takeover),
+                workers=2,
+            ),
+            world.policies,
+        )
+        self._calls: dict[asyncio.Task[Directive], None] = {}
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+
+    def crash(self, why: str) -> None:
+        """SIGKILL: nothing that it still wants to do takes effect."""
+        if self.dead:
+            return
+        self.world.note(f"{self.name} dies {why}")
+        self.dead = True
+        if not self.cluster.crashed:
+            FaultyCluster.die(self.cluster)
+        self._task.cancel()
+        for call in self._calls:
+            call.cancel()
+        self.world.operator_died(self)
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        self.operator.stop()
+        await asyncio.wait([self._task])
+        self.dead = True
+
+    async def send(self, verb: str, token: str, message: JoinRequest | Report) -> Directive:
+        """A request over HTTP, as far as the fleet can tell. Raises Refused, ConnectionError."""
+        if self.dead:
+            raise ConnectionError(f"{self.name} is dead")
+        fleet, raw = self.operator.fleet, encode(message)
+        if verb == "join":
+            call = asyncio.ensure_future(fleet.join(token, decode(JoinRequest, raw)))
+        else:
+            call = asyncio.ensure_future(fleet.report(token, decode(Report, raw)))
+        self._calls[call] = None
+        try:
+            return decode(Directive, encode(await call))
+        except asyncio.CancelledError:
+            if self.dead and not _being_cancelled():
+                raise ConnectionError(f"{self.name} died") from None
+            raise
+        finally:
+            del self._calls[call]
+
+    async def _run(self) -> None:
+        try:
+            await self.operator.run()
+        except OperatorCrash:
+            assert self.dead
+        except NotLeading as error:
+            self.crash(f"itself: {error}")
+        except Exception as error:  # noqa: BLE001 - told as a violation
+            self.world.violation(f"{self.name} ended with {type(error).__name__}: {error}")
+            self.crash("of an error")
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,267 @@
+"""One simulated world: a store, a kubelet, storage, at most one operator, and a log of all that happens."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.contract.wire import Directive, JoinRequest, Report
+from trainmaster_operator.api.meta import API_VERSION, unpack_counts
+from trainmaster_operator.cluster.faulty import CrashPoint, Rates
+from trainmaster_operator.cluster.port import ADDED, DELETED, JOB, POD, Conflict, NotFound, Object, WatchEvent
+from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.runtime.clock import VirtualClock
+from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.simulation.agent import SimAgent
+from trainmaster_operator.runtime.simulation.kubelet import SimKubelet
+from trainmaster_operator.runtime.simulation.process import OperatorProcess
+from trainmaster_operator.runtime.simulation.storage import Storage
+from trainmaster_operator.runtime.simulation.training import SimRank, SimRound, StoreHost, Upload
+
+STORM_OF_WRITES = 5_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The job, and how fast its world is. Times are seconds."""
+
+    replicas: int = 3
+    ranks_per_pod: int = 1
+    steps: int = 40
+    save_every: int = 5
+    step_s: float = 0.2
+    hang_limit_s: float = 6.0
+    agent_lost_s: float = 10.0
+    budget: dict[str, Any] = field(
+        default_factory=lambda: {"inPlace": 1000, "pod": 1000, "full": 1000, "perCause": 1000}
+    )
+    restart_s: tuple[float, float] = (0.05, 1.0)  # how long a dead operator is away
+    takeover: bool = True
+
+    def job(self) -> Object:
+        return {
+            "apiVersion": API_VERSION,
+            "kind": JOB,
+            "metadata": {"name": "job", "namespace": "space"},
+            "spec": {
+                "workers": {"replicas": self.replicas, "ranksPerPod": self.ranks_per_pod},
+                "training": {
+                    "data": {"path": "/data"},
+                    "steps": self.steps,
+                    "batch": {"global": self.replicas * self.ranks_per_pod},
+                    "checkpoint": {"every": self.save_every},
+                },
+                "checkpoint": {"directory": "/checkpoints"},
+                "recovery": {
+                    "budget": self.budget,
+                    "hang": {"limitSeconds": self.hang_limit_s},
+                    "agentLostSeconds": self.agent_lost_s,
+                },
+            },
+        }
+
+
+class World:
+    namespace = "space"
+    name = "job"
+
+    def __init__(self, seed: str, workload: Workload, clock: VirtualClock, policies: Policies | None = None) -> None:
+        self.workload = workload
+        self.policies = policies
+        self.clock = clock
+        self.log: list[str] = []
+        self.violations: list[str] = []
+        self._seed = seed
+        self.store = MemoryStore(now=self.clock.now, history=512, on_change=self._changed)
+        self.rates = Rates()  # of faults between the operator and its API server
+        self.latency_s = (0.0005, 0.004)
+        self.outage_until = 0.0
+        self.crash: CrashPoint | None = None  # of the first operator
+        self.writes = 0  # of the first operator
+        self.late_writes = False
+        self.storage = Storage()
+        self.uploads: dict[Upload, None] = {}
+        self.kubelet = SimKubelet(self)
+        self.operator: OperatorProcess | None = None
+        self.operators = 0
+        self.restarts_operators = True
+        self.finished = asyncio.Event()
+        self.on_step: dict[int, list[asyncio.Event]] = {}
+        self.highest_step = 0
+        self._chance = self.chance("world")
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._stores: dict[str, StoreHost] = {}
+        self._meetings: dict[str, SimRound] = {}
+        self._last: tuple[int, list[int]] = (0, [])
+        self._line = ""
+
+    def chance(self, name: str) -> random.Random:
+        """A source of its own for each part, so that more draws in one leave the others as they are."""
+        return random.Random(f"{self._seed}/{name}")
+
+    def note(self, words: str) -> None:
+        self.log.append(f"{self.clock.monotonic():9.4f}  {words}")
+
+    def violation(self, words: str) -> None:
+        self.violations.append(words)
+        self.note(f"VIOLATION: {words}")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+        return task
+
+    def end_tasks(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    # -- the job
+
+    def create_job(self) -> None:
+        self.store.create(JOB, self.workload.job())
+
+    def job(self) -> Object | None:
+        try:
+            return self.store.find(JOB, self.namespace, self.name)
+        except NotFound:
+            return None
+
+    def status(self) -> Object:
+        job = self.job()
+        status: Object = (job or {}).get("status") or {}
+        return status
+
+    def edit_job(self, patch: Object) -> None:
+        if self.job() is not None:
+            self.store.patch(JOB, self.namespace, self.name, patch)
+
+    def pods(self) -> list[Object]:
+        return self.store.list(POD, self.namespace).items
+
+    # -- the operator
+
+    def start_operator(self) -> None:
+        self.operators += 1
+        self.note(f"operator-{self.operators} starts")
+        self.operator = OperatorProcess(self, self.operators)
+
+    def set_weather(self, rates: Rates | None = None, latency_s: tuple[float, float] | None = None) -> None:
+        """How the API server behaves from now on, to this operator and to those after it."""
+        self.rates = rates or self.rates
+        self.latency_s = latency_s or self.latency_s
+        self.late_writes = self.late_writes or self.rates.late > 0
+        if self.operator is not None:
+            self.operator.cluster.rates, self.operator.cluster.latency_s = self.rates, self.latency_s
+
+    def operator_died(self, process: OperatorProcess) -> None:
+        if self.operator is process:
+            self.operator = None
+            if self.restarts_operators:
+                self.spawn(self._restart_operator())
+
+    async def _restart_operator(self) -> None:
+        await asyncio.sleep(self._chance.uniform(*self.workload.restart_s))
+        if self.operator is None:
+            self.start_operator()
+
+    async def send(self, agent: SimAgent, verb: str, token: str, message: JoinRequest | Report) -> Directive:
+        await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
+        if self.operator is None or agent.cut_off or not agent.alive:
+            raise ConnectionError("nobody answers")
+        directive = await self.operator.send(verb, token, message)
+        await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
+        if agent.cut_off:
+            raise ConnectionError("the reply was lost")
+        return directive
+
+    # -- ranks
+
+    def new_store(self) -> StoreHost:
+        store = StoreHost(f"10.0.0.1:{20000 + len(self._stores)}")
+        self._stores[store.address] = store
+        return store
+
+    def meet(self, address: str, round: int, world_size: int, rank: SimRank) -> None:
+        store = self._stores.get(address)
+        if store is None or not store.alive:
+            rank.exit(1, f"no store listens at {address}")
+            return
+        store.rounds[round] = None
+        if len(store.rounds) > 1:
+            self.violation(f"store {address} serves rounds {', '.join(map(str, store.rounds))}")
+        meeting = self._meetings.get(address)
+        if meeting is None:
+            meeting = self._meetings[address] = SimRound(self, store, round, world_size)
+        meeting.join(rank)
+
+    def stepped(self, round: int, step: int) -> None:
+        self.highest_step = max(self.highest_step, step)
+        for at in [at for at in self.on_step if at <= step]:
+            for event in self.on_step.pop(at):
+                event.set()
+
+    async def until_step(self, step: int) -> None:
+        event = asyncio.Event()
+        self.on_step.setdefault(step, []).append(event)
+        if self.highest_step >= step:
+            event.set()
+        await event.wait()
+
+    # -- watching every write
+
+    def _changed(self, kind: str, event: WatchEvent) -> None:
+        if kind == POD:
+            self._pod_changed(event)
+        elif kind == JOB and event.type != DELETED:
+            self._job_changed(event.object)
+        if self.store.version == STORM_OF_WRITES:
+            self.violation(f"{STORM_OF_WRITES} writes: somebody writes without end")
+            self.finished.set()
+
+    def _pod_changed(self, event: WatchEvent) -> None:
+        pod = event.object
+        meta, phase = pod["metadata"], pod.get("status", {}).get("phase")
+        ending = " deleting" if meta.get("deletionTimestamp") else ""
+        self.note(f"pod {meta['name']} {event.type} {phase}{ending}")
+        if event.type == ADDED:
+            place = (meta["labels"]["trainmaster.dev/role"], meta["labels"]["trainmaster.dev/slot"])
+            for other in self.store.list(POD, self.namespace).items:
+                labels = other["metadata"]["labels"]
+                beside = (labels["trainmaster.dev/role"], labels["trainmaster.dev/slot"]) == place and other is not pod
+                if beside and not self.late_writes:
+                    self.violation(f"pod {meta['name']} was created beside {other['metadata']['name']}")
+        self.kubelet.saw(event)
+
+    def _job_changed(self, job: Object) -> None:
+        status = job.get("status") or {}
+        round, incarnations = status.get("round", 0), unpack_counts(status.get("incarnations", ""))
+        last_round, last_incarnations = self._last
+        if round < last_round:
+            self.violation(f"the round went back from {last_round} to {round}")
+        if any(new < old for new, old in zip(incarnations, last_incarnations, strict=False)):
+            self.violation(f"incarnations went back from {last_incarnations} to {incarnations}")
+        self._last = (round, incarnations)
+        restarts = {name: n for name, n in (status.get("restarts") or {}).items() if n}
+        line = (
+            f"job {status.get('phase')} round {round} store {status.get('roundStore') or '-'} "
+            f"pods {status.get('incarnations')} restarts {restarts} "
+            f"stop {status.get('stopAt')}/{status.get('stopBound')}"
+            f"{' suspend' if job['spec'].get('suspend') else ''}"
+        )
+        if line != self._line:
+            self.note(f"{line}")
+            self._line = line
+        if status.get("phase") in ("Succeeded", "Failed"):
+            self.finished.set()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            if isinstance(error, Conflict):
+                return
+            self.violation(f"the simulation broke: {type(error).__name__}: {error}")
