@@ -50,14 +50,18 @@ class ControlServer:
         )
         # A poll whose connection breaks must be cancelled: that is how the death of an agent shows at once.
         self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, keepalive_timeout=KEEP_ALIVE_S, handle_signals=False
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_S,
+            handle_signals=False,
+            shutdown_timeout=CLOSE_WAIT_S,
         )
         await self._runner.setup()
         await web.SockSite(self._runner, sock, backlog=1024).start()
 
     async def stop(self) -> None:
         if self._runner is not None:
-            self._runner.shutdown_timeout = CLOSE_WAIT_S  # type: ignore[attr-defined]
             await self._runner.cleanup()
 
     async def _join(self, request: web.Request) -> web.Response:
