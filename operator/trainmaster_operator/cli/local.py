@@ -7,6 +7,7 @@ Whatever ends, everything ends: the kernel ends both children with this process,
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -133,14 +134,17 @@ class LocalRun:
     def _children(self, run_dir: Path) -> tuple[children.Operator, children.Kubelet]:
         store, out, logs = run_dir / "store.sock", self._folder.path, self._folder.logs
         fd = self._prepared.control.fileno()
-        variables = {**os.environ, names.OUTPUT_DIR: str(out)}
+        variables = {names.OUTPUT_DIR: str(out)}  # for every pod
         if self._prepared.faults:
             variables[names.FAULTS] = self._prepared.faults
             variables[names.FAULT_SOCKET] = str(run_dir / "faults.sock")
         operator = children.Operator(
-            ["--store", str(store), "--control-fd", str(fd), "--control-url", self._url],
+            [
+                *("--store", str(store), "--control-fd", str(fd), "--control-url", self._url),
+                *("--extra-env", json.dumps(variables)),
+            ],
             logs / "operator.log",
-            variables,
+            os.environ,
             fds=[fd],
         )
         kubelet = children.Kubelet(
