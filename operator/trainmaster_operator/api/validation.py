@@ -122,7 +122,7 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
     if path == ("kind",):
         return Problem(path, f"{JOB_KIND} is expected{_instead(given)}")
     if path and path[0] == "metadata":
-        return None if path == ("metadata", "name") else Problem(path, _said(kind, context, given, path))
+        return None if path in (("metadata",), ("metadata", "name")) else Problem(path, _said(kind, context, given, path))
     if kind == "value_error":
         # Rules across fields are told by `_across`, at the field that a person would change.
         words = str(context.get("error", detail["msg"]))
@@ -360,7 +360,10 @@ M = typing.TypeVar("M", bound=BaseModel)
 
 
 def _parsed(model: type[M], value: Any) -> M | None:
-    """None when the part isn't valid by itself: its own problems are told already."""
+    """Without unknown fields; None when the rest isn't valid by itself. Its own problems are told already."""
+    known = _names(model)
+    if isinstance(value, dict):
+        value = {key: part for key, part in value.items() if key in known}
     try:
         return model.model_validate_json(json.dumps({} if value is _ABSENT else value), strict=True)
     except ValidationError:

@@ -88,6 +88,35 @@ def line_chart(
     return "".join(parts)
 
 
+def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], show: Callable[[float], str]) -> str:
+    """An <svg> with a bar for each row (name, parts), its parts (name, size) end to end, all to one scale.
+
+    A part has the same colour in all rows.
+    """
+    colours: dict[str, int] = {}
+    longest = max((math.fsum(size for _, size in parts) for _, parts in rows), default=0.0)
+    if longest <= 0:
+        return ""
+    height = 26 * len(rows)
+    svg = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="where the time went">']
+    for i, (name, parts) in enumerate(rows):
+        y, x = 26 * i + 4, float(LEFT)
+        svg.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>')
+        for part, size in parts:
+            colour = colours.setdefault(part, len(colours)) % 8
+            width = size / longest * (WIDTH - LEFT - RIGHT)
+            title = f"<title>{escape(part)} {escape(show(size))}</title>"
+            svg.append(
+                f'<rect class="part p{colour}" x="{x:.1f}" y="{y}" width="{max(0.5, width - 1):.1f}" height="18" rx="2">'
+                f"{title}</rect>"
+            )
+            if width > 7 * len(part) + 10:
+                svg.append(f'<text class="inside" x="{x + 6:.1f}" y="{y + 13}">{escape(part)}</text>')
+            x += width
+    svg.append("</svg>")
+    return "".join(svg)
+
+
 def ticks(low: float, high: float, about: int) -> list[float]:
     """Round numbers that span low..high, roughly `about` of them."""
     rough = (high - low) / max(1, about)

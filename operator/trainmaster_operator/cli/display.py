@@ -205,15 +205,9 @@ def summary(scene: Scene, console: Console, report: str) -> None:
     """At the end: the recoveries with their phase clock, the final loss, where the report lies."""
     status = scene.status
     if status.recoveries:
-        cells = recoveries.table(status.recoveries)
-        grid = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-        for title, numeric in zip(cells.header, cells.numeric, strict=True):
-            grid.add_column(title, justify="right" if numeric else "left", overflow="fold")
-        for row in cells.rows:
-            grid.add_row(*row)
-        console.print()
-        console.print(Text("Recoveries", "bold"))
-        console.print(grid)
+        _print_table(console, "Recoveries", recoveries.actions(status.recoveries))
+        if any(recovery.clock for recovery in status.recoveries):
+            _print_table(console, "Where their time went", recoveries.clocks(status.recoveries))
     facts = [f"step {status.progress.step}"]
     if status.progress.loss:
         facts.append(f"loss {loss(status.progress.loss)}")
@@ -226,3 +220,14 @@ def summary(scene: Scene, console: Console, report: str) -> None:
     if status.phase is JobPhase.FAILED and failure and failure.traceback:
         console.print(Text(failure.traceback.rstrip(), "dim"))
     console.print(Text.assemble("Report: ", (report, "cyan")), soft_wrap=True)
+
+
+def _print_table(console: Console, title: str, cells: recoveries.Table) -> None:
+    grid = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    for name, numeric in zip(cells.header, cells.numeric, strict=True):
+        grid.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in cells.rows:
+        grid.add_row(*row)
+    console.print()
+    console.print(Text(title, "bold"))
+    console.print(grid)

@@ -1,14 +1,16 @@
-"""The table of recoveries: what failed, what was done, and where its time went."""
+"""The tables of recoveries: what failed and what was done about it, and where the time went."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmaster_operator.api.status import Recovery
+from trainmaster_operator.api.status import Recovery, Rung
 from trainmaster_operator.cli.news import seconds
 
 PHASES = ("detect", "decide", "drain", "schedule", "start", "fork", "rendezvous", "build", "load", "first_step")
+ACTIONS = {Rung.IN_PLACE: "restart in place", Rung.POD: "new pod", Rung.FULL: "all pods new", Rung.FREE: "free restart"}
 
 
 @dataclass(frozen=True)
@@ -20,20 +22,42 @@ class Table:
     numeric: tuple[bool, ...]
 
 
-def table(recoveries: Sequence[Recovery]) -> Table:
-    """One row each. A phase that no recovery has is no column."""
-    seen = {phase for recovery in recoveries for phase in recovery.clock}
-    phases = [p for p in PHASES if p in seen] + sorted(seen - set(PHASES))
-    first = ("round", "failure", "action", "step", "resumed", "lost")
+def actions(recoveries: Sequence[Recovery]) -> Table:
+    """One row each: what failed, what was done, how far back it went, how long it took."""
     rows = []
     for r in recoveries:
-        what = f"{r.cause} of rank {r.rank}" if r.rank is not None else f"{r.cause} {r.pod}".strip()
-        cells = [str(r.round), what, r.rung.value, str(r.step), _number(r.resumedStep), _number(r.lostSteps)]
-        cells += [seconds(r.clock[phase]) if phase in r.clock else "" for phase in phases]
-        rows.append((*cells, seconds(r.totalSeconds) if r.totalSeconds is not None else "open"))
-    header = (*first, *(phase.replace("_", " ") for phase in phases), "total")
-    numeric = (True, False, False, *([True] * (len(header) - 3)))
-    return Table(header, tuple(rows), numeric)
+        who = f" of rank {r.rank}" if r.rank is not None else f" of {_place(r.pod)}" if r.pod else ""
+        total = seconds(r.totalSeconds) if r.totalSeconds is not None else "open"
+        cells = (str(r.round), f"{r.cause}{who}", ACTIONS[r.rung], str(r.step), _number(r.resumedStep))
+        rows.append((*cells, _number(r.lostSteps), total))
+    header = ("round", "failure", "action", "step", "resumed at", "steps lost", "total")
+    return Table(header, tuple(rows), (True, False, False, True, True, True, True))
+
+
+def clocks(recoveries: Sequence[Recovery]) -> Table:
+    """One row each: the phases of its clock. A phase that no recovery has is no column."""
+    phases = phases_of(recoveries)
+    rows = tuple(
+        (str(r.round), *(seconds(r.clock[phase]) if phase in r.clock else "" for phase in phases)) for r in recoveries
+    )
+    header = ("round", *(named(phase) for phase in phases))
+    return Table(header, rows, (True,) * len(header))
+
+
+def phases_of(recoveries: Sequence[Recovery]) -> list[str]:
+    """In their order in time; those that we don't know come last."""
+    seen = {phase for recovery in recoveries for phase in recovery.clock}
+    return [p for p in PHASES if p in seen] + sorted(seen - set(PHASES))
+
+
+def named(phase: str) -> str:
+    return phase.replace("_", " ")
+
+
+def _place(pod: str) -> str:
+    """Role and slot of a pod: "job-worker-1-0" -> "worker-1"."""
+    match = re.search(r"[a-z0-9]+-\d+(?=-\d+$)", pod)
+    return match[0] if match else pod
 
 
 def _number(value: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import output, page, recoveries
-from trainmaster_operator.cli.chart import Line, Marker, line_chart
+from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.metrics import Metrics, read
 from trainmaster_operator.cli.news import count, loss, memory, rate, seconds
@@ -72,7 +72,7 @@ def _body(
     yield _throughput(metrics, markers)
     yield _memory(track)
     if status.recoveries:
-        yield _recoveries(status, metrics)
+        yield _recoveries(status)
     if status.lastFailure and status.phase is not JobPhase.FAILED:
         yield _failure(status)
     shown = {key: value for key, value in resource.items() if key != "status"}
@@ -170,15 +170,16 @@ def _memory(track: MemoryTrack) -> str:
     # Of many ranks those that ever took the most.
     peaks = {rank: max(sizes.get(rank, 0) for _, sizes in track.samples) for rank in ranks}
     shown = sorted(sorted(ranks, key=lambda rank: -peaks[rank])[:MEMORY_LINES])
+    size, unit = (2**30, "GiB") if max(peaks.values()) >= 2 * 2**30 else (2**20, "MiB")
     lines = [
         Line(
-            [(at - began, float(sizes[rank])) for at, sizes in track.samples if rank in sizes],
+            [(at - began, sizes[rank] / size) for at, sizes in track.samples if rank in sizes],
             f"r{i}",
             f"rank {rank}, at most {memory(peaks[rank])}",
         )
         for i, rank in enumerate(shown)
     ]
-    chart = line_chart(lines, "memory", "time", _clock, memory, from_zero=True)
+    chart = line_chart(lines, "memory", "time", _clock, lambda value: f"{value:g} {unit}", from_zero=True)
     names = [(f"r{i}", f"rank {rank} (at most {memory(peaks[rank])})") for i, rank in enumerate(shown)]
     content = [chart, page.legend(names)]
     if len(ranks) > len(shown):
@@ -186,18 +187,25 @@ def _memory(track: MemoryTrack) -> str:
     return page.section("Memory by rank", *content)
 
 
-def _recoveries(status: JobStatus, metrics: Metrics) -> str:
-    cells = recoveries.table(status.recoveries)
-    restarts = status.restarts.total
-    notes = [
-        page.note(
-            "Times are from the failure on. Detect, decide and drain happen on the way to the new round; the other "
-            "phases are the slowest rank's."
-        )
+def _recoveries(status: JobStatus) -> str:
+    cells = recoveries.actions(status.recoveries)
+    content = [page.table(cells.header, cells.rows, cells.numeric)]
+    shares = [
+        (f"round {r.round}", [(recoveries.named(p), r.clock[p]) for p in recoveries.PHASES if p in r.clock])
+        for r in status.recoveries
+        if r.clock
     ]
-    if restarts > len(status.recoveries):
-        notes.append(page.note(f"The last {len(status.recoveries)} of {restarts}."))
-    return page.section("Recoveries", page.table(cells.header, cells.rows, cells.numeric), *notes)
+    if shares:
+        clocks = recoveries.clocks(status.recoveries)
+        content += [
+            "<h3>Where their time went</h3>",
+            bars(shares, seconds),
+            page.table(clocks.header, clocks.rows, clocks.numeric),
+            page.note("Of phases that every rank goes through, the slowest rank's time."),
+        ]
+    if status.restarts.total > len(status.recoveries):
+        content.append(page.note(f"The last {len(status.recoveries)} of {status.restarts.total}."))
+    return page.section("Recoveries", *content)
 
 
 def _failure(status: JobStatus) -> str:

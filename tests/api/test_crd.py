@@ -1,0 +1,155 @@
+"""The CRD is what the models say, and what an API server takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.api.jobs import PYTORCH, TRAINMASTER, job
+from trainmaster_operator.api import crd
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.status import Failure, JobStatus, Recovery, Restarts, Rung
+
+COMMITTED = Path(__file__).parents[2] / "manifests" / "crd" / crd.FILE
+EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
+
+
+def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from schemas(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from schemas(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from schemas(schema["additionalProperties"], f"{path}{{}}")
+
+
+def accepted(document: Any) -> None:
+    """As an API server would: nulls that nothing allows are pruned, then the schema decides."""
+    schema = crd.job_schema()
+    jsonschema.Draft4Validator(schema).validate(pruned(document, schema))
+
+
+def pruned(value: Any, schema: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        kept = {k: v for k, v in value.items() if v is not None}
+        return {k: pruned(v, known.get(k, {})) for k, v in kept.items()}
+    if isinstance(value, list):
+        return [pruned(v, schema.get("items", {})) for v in value]
+    return value
+
+
+def test_the_committed_crd_is_the_one_that_the_models_make() -> None:
+    assert COMMITTED.read_text() == crd.render(), "run `make generate`"
+
+
+def test_check_tells_a_stale_file_by_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert crd.main([str(tmp_path)]) == 0
+    assert crd.main(["--check", str(tmp_path)]) == 0
+    file = tmp_path / crd.FILE
+    file.write_text(file.read_text().replace("shortNames", "longNames"))
+    assert crd.main(["--check", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "-    longNames:" in out
+    assert "+    shortNames:" in out
+    assert "make generate" in err
+
+
+def test_the_schema_is_structural() -> None:
+    for path, schema in schemas(crd.job_schema()):
+        allowed = {"type", "description", "enum", "default", "nullable", "format", "pattern", "items", "properties"}
+        allowed |= {"required", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
+        allowed |= {"x-kubernetes-validations", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+        allowed |= {"minLength", "maxLength", "minItems", "maxItems", "maxProperties"}
+        assert set(schema) <= allowed, path
+        assert schema["type"] in {"object", "array", "string", "integer", "number", "boolean"}, path
+        if schema["type"] == "array":
+            assert "items" in schema, path
+        if schema["type"] == "object":
+            described = "properties" in schema or "additionalProperties" in schema
+            assert described != ("x-kubernetes-preserve-unknown-fields" in schema), path
+        for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            assert exclusive not in schema or (schema[exclusive] is True and bound in schema), path
+
+
+def test_whatever_a_person_writes_has_a_bound() -> None:
+    spec = crd.job_schema()["properties"]["spec"]
+    for path, schema in schemas(spec):
+        if schema["type"] == "array":
+            assert "maxItems" in schema, path
+        if schema["type"] == "string":
+            assert "maxLength" in schema or "enum" in schema, path
+
+
+def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_has() -> None:
+    spec = crd.job_schema()["properties"]["spec"]
+    assert spec["properties"]["workers"]["default"] == {}
+    assert spec["properties"]["framework"]["default"] == "Trainmaster"
+    training = spec["properties"]["training"]["properties"]
+    assert training["parallelism"]["default"] == training["optimizer"]["default"] == {}
+    assert "default" in training["optimizer"]["properties"]["warmupSteps"]
+    for name in ("dp_replicate", "dp_shard"):
+        assert "nullable" not in training["parallelism"]["properties"][name], "CEL would meet a null"
+
+
+def test_null_means_something_only_where_it_is_not_the_default() -> None:
+    nullable = [path for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if schema.get("nullable")]
+    assert nullable == [".training.optimizer.clipNorm", ".recovery.hang.limitSeconds"]
+
+
+def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> None:
+    (version,) = crd.definition()["spec"]["versions"]
+    known = {path for path, _ in schemas(crd.job_schema())} | {".metadata.creationTimestamp"}
+    scale = version["subresources"]["scale"]
+    for path in [*scale.values(), *(column["jsonPath"] for column in version["additionalPrinterColumns"])]:
+        assert path in known
+    names = [column["name"].upper() for column in version["additionalPrinterColumns"]]
+    assert names == ["STATE", "STEP", "LOSS", "ETA", "RESTARTS", "GOODPUT", "AGE"]
+
+
+@pytest.mark.parametrize("document", [TRAINMASTER, PYTORCH], ids=["Trainmaster", "PyTorch"])
+def test_the_schema_takes_a_job_and_all_its_defaults(document: dict[str, Any]) -> None:
+    accepted(document)
+    accepted(DistributedTrainingJob.model_validate(document).model_dump(mode="json", by_alias=True))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_the_schema_takes_every_example(file: Path) -> None:
+    accepted(yaml.safe_load(file.read_text()))
+
+
+def test_the_schema_takes_a_full_status() -> None:
+    status = JobStatus(
+        restarts=Restarts(inPlace=1, pod=2),
+        lastFailure=Failure(cause="Crash", rank=2, exitCode=-9, signal="SIGKILL"),
+        recoveries=[Recovery(round=2, cause="Crash", rung=Rung.IN_PLACE, clock={"detect": 0.01})],
+    )
+    document = job()
+    document["status"] = status.model_dump(mode="json")
+    assert document["status"]["restarts"]["total"] == 3
+    accepted(document)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec__workers__replicas": 0},
+        {"spec__workers__replicas": "4"},
+        {"spec__framework": "Torch"},
+        {"spec__training__steps": ...},
+        {"spec__training__optimizer": {"lr": 0}},
+        {"spec__training__optimizer": {"betas": [0.9]}},
+        {"metadata__name": "Not_a_name"},
+        {"metadata__name": "a" * 51},
+    ],
+    ids=str,
+)
+def test_the_schema_refuses(changes: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        accepted(job(**changes))

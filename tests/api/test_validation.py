@@ -1,0 +1,215 @@
+"""Every mistake is told in words, with its place, and all of them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.api.jobs import PYTORCH, TRAINMASTER, job
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.validation import validate
+
+CONTAINER = "spec__workers__template__spec__containers"
+
+
+def told(document: Any) -> list[str]:
+    return [str(problem) for problem in validate(document)]
+
+
+@pytest.mark.parametrize("document", [TRAINMASTER, PYTORCH], ids=["Trainmaster", "PyTorch"])
+def test_a_valid_job_has_no_problems(document: dict[str, Any]) -> None:
+    assert told(document) == []
+
+
+def test_a_job_as_the_server_returns_it_is_valid() -> None:
+    assert told({**job(metadata__uid="u", metadata__managedFields=[]), "status": {"anything": 1}}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"apiVersion": "v1"}, "apiVersion: trainmaster.dev/v1alpha1 is expected, not 'v1'"),
+        ({"kind": "Job"}, "kind: DistributedTrainingJob is expected, not 'Job'"),
+        ({"kind": ...}, "kind: DistributedTrainingJob is expected"),
+        ({"metadata": {}}, "metadata.name: is missing: the job's name"),
+        ({"metadata": 3}, "metadata: a map with a name is expected, not 3"),
+        (
+            {"metadata__name": "My_Job!"},
+            "metadata.name: lower-case letters, digits and '-' are expected, from a letter to a letter or digit, "
+            "for example my-job; not 'My_Job!'",
+        ),
+        (
+            {"metadata__name": "a" * 51},
+            "metadata.name: at most 50 characters are expected, not 51: hostnames are made from it",
+        ),
+        ({"metadata__label": {}}, "metadata.label: unknown field; did you mean labels?"),
+        ({"spec": ...}, "spec: is missing"),
+        ({"spec": []}, "spec: a map is expected, not a list"),
+        ({"spec__suspended": 3}, "spec.suspended: unknown field; did you mean suspend?"),
+        ({"spec__workers__replica": 3}, "spec.workers.replica: unknown field; did you mean replicas?"),
+        ({"spec__lr": 0.1}, "spec.lr: unknown field here; spec.training.optimizer.lr is known"),
+        (
+            {"spec__training__batch": {"global": 8, "colour": 1}},
+            "spec.training.batch.colour: unknown field; known here: global, micro",
+        ),
+        ({"spec__workers__replicas": "4"}, "spec.workers.replicas: a whole number is expected, not '4'"),
+        ({"spec__workers__replicas": 0}, "spec.workers.replicas: at least 1 is expected, not 0"),
+        ({"spec__training__steps": 1.5}, "spec.training.steps: a whole number is expected, not 1.5"),
+        ({"spec__training__steps": True}, "spec.training.steps: a whole number is expected, not true"),
+        ({"spec__training__steps": None}, "spec.training.steps: a whole number is expected, not nothing"),
+        (
+            {"spec__training__data": {}},
+            "spec.training.data.path: is missing: Where the data lies. @stdlib is the folder of Python's own standard "
+            "library",
+        ),
+        ({"spec__suspend": "no"}, "spec.suspend: true or false is expected, not 'no'"),
+        (
+            {"spec__framework": "pytorch"},
+            "spec.framework: one of Trainmaster, PyTorch is expected, not 'pytorch'; did you mean PyTorch?",
+        ),
+        (
+            {"spec__training__optimizer": {"name": "adam"}},
+            "spec.training.optimizer.name: one of adamw, sgd is expected, not 'adam'; did you mean adamw?",
+        ),
+        ({"spec__training__optimizer": {"lr": 0}}, "spec.training.optimizer.lr: more than 0 is expected, not 0"),
+        (
+            {"spec__training__optimizer": {"lr": float("nan")}},
+            "spec.training.optimizer.lr: a finite number is expected, not nan",
+        ),
+        (
+            {"spec__training__optimizer": {"warmupSteps": 100}},
+            "spec.training.optimizer.warmupSteps: less than the 100 steps is expected, not 100",
+        ),
+        (
+            {"spec__training__parallelism": {"dp_replicate": 3, "dp_shard": 2}},
+            "spec.training.parallelism: dp_replicate 3 x dp_shard 2 = 6 ranks, but the job has 4 "
+            "(workers.replicas 4 x ranksPerPod 1)",
+        ),
+        (
+            {"spec__training__parallelism": {"dp_shard": 3}},
+            "spec.training.parallelism: dp_shard 3 doesn't divide the job's 4 ranks, so dp_replicate can't be derived "
+            "(workers.replicas 4 x ranksPerPod 1)",
+        ),
+        (
+            {"spec__training__batch": {"global": 10}},
+            "spec.training.batch.global: 10 doesn't divide by the job's 4 ranks; 8 and 12 would",
+        ),
+        (
+            {"spec__training__batch": {"global": 3}},
+            "spec.training.batch.global: 3 doesn't divide by the job's 4 ranks; 4 would be the smallest",
+        ),
+        (
+            {"spec__training__batch": {"global": 24, "micro": 4}},
+            "spec.training.batch.micro: 4 doesn't divide a rank's share of 6 sequences (global 24 / 4 ranks); "
+            "1, 2, 3, 6 would",
+        ),
+        ({"spec__training": ...}, "spec: framework Trainmaster needs spec.training"),
+        ({"spec__checkpoint": {"directory": ""}}, "spec.checkpoint.directory: is empty"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_mistake_is_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    problems = told(job(**changes))
+    assert len(problems) == 1, problems
+    assert problems[0].startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {CONTAINER: [{"command": "python train.py"}]},
+            'spec.workers.template.spec.containers[0].command: a list is expected, for example ["python", "train.py"]; '
+            "not 'python train.py'",
+        ),
+        (
+            {CONTAINER: [{"command": ["python", "train.py", 3]}]},
+            "spec.workers.template.spec.containers[0].command[2]: text is expected, not 3: put it in quotes",
+        ),
+        (
+            {CONTAINER: [{"name": "worker"}]},
+            "spec: framework PyTorch needs workers.template.spec.containers[0].command, for example [python, train.py]",
+        ),
+        (
+            {CONTAINER: [{"command": ["x"], "env": [{"name": "A", "value": 1}]}]},
+            "spec.workers.template.spec.containers[0].env[0].value: text is expected, not 1: put it in quotes",
+        ),
+        (
+            {"spec__workers__template__spec__restartPolicy": "Always"},
+            "spec.workers.template.spec.restartPolicy: is Never or left out, not 'Always'",
+        ),
+        (
+            {"spec__workers__template__spec__hostname": "me"},
+            "spec.workers.template.spec.hostname: is set by the operator: leave it out",
+        ),
+        ({"spec__workers__template": {"spec": 5}}, "spec.workers.template.spec: a map is expected, not 5"),
+        (
+            {"spec__training": TRAINMASTER["spec"]["training"], "spec__workers__replicas": 4},
+            "spec: spec.training belongs to framework Trainmaster, not to PyTorch",
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_mistake_of_a_script_is_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    assert told(job(PYTORCH, **changes)) == [sentence]
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_their_paths() -> None:
+    problems = told(
+        job(
+            metadata__name="X",
+            spec__workers={"replicas": 4, "ranks": 1},
+            spec__training__batch={"global": 9},
+            spec__training__parallelism={"dp_shard": 3},
+            spec__training__seed=-1,
+        )
+    )
+    assert [problem.split(":")[0] for problem in problems] == [
+        "metadata.name",
+        "spec.training.batch.global",
+        "spec.training.parallelism",
+        "spec.training.seed",
+        "spec.workers.ranks",
+    ]
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 3, {}])
+def test_what_is_no_job_at_all_is_told_too(document: Any) -> None:
+    assert told(document)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = [
+    ("metadata",),
+    ("metadata", "name"),
+    ("spec",),
+    ("spec", "framework"),
+    ("spec", "workers"),
+    ("spec", "workers", "template"),
+    ("spec", "workers", "template", "spec"),
+    ("spec", "workers", "template", "spec", "containers"),
+    ("spec", "training"),
+    ("spec", "training", "data"),
+    ("spec", "training", "batch"),
+    ("spec", "training", "batch", "micro"),
+    ("spec", "training", "parallelism"),
+    ("spec", "training", "steps"),
+    ("spec", "recovery"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(base=st.sampled_from([TRAINMASTER, PYTORCH]), place=st.sampled_from(PLACES), value=JSON)
+def test_anything_anywhere_is_either_valid_for_the_models_or_told(
+    base: dict[str, Any], place: tuple[str, ...], value: Any
+) -> None:
+    document = job(base, **{"__".join(place): value})
+    if not told(document):
+        DistributedTrainingJob.model_validate(document)
