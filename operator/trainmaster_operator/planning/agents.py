@@ -25,19 +25,26 @@ _FATAL_CODES = (ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.DIVERGED, E
 def ended(view: View) -> Fault | None:
     """Proof at once: a pod that ended, vanished, or is being deleted by someone else, before its ranks were done."""
     found: list[tuple[int, Cause, PodRecord | None]] = []
+    going: list[tuple[int, Cause, PodRecord | None]] = []
     for slot, pod in enumerate(view.pods):
         agent = view.agents[slot]
-        if view.round_is_open and agent is not None and agent.round == view.status.round and agent.done:
-            continue
+        if (
+            view.round_is_open
+            and agent is not None
+            and agent.round == view.status.round
+            and (agent.done or agent.saved)
+        ):
+            continue  # the others may still be at work
         if pod is None:
             if view.round_is_open:  # it opened with every pod there
                 found.append((slot, Cause.EVICTED, None))
         elif pod.phase in ENDED:
             found.append((slot, _cause(pod), pod))
-        elif pod.deleting and not drain.saves_first(view, slot):
-            found.append((slot, Cause.EVICTED, pod))
+        elif pod.deleting:
+            (going if drain.saves_first(view, slot) else found).append((slot, Cause.EVICTED, pod))
     if not found:
         return None
+    found += going
     # All that ended are replaced in one go; one that ended by itself explains more than one that was taken away.
     found.sort(key=lambda item: (item[1] in _FREE, item[0]))
     slot, cause, pod = found[0]

@@ -26,11 +26,11 @@ def saved(view: View) -> Fault | None:
     """Every rank has stopped after a checkpoint and nobody suspends the job: it goes on without those that leave."""
     if not view.round_is_open or not view.all_saved:
         return None
-    slots = leaving(view)
+    slots = tuple(slot for slot in range(view.slots) if _goes(view, slot))
     pod = view.pods[slots[0]] if slots else None
     return Fault(
         cause=Cause.PREEMPTED,
-        message=f"pod {pod.name} was told to end; all ranks saved first" if pod else "the ranks stopped by themselves",
+        message="all ranks saved and stopped" + (f", since slot {slots[0]}'s pod was told to end" if slots else ""),
         slots=slots or (0,),
         floor=Rung.POD if slots else Rung.IN_PLACE,
         free=bool(slots),
@@ -38,3 +38,8 @@ def saved(view: View) -> Fault | None:
         node=pod.node if pod else "",
         step=view.highest_step(),
     )
+
+
+def _goes(view: View, slot: int) -> bool:
+    pod, agent = view.pods[slot], view.agents[slot]
+    return pod is None or pod.deleting or pod.phase in ENDED or (agent is not None and agent.draining)

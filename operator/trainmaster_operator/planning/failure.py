@@ -155,8 +155,8 @@ def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
 
 
 def newer_round(message: str) -> int:
-    """The highest round that a FENCED verdict names ("round 7", "round-000007"); 0 if it names none."""
-    return max((int(n) for n in re.findall(r"round[\s-]*(\d{1,9})", message)), default=0)
+    """The highest round that a FENCED verdict names ("round 7 has it"); 0 if it names none."""
+    return max((int(n) for n in re.findall(r"\bround (\d{1,9})\b", message)), default=0)
 
 
 def _verdicts(view: View) -> list[AgentRecord]:

@@ -62,7 +62,9 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
     """Pods of a finished job to delete now, and when there may be more."""
     policy = view.spec.cleanPodPolicy
     waited = since(view.status.completionTime, view.now)
-    deletes: list[PodToDelete] = [PodToDelete(p.name, p.uid, "stale", 0.0) for p in view.others if p.phase not in ENDED]
+    deletes: list[PodToDelete] = [
+        PodToDelete(p.name, p.uid, "stale", 0.0) for p in view.others if p.phase not in ENDED and not p.deleting
+    ]
     waiting = False
     for pod in view.pods:
         if pod is None or pod.deleting or policy == "None":

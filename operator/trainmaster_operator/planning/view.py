@@ -91,11 +91,12 @@ def look(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
             pods[pod.slot] = pod
         else:
             others.append(pod)
-    agents = [_current(observed.agents.get(slot), pods[slot]) for slot in range(len(incarnations))]
+    agents = [_current(observed.agents.get(slot), pods[slot], number) for slot, number in enumerate(incarnations)]
     return View(spec, status, observed, now, tuple(incarnations), tuple(pods), tuple(others), tuple(agents))
 
 
-def _current(agent: AgentRecord | None, pod: PodRecord | None) -> AgentRecord | None:
-    if agent is None or pod is None or agent.incarnation != pod.incarnation or agent.pod_uid != pod.uid:
+def _current(agent: AgentRecord | None, pod: PodRecord | None, incarnation: int) -> AgentRecord | None:
+    """The agent if it speaks for the current incarnation. What it said last still counts when its pod has vanished."""
+    if agent is None or agent.incarnation != incarnation or (pod is not None and agent.pod_uid != pod.uid):
         return None
     return agent

@@ -1,0 +1,273 @@
+"""What evidence counts first, and what a failure does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.planning.world import NOW, World, job_spec, recovered, running, script_spec, verdict
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.status import JobPhase, JobStatus, Restarts, Rung
+from trainmaster_operator.planning.observation import EventType
+
+
+def test_a_dead_rank_restarts_all_ranks_in_place_in_one_write() -> None:
+    world = running(step=10)
+    offered = world.agents[0].next_store
+    assert offered is not None
+    world.agent(2, verdict=verdict(signal="SIGKILL", exit_code=-9, age_s=0.02), verdict_age_s=0.05)
+    decision = world.write()
+    assert decision.intent
+    assert (decision.create, decision.delete) == ((), ())
+    status = world.status
+    assert (status.round, status.phase) == (2, JobPhase.RECOVERING)
+    assert status.roundStore == f"{offered.host}:{offered.port}"
+    assert status.restarts == Restarts(inPlace=1, pod=0, full=0, free=0)
+    assert status.lastFailure is not None
+    assert (status.lastFailure.rank, status.lastFailure.signal, status.lastFailure.round) == (2, "SIGKILL", 1)
+    (recovery,) = status.recoveries
+    assert (recovery.round, recovery.cause, recovery.rung, recovery.step) == (2, "Crash", Rung.IN_PLACE, 10)
+    assert recovery.clock == {"detect": 0.02, "decide": 0.03}
+    assert [e.type for e in decision.events] == [EventType.WARNING]
+
+
+def test_a_failure_is_counted_once_wherever_the_operator_dies() -> None:
+    world = running()
+    world.agent(2, verdict=verdict())
+    world.plan()  # it dies before the write
+    world.write()  # it dies after the write
+    again = world.plan()
+    assert not again.intent
+    assert again.status.restarts.inPlace == 1
+    world.epoch, world.leading_s, world.agents = 2, 0.0, {}
+    fresh = world.plan()
+    assert not fresh.intent
+    assert (fresh.create, fresh.delete) == ((), ())
+
+
+def test_the_first_cause_counts_and_not_the_cascade_behind_it() -> None:
+    world = running()
+    world.agent(0, verdict=verdict(0, cascade=True), verdict_age_s=0.5)
+    world.agent(1, verdict=verdict(1, cascade=True), verdict_age_s=0.4)
+    world.agent(3, verdict=verdict(3, message="the cause"), verdict_age_s=0.1)
+    world.write()
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message == "the cause"
+
+
+def test_of_two_causes_the_earlier_one_counts() -> None:
+    world = running()
+    world.agent(0, verdict=verdict(0), verdict_age_s=0.1)
+    world.agent(3, verdict=verdict(3), verdict_age_s=0.3)
+    world.write()
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.rank == 3
+
+
+def test_ranks_that_only_lost_a_peer_wait_a_second_for_the_cause() -> None:
+    world = running()
+    world.agent(0, verdict=verdict(0, cascade=True), verdict_age_s=0.25)
+    decision = world.plan()
+    assert not decision.intent
+    assert decision.requeue_after_s == pytest.approx(0.75)
+    world.agent(0, verdict_age_s=1.0)
+    assert world.write().status.restarts.inPlace == 1
+
+
+def test_a_verdict_of_an_older_round_is_no_longer_evidence() -> None:
+    world = running()
+    world.agent(2, verdict=verdict())
+    world.write()
+    world.agent(2, round=2, ranks=())
+    assert not world.plan().intent
+
+
+@pytest.mark.parametrize(
+    ("last_words", "words"),
+    [
+        ({"cause": Cause.CONFIG_ERROR, "exit_code": 2}, "the configuration is wrong"),
+        ({"cause": Cause.CONFIG_ERROR, "exit_code": 93}, "the configuration is wrong"),
+        ({"cause": Cause.DATA_ERROR, "exit_code": 91}, "the data is wrong"),
+        ({"cause": Cause.DIVERGED, "exit_code": 92}, "training diverged"),
+        ({"cause": Cause.CRASH, "exit_code": 93}, "a restart would not help"),
+    ],
+)
+def test_what_a_restart_cannot_help_with_fails_at_once(last_words: dict[str, Any], words: str) -> None:
+    world = running()
+    world.agent(0, verdict=verdict(0, cascade=True), verdict_age_s=5.0)
+    world.agent(1, verdict=verdict(1, message="no such file", **last_words))
+    world.write()
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert words in world.status.lastFailure.message
+    assert "no such file" in world.status.lastFailure.message
+    assert world.status.restarts.inPlace == 0
+
+
+def test_a_crash_whose_message_is_empty_still_says_something() -> None:
+    world = running()
+    world.agent(1, verdict=verdict(1, message="", last_lines=["one", "Segmentation fault"]))
+    world.write()
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message == "Segmentation fault"
+
+
+def test_failing_hardware_is_left_behind_with_its_pod() -> None:
+    world = running()
+    world.agent(1, verdict=verdict(1, Cause.HARDWARE_FAULT))
+    world.write()
+    assert world.status.incarnations == "0,1,0*2"
+    assert (world.status.round, world.status.roundStore) == (2, "")
+    assert world.status.restarts.pod == 1
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause", "counted"),
+    [
+        ({"phase": "Failed", "exit_code": 137}, Cause.AGENT_LOST, "pod"),
+        ({"phase": "Failed", "exit_code": 137, "reason": "OOMKilled"}, Cause.OUT_OF_MEMORY, "pod"),
+        ({"phase": "Failed", "reason": "Evicted"}, Cause.EVICTED, "free"),
+        ({"phase": "Failed", "exit_code": 90}, Cause.PREEMPTED, "free"),
+        ({"phase": "Succeeded", "exit_code": 0}, Cause.AGENT_LOST, "pod"),
+        (None, Cause.EVICTED, "free"),
+    ],
+)
+def test_a_pod_that_ended_is_replaced_behind_a_fence(pod: dict[str, Any] | None, cause: Cause, counted: str) -> None:
+    world = running()
+    if pod is None:
+        del world.pods[1]
+    else:
+        world.pod(1, **pod)
+    world.write()
+    status = world.status
+    assert (status.round, status.roundStore, status.incarnations) == (2, "", "0,1,0*2")
+    assert status.phase is JobPhase.RECOVERING
+    assert status.lastFailure is not None
+    assert status.lastFailure.cause == cause.value
+    assert getattr(status.restarts, counted) == 1
+    if pod is not None:
+        world.plan()
+        del world.pods[1]
+    recovered(world, step=12, resumed=10)
+    assert (world.status.phase, world.status.round) == (JobPhase.RUNNING, 2)
+
+
+def test_pods_that_ended_together_are_replaced_together_and_counted_once() -> None:
+    world = running()
+    world.pod(1, phase="Failed", exit_code=1)
+    world.pod(3, phase="Failed", reason="Evicted")
+    world.write()
+    assert world.status.incarnations == "0,1,0,1"
+    assert world.status.restarts == Restarts(inPlace=0, pod=1, full=0, free=0)
+
+
+@pytest.mark.parametrize("code", [2, 91, 92, 93])
+def test_a_pod_whose_agent_says_that_a_restart_cannot_help_fails_the_job(code: int) -> None:
+    world = running()
+    world.pod(1, phase="Failed", exit_code=code, message="TRAINMASTER_SLOT is not set")
+    world.write()
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert "TRAINMASTER_SLOT is not set" in world.status.lastFailure.message
+
+
+def test_a_pod_that_ends_before_any_round_needs_no_fence() -> None:
+    world = World()
+    world.settle()
+    for slot in world.slots:
+        world.pod(slot)
+    world.pod(0, phase="Failed", exit_code=1)
+    world.write()
+    assert (world.status.round, world.status.incarnations) == (0, "1,0*3")
+
+
+def test_a_lost_store_ends_its_round_and_counts_nothing_at_first() -> None:
+    world = running()
+    for n in range(2, 6):
+        world.agent(0, store_lost=True)
+        world.write()
+        assert world.status.round == n
+        for slot in world.slots:
+            world.obey(slot)
+    assert world.status.restarts == Restarts(inPlace=1, pod=0, full=0, free=3)
+
+
+def test_a_storage_that_a_newer_round_owns_lifts_the_round_above_it() -> None:
+    world = running()
+    words = "round 1 can't take /ckpt/round-9999: round 41 has it"
+    world.agent(0, verdict=verdict(0, Cause.FENCED, exit_code=94, message=words))
+    world.write()
+    assert (world.status.round, world.status.restarts.free) == (42, 1)
+
+
+def test_two_jobs_on_one_storage_end_in_words() -> None:
+    world = running()
+    for _ in range(4):
+        n = world.status.round
+        words = f"round {n} can't take /ckpt: round {n + 5} has it"
+        world.agent(0, verdict=verdict(0, Cause.FENCED, round=n, message=words))
+        world.write()
+        for slot in world.slots:
+            world.obey(slot)
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert "another job writes into the same checkpoint directory" in world.status.lastFailure.message
+
+
+def test_the_ladder_is_climbed_rung_by_rung_without_progress() -> None:
+    world = running(job_spec(2))
+    phases = []
+    for _ in range(12):
+        world.agent(1, verdict=verdict(1, round=world.status.round))
+        world.write()
+        r = world.status.restarts
+        phases.append((r.inPlace, r.pod, r.full, world.status.phase))
+        if world.status.phase is JobPhase.FAILED:
+            break
+        recovered(world, step=0)
+    recovering = JobPhase.RECOVERING
+    assert phases == [
+        *((n, 0, 0, recovering) for n in (1, 2, 3)),
+        *((3, n, 0, recovering) for n in (1, 2, 3)),
+        *((3, 3, n, recovering) for n in (1, 2)),
+        (3, 3, 2, JobPhase.FAILED),
+    ]
+    assert world.status.incarnations == "5*2"  # three of slot 1, then two of all, above the highest
+    assert world.status.lastFailure is not None
+    assert "the recovery budget is spent after 3 restarts in place" in world.status.lastFailure.message
+
+
+def test_a_script_that_steps_in_each_process_makes_progress_though_it_counts_from_zero() -> None:
+    world = running(script_spec(2), step=50)
+    for _ in range(6):
+        world.agent(1, verdict=verdict(1, round=world.status.round))
+        world.write()
+        assert world.status.phase is JobPhase.RECOVERING
+        recovered(world, step=20)
+    assert world.status.restarts.inPlace == 6
+
+
+def test_a_failure_of_a_whole_status_stays_below_16_kb() -> None:
+    world = running()
+    world.agent(2, verdict=verdict(message="m" * 100_000, traceback="t" * 100_000))
+    world.write()
+    assert world.status.lastFailure is not None
+    assert len(world.status.lastFailure.message) == 1024
+    assert world.status.lastFailure.traceback.endswith("t" * 100)
+    assert len(world.status.model_dump_json(exclude_none=True)) < 16_384
+
+
+def test_the_status_survives_json_unchanged() -> None:
+    world = running()
+    world.agent(2, verdict=verdict(), verdict_age_s=0.123456)
+    written = world.plan().status
+    assert JobStatus.model_validate_json(written.model_dump_json(exclude_none=True)) == written
+
+
+def test_the_clock_of_a_recovery_starts_when_the_rank_died() -> None:
+    world = running()
+    world.agent(2, verdict=verdict(), verdict_age_s=2.0)
+    world.now = NOW + 100
+    world.write()
+    assert world.status.recoveries[0].startedAt == "2023-11-14T22:14:58.000Z"

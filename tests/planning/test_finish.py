@@ -1,0 +1,84 @@
+"""How a job ends, and what becomes of its pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planning.world import World, job_spec, running, verdict
+from trainmaster_operator.api.status import JobPhase
+
+
+def done(spec_fields: dict[str, object] | None = None) -> World:
+    world = running(job_spec(**(spec_fields or {})))
+    for slot in world.slots:
+        world.agent(slot, done=True)
+    world.write()
+    return world
+
+
+def test_a_job_has_succeeded_when_every_agent_is_done_in_this_round() -> None:
+    world = running()
+    for slot in (0, 1, 2):
+        world.agent(slot, done=True)
+        assert not world.plan().intent
+    world.agent(3, done=True, round=0)
+    assert not world.plan().intent
+    world.agent(3, round=1)
+    world.write()
+    assert world.status.phase is JobPhase.SUCCEEDED
+    assert world.status.completionTime
+    assert [(c.type, c.status) for c in world.status.conditions] == [("Running", "False"), ("Complete", "True")]
+
+
+def test_done_outweighs_a_pod_that_ends_afterwards() -> None:
+    world = running()
+    for slot in world.slots:
+        world.agent(slot, done=True)
+    world.pod(1, phase="Succeeded")
+    world.write()
+    assert world.status.phase is JobPhase.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("policy", "at_once", "later"), [("All", {1}, {0, 2, 3}), ("Running", set(), {0, 2, 3}), ("None", set(), set())]
+)
+def test_agents_may_end_by_themselves_before_pods_are_cleaned_up(
+    policy: str, at_once: set[int], later: set[int]
+) -> None:
+    world = done({"cleanPodPolicy": policy})
+    world.pod(1, phase="Succeeded")
+    decision = world.plan()
+    assert {world_slot(d.name) for d in decision.delete} == at_once
+    assert not decision.intent
+    if at_once:
+        del world.pods[1]
+    world.now += 10
+    assert {world_slot(d.name) for d in world.plan().delete} == later
+
+
+def world_slot(name: str) -> int:
+    return int(name.split("-")[2])
+
+
+def test_the_time_of_the_clean_up_is_asked_for() -> None:
+    world = done()
+    world.now += 4
+    assert world.plan().requeue_after_s == pytest.approx(6.0)
+
+
+def test_nothing_happens_to_a_job_that_is_over() -> None:
+    world = done()
+    world.agent(2, verdict=verdict())
+    world.now += 1e6
+    assert world.plan().status == world.status
+
+
+def test_a_job_fails_when_its_deadline_passes() -> None:
+    world = running(job_spec(activeDeadlineSeconds=60, recovery={"agentLostSeconds": 1000}))
+    decision = world.plan()
+    assert decision.requeue_after_s == pytest.approx(55.0)
+    world.now += 55.0
+    world.write()
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.cause == "DeadlineExceeded"

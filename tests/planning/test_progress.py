@@ -1,0 +1,145 @@
+"""What people see."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.planning.world import job_spec, opened, recovered, running, script_spec, verdict
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning.observation import CheckpointSeen
+
+
+def test_a_job_runs_from_its_first_completed_step() -> None:
+    world = opened()
+    for slot in world.slots:
+        world.obey(slot, step=40, resumed=40)
+    world.settle()
+    assert world.status.phase is JobPhase.STARTING
+    world.agent(1, ranks=world.ranks(1, step=41))
+    decision = world.write()
+    assert decision.intent
+    assert (world.status.phase, world.status.progress.step) == (JobPhase.RUNNING, 41)
+
+
+def test_a_step_seen_while_a_checkpoint_loads_is_not_a_completed_one() -> None:
+    world = opened()
+    world.agent(1, ranks=world.ranks(1, step=40, phase="load"))
+    assert not world.plan().intent
+
+
+def test_progress_is_not_an_intent_and_an_equal_report_changes_nothing() -> None:
+    world = running(step=10)
+    assert world.plan().status is world.status
+    world.now += 2
+    for slot in world.slots:
+        world.agent(slot, ranks=world.ranks(slot, step=14, loss=2.34567891, tokens=1400))
+    decision = world.write()
+    assert not decision.intent
+    progress = decision.status.progress
+    assert (progress.step, progress.totalSteps, progress.loss) == (14, 100, "2.34568")
+    assert progress.stepsPerSecond == pytest.approx(2.0)
+    assert progress.tokensPerSecond == pytest.approx(2.0 * 400)
+    assert progress.etaSeconds == pytest.approx(43.0)
+    assert world.plan().status is world.status
+
+
+def test_a_rate_is_smoothed() -> None:
+    world = running(step=10)
+    for step, seconds in ((20, 10), (21, 10)):
+        world.now += seconds
+        for slot in world.slots:
+            world.agent(slot, ranks=world.ranks(slot, step=step))
+        world.write()
+    assert world.status.progress.stepsPerSecond == pytest.approx(1 + (1 - math.exp(-1)) * (0.1 - 1), abs=1e-5)
+
+
+def test_a_loss_that_is_not_a_number_is_text() -> None:
+    world = running(step=10)
+    world.agent(0, ranks=world.ranks(0, step=11, loss=math.nan))
+    assert world.write().status.progress.loss == "nan"
+
+
+def test_a_recovery_ends_with_the_first_step_and_the_slowest_agents_clock() -> None:
+    world = running(step=10)
+    world.agent(2, verdict=verdict(), verdict_age_s=0.1)
+    world.write()
+    for slot in world.slots:
+        world.obey(slot, step=8, resumed=8, clock={"fork": 0.01 * slot, "rendezvous": 0.02})
+    world.now += 0.4
+    world.agent(1, ranks=world.ranks(1, step=9))
+    decision = world.write()
+    (recovery,) = world.status.recoveries
+    assert (recovery.resumedStep, recovery.lostSteps, recovery.totalSeconds) == (8, 2, pytest.approx(0.5, abs=0.002))
+    assert {k: recovery.clock[k] for k in ("fork", "rendezvous")} == {"fork": 0.03, "rendezvous": 0.02}
+    assert [e.reason for e in decision.events] == ["Recovered"]
+    assert (world.status.progress.step, world.status.progress.highestStep) == (9, 10)
+    assert world.status.lostSeconds == pytest.approx(0.5, abs=0.002)
+    world.agent(3, clock={"first_step": 0.07})
+    late = world.write()
+    assert not late.intent
+    assert late.status.recoveries[0].clock["first_step"] == 0.07
+
+
+def test_failures_that_overlap_lose_the_time_only_once() -> None:
+    world = running(step=10)
+    world.agent(2, verdict=verdict())
+    world.write()
+    world.now += 3
+    for slot in world.slots:
+        world.obey(slot)
+    world.agent(1, verdict=verdict(1, round=2))
+    world.write()
+    world.now += 4
+    recovered(world, step=11, resumed=10)
+    assert [r.totalSeconds for r in world.status.recoveries] == [7.0, 4.0]
+    assert world.status.lostSeconds == 7.0
+
+
+def test_goodput_is_the_share_of_time_that_was_not_lost() -> None:
+    world = running(step=10)
+    world.status.lostSeconds = 25.0
+    world.now += 95
+    world.agent(0, ranks=world.ranks(0, step=11))
+    assert world.write().status.goodput == "0.75"
+
+
+def test_the_rate_of_steps_survives_a_recovery() -> None:
+    world = running(step=10)
+    world.now += 10
+    for slot in world.slots:
+        world.agent(slot, ranks=world.ranks(slot, step=20))
+    world.write()
+    rate = world.status.progress.stepsPerSecond
+    world.agent(2, verdict=verdict())
+    world.write()
+    world.now += 100
+    recovered(world, step=16, resumed=15)
+    assert world.status.progress.stepsPerSecond == rate
+
+
+def test_checkpoints_of_a_newer_round_count_more() -> None:
+    world = running()
+    for seen, kept in (((50, 1), (50, 1)), ((40, 1), (50, 1)), ((45, 2), (45, 2)), ((60, 1), (45, 2))):
+        world.checkpoint = CheckpointSeen(*seen, "storage")
+        world.write()
+        assert world.status.checkpoint is not None
+        assert (world.status.checkpoint.step, world.status.checkpoint.round) == kept
+
+
+def test_a_script_shows_the_steps_and_the_total_that_its_agent_tells() -> None:
+    world = running(script_spec(), step=7)
+    assert (world.status.phase, world.status.progress.step, world.status.progress.totalSteps) == (
+        JobPhase.RUNNING,
+        7,
+        100,
+    )
+
+
+def test_ready_workers_are_those_that_have_joined() -> None:
+    world = opened(job_spec(3))
+    assert world.status.workers.ready == 3
+    world.agent(1, joined=False)
+    decision = world.plan()
+    assert (decision.intent, decision.status.workers.ready) == (False, 2)
