@@ -13,7 +13,7 @@ from trainmaster.models.options import GPTOptions
 VOCABULARY = 256
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(batch, time, width))
 
 
-class MLP(nn.Module):
+class MLP(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int) -> None:
         super().__init__()
         self.up = nn.Linear(width, 4 * width, bias=False)
@@ -37,7 +37,7 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x), approximate="tanh"))
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(width, eps=1e-5)
@@ -50,7 +50,7 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
-class GPT(nn.Module):
+class GPT(nn.Module):  # type: ignore[misc]
     def __init__(self, options: GPTOptions) -> None:
         super().__init__()
         self.options = options

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 
-class elementwise(TorchDispatchMode):
+class elementwise(TorchDispatchMode):  # type: ignore[misc]
     """Within this context whatever is done to DTensors must be element-wise; nothing checks that.
 
         with elementwise():

@@ -35,7 +35,6 @@ def local_gradients(model: nn.Module) -> list[Tensor]:
     return [g.to_local() if isinstance(g, DTensor) else g for g in gradients if g is not None]
 
 
-@torch.no_grad()
 def gradient_norm_squared(model: nn.Module) -> Tensor:
     """This rank's summand, a fp32 scalar, of the squared global gradient norm.
 
@@ -52,9 +51,10 @@ def gradient_norm_squared(model: nn.Module) -> Tensor:
         else:
             groups.setdefault(1.0, []).append(gradient)
     total = torch.zeros((), device=next(model.parameters()).device)
-    for weight, gradients in groups.items():
-        norms = torch.stack(torch._foreach_norm(gradients, 2.0)).float()
-        total = total + weight * norms.square().sum()
+    with torch.no_grad():
+        for weight, gradients in groups.items():
+            norms = torch.stack(torch._foreach_norm(gradients, 2.0)).float()
+            total = total + weight * norms.square().sum()
     return total
 
 
@@ -65,9 +65,9 @@ def _weight(gradient: DTensor) -> float:
     return float(all(mesh.get_local_rank(axis) == 0 for axis in replicas))
 
 
-@torch.no_grad()
 def scale_gradients_(model: nn.Module, factor: Tensor | float) -> None:
     """Multiply all gradients in place, as clipping does. No communication."""
     gradients = local_gradients(model)
     if gradients:
-        torch._foreach_mul_(gradients, factor)
+        with torch.no_grad():
+            torch._foreach_mul_(gradients, factor)
