@@ -1,0 +1,280 @@
+"""The fleet: who may speak, what is news, who is told what and when."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from trainmaster.contract.wire import (
+    Cause,
+    CheckpointRecord,
+    Directive,
+    DirectiveState,
+    Identity,
+    JoinRequest,
+    RankReport,
+    RankState,
+    Report,
+    StoreAddress,
+    Verdict,
+)
+from trainmaster_operator.control.fleet import Fleet, FleetSettings, Refused
+from trainmaster_operator.runtime.clock import run_virtual
+
+KEY = ("space", "job")
+ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")
+
+
+class Bench:
+    """A fleet with one published job."""
+
+    def __init__(self):
+        self.clock = asyncio.get_running_loop().clock
+        self.marks: list[float] = []
+        self.decided: list[float] = []
+        self.uid: str | None = "job-uid"
+        self.fleet = Fleet(
+            self.clock,
+            self.authenticate,
+            lambda key, delay_s: self.marks.append(delay_s),
+            lambda key: self.uid,
+            FleetSettings(hold_s=8, first_directive_s=2),
+            self.decided.append,
+        )
+
+    async def authenticate(self, token, identity):
+        return {"good": identity.pod_uid, "other": "other-uid"}.get(token)
+
+    def publish(self, round=1, incarnations=(0, 0), state=DirectiveState.RUN, uid="job-uid"):
+        self.fleet.publish(KEY, uid, round, incarnations, lambda slot: Directive(1, state, round, f"{state.value}{round}"))
+
+    def news(self):
+        """Whether something since the last call asked for a pass at once."""
+        marks, self.marks[:] = list(self.marks), []
+        return 0.0 in marks
+
+
+def report(round=1, **fields):
+    return Report(ME, round=round, **fields)
+
+
+def verdict(round=1, age_s=0.0):
+    return Verdict(rank=0, cause=Cause.CRASH, round=round, message="died", age_s=age_s)
+
+
+def rank(**fields):
+    return RankReport(**{"rank": 0, "pid": 1, "state": RankState.RUNNING, **fields})
+
+
+async def refusal(call):
+    with pytest.raises(Refused) as caught:
+        await call
+    return caught.value.status
+
+
+def test_a_poll_is_held_until_the_directive_changes():
+    async def main():
+        bench = Bench()
+        bench.publish(round=1)
+        first = await bench.fleet.join("good", JoinRequest(ME))
+        assert (first.tag, bench.clock.monotonic()) == ("run1", 0)
+        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        await asyncio.sleep(3)
+        bench.publish(round=1)
+        await asyncio.sleep(1)
+        assert not poll.done()
+        bench.publish(round=2)
+        assert (await poll).tag == "run2"
+
+    run_virtual(main())
+
+
+def test_a_poll_without_a_change_answers_the_same_after_the_hold():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        answer = await bench.fleet.join("good", JoinRequest(ME, seen_tag="run1"))
+        assert answer.tag == "run1"
+        assert bench.clock.monotonic() == 8
+
+    run_virtual(main())
+
+
+def test_tokens_of_nobody_and_of_other_pods_are_refused():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        assert await refusal(bench.fleet.join("bad", JoinRequest(ME))) == 401
+        assert await refusal(bench.fleet.report("other", report())) == 403
+        assert bench.fleet.agents(KEY, [0, 0]) == {}
+
+    run_virtual(main())
+
+
+def test_a_stale_incarnation_is_gone_and_one_that_is_not_known_yet_must_wait():
+    async def main():
+        bench = Bench()
+        bench.publish(incarnations=(1, 0))
+        assert await refusal(bench.fleet.report("good", report())) == 410
+        newer = replace(ME, incarnation=2)
+        assert await refusal(bench.fleet.report("good", Report(newer, round=1))) == 503
+        assert await refusal(bench.fleet.report("good", Report(replace(ME, slot=5), round=1))) == 410
+
+    run_virtual(main())
+
+
+def test_an_agent_of_a_job_that_is_gone_is_told_so():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        await asyncio.sleep(1)
+        bench.uid = "a later job of that name"
+        bench.fleet.forget(KEY)
+        assert await refusal(poll) == 410
+        assert await refusal(bench.fleet.report("good", report())) == 410
+
+    run_virtual(main())
+
+
+def test_a_poll_of_an_incarnation_that_was_replaced_ends_at_once():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        await asyncio.sleep(1)
+        bench.publish(incarnations=(1, 0))
+        assert await refusal(poll) == 410
+        assert bench.clock.monotonic() == 1
+
+    run_virtual(main())
+
+
+def test_a_restarted_operator_lets_agents_wait_for_its_first_look_at_the_job():
+    async def main():
+        bench = Bench()
+        waiting = asyncio.create_task(bench.fleet.report("good", report()))
+        await asyncio.sleep(0.5)
+        assert bench.news()
+        bench.publish()
+        assert (await waiting).tag == "run1"
+        late = Bench()
+        assert await refusal(late.fleet.report("good", report())) == 503
+
+    run_virtual(main())
+
+
+def test_progress_is_no_news_but_a_verdict_a_first_step_and_a_checkpoint_are():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        told = [
+            (report(ranks=[rank()]), True),
+            (report(ranks=[rank()]), False),
+            (report(ranks=[rank(step=1)]), True),
+            (report(ranks=[rank(step=2, loss=1.0, silent_s=0.1)]), False),
+            (report(ranks=[rank(step=3)], inventory=[CheckpointRecord(3, 1, "storage")]), True),
+            (report(ranks=[rank(step=4)], inventory=[CheckpointRecord(3, 1, "storage")]), False),
+            (report(ranks=[rank(step=4)], next_store=StoreAddress("h", 1)), True),
+            (report(ranks=[rank(step=4, state=RankState.STOPPED)], next_store=StoreAddress("h", 1)), True),
+            (report(ranks=[rank(step=4)], verdict=verdict()), True),
+            (report(ranks=[rank(step=4)], verdict=verdict(age_s=1)), True),  # the store is gone from the offer
+            (report(ranks=[rank(step=4)], verdict=verdict(age_s=2)), False),
+        ]
+        for message, expected in told[:9]:
+            await bench.fleet.report("good", message)
+            assert bench.news() == expected, message
+        await bench.fleet.report("good", told[10][0])
+        assert not bench.news()
+        assert bench.fleet.checkpoint(KEY).step == 3
+
+    run_virtual(main())
+
+
+def test_the_first_verdict_of_a_round_stays_and_a_new_round_clears_it():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        await bench.fleet.report("good", report(verdict=verdict(age_s=0.25)))
+        await asyncio.sleep(1)
+        await bench.fleet.report("good", report(verdict=Verdict(1, Cause.HANG, 1, "later")))
+        record = bench.fleet.agents(KEY, [0, 0])[0]
+        assert record.verdict.message == "died"
+        assert record.verdict_age_s == pytest.approx(1.25)
+        await bench.fleet.report("good", report(round=2))
+        record = bench.fleet.agents(KEY, [0, 0])[0]
+        assert (record.round, record.verdict) == (2, None)
+
+    run_virtual(main())
+
+
+def test_a_report_of_an_older_round_changes_nothing():
+    async def main():
+        bench = Bench()
+        bench.publish(round=2)
+        await bench.fleet.report("good", report(round=2, resumed_step=7))
+        answer = await bench.fleet.report(
+            "good", report(round=1, done=True, verdict=verdict(), inventory=[CheckpointRecord(99, 1, "storage")])
+        )
+        record = bench.fleet.agents(KEY, [0, 0])[0]
+        assert answer.tag == "run2"
+        assert (record.round, record.done, record.verdict, record.resumed_step) == (2, False, None, 7)
+        assert bench.fleet.checkpoint(KEY) is None
+
+    run_virtual(main())
+
+
+def test_a_checkpoint_of_a_newer_round_counts_more_than_a_later_step_of_an_older_one():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        await bench.fleet.report("good", report(inventory=[CheckpointRecord(50, 1, "storage")]))
+        await bench.fleet.report("good", report(round=2, inventory=[CheckpointRecord(45, 2, "storage")]))
+        await bench.fleet.report("good", report(round=2, inventory=[CheckpointRecord(60, 2, "storage", error="full")]))
+        assert (bench.fleet.checkpoint(KEY).round, bench.fleet.checkpoint(KEY).step) == (2, 45)
+
+    run_virtual(main())
+
+
+def test_a_broken_poll_asks_for_a_look_at_the_job():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        await asyncio.sleep(1)
+        assert bench.fleet.agents(KEY, [0, 0])[0].joined
+        bench.news()
+        poll.cancel()
+        await asyncio.wait([poll])
+        assert bench.news()
+        await asyncio.sleep(10)
+        assert not bench.fleet.agents(KEY, [0, 0])[0].joined
+
+    run_virtual(main())
+
+
+def test_the_time_from_a_verdict_to_the_next_round_is_measured():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        await bench.fleet.report("good", report(verdict=verdict(age_s=5)))
+        await asyncio.sleep(0.25)
+        bench.publish(round=2)
+        await bench.fleet.report("good", report(round=2))
+        assert bench.decided == [0.25]
+        assert bench.fleet.agents(KEY, [0, 0])[0].clock == {"decide": 0.25}
+
+    run_virtual(main())
+
+
+def test_people_see_ranks_and_events():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        await bench.fleet.report("good", report(ranks=[rank(step=3)], events=[{"reason": "Saved", "message": "step 3"}]))
+        view = bench.fleet.view(KEY)
+        assert view["slots"][0]["ranks"][0].step == 3
+        assert view["events"][0]["reason"] == "Saved"
+        assert bench.fleet.view(("space", "other")) is None
+
+    run_virtual(main())

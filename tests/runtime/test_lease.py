@@ -1,0 +1,108 @@
+"""One leader at a time, and it knows when it no longer is."""
+
+import asyncio
+
+import pytest
+
+from tests.runtime.fakes import chance, cluster
+from trainmaster_operator.cluster.faulty import FaultyCluster
+from trainmaster_operator.cluster.port import LEASE
+from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.lease import Elector, LeaseSettings, NotLeading
+
+
+def elector(inner, identity, **options):
+    clock = asyncio.get_running_loop().clock
+    return Elector(inner, clock, chance(), identity, LeaseSettings(**options))
+
+
+def test_the_epoch_rises_with_each_change_of_the_holder_the_first_included():
+    async def main():
+        _, memory = cluster()
+        first, second = elector(memory, "a"), elector(memory, "b")
+        assert await first.acquire() == 1
+        await first.release()
+        assert await second.acquire() == 2
+        await second.release()
+        assert await first.acquire() == 3
+
+    run_virtual(main())
+
+
+def test_a_second_operator_waits_until_the_first_has_been_silent_for_the_lease():
+    async def main():
+        _, memory = cluster()
+        clock = asyncio.get_running_loop().clock
+        first, second = elector(memory, "a"), elector(memory, "b")
+        await first.acquire()
+        holding = asyncio.create_task(first.hold())
+        waiting = asyncio.create_task(second.acquire())
+        await asyncio.sleep(120)
+        assert first.leading
+        assert not waiting.done()
+        holding.cancel()
+        stopped_at = clock.monotonic()
+        assert await waiting == 2
+        assert clock.monotonic() - stopped_at > 10  # by then the first has stopped by itself
+        assert not first.leading
+        with pytest.raises(NotLeading):
+            first.check()
+
+    run_virtual(main())
+
+
+def test_a_takeover_does_not_wait():
+    async def main():
+        _, memory = cluster()
+        await elector(memory, "a").acquire()
+        assert await elector(memory, "b", takeover=True).acquire() == 2
+        assert asyncio.get_running_loop().clock.monotonic() == 0
+
+    run_virtual(main())
+
+
+def test_a_leader_that_cannot_reach_the_server_stops_before_another_may_start():
+    async def main():
+        _, memory = cluster()
+        clock = asyncio.get_running_loop().clock
+        faulty = FaultyCluster(memory, chance())
+        first, second = elector(faulty, "a"), elector(memory, "b")
+        await first.acquire()
+        cut = asyncio.create_task(faulty.outage(600))
+        taking_over = asyncio.create_task(second.acquire())
+        with pytest.raises(NotLeading):
+            await first.hold()
+        stopped_at = clock.monotonic()
+        await taking_over
+        assert stopped_at < clock.monotonic()
+        cut.cancel()
+
+    run_virtual(main())
+
+
+def test_a_leader_whose_lease_was_taken_over_stops_at_its_next_renewal():
+    async def main():
+        _, memory = cluster()
+        first = elector(memory, "a")
+        await first.acquire()
+        await elector(memory, "b", takeover=True).acquire()
+        with pytest.raises(NotLeading):
+            await first.hold()
+
+    run_virtual(main())
+
+
+def test_a_renewal_whose_reply_was_lost_does_not_cost_the_lease():
+    async def main():
+        store, memory = cluster()
+        first = elector(memory, "a")
+        await first.acquire()
+        lease = store.get(LEASE, "default", "trainmaster-operator")
+        store.update(LEASE, {**lease, "spec": {**lease["spec"], "renewTime": "2027-01-01T00:00:00.000000Z"}})
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(60)
+        assert first.leading
+        assert not holding.done()
+        holding.cancel()
+
+    run_virtual(main())

@@ -1,0 +1,299 @@
+"""One pass: intent first, then acts; and what happens when something refuses."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.runtime.fakes import chance, cluster, job, pod
+from trainmaster.contract.wire import Directive, DirectiveState
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
+from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE
+from trainmaster_operator.manifests.pods import build_pod, pod_name
+from trainmaster_operator.manifests.services import build_service
+from trainmaster_operator.planning.observation import (
+    Decision,
+    EventType,
+    PlannedEvent,
+    PodToCreate,
+    PodToDelete,
+)
+from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.reconcile import Policies
+
+
+def nothing(spec, status, observed, now):
+    return Decision(status)
+
+
+def directive(spec, status, observed, slot):
+    return Directive(observed.epoch, DirectiveState.WAIT, status.round, f"tag {status.round}")
+
+
+class Spy(FaultyCluster):
+    """Counts calls by verb and kind, leases and events left out."""
+
+    def __init__(self, inner, **options):
+        super().__init__(inner, chance(), **options)
+        self.calls: list[str] = []
+
+    async def get(self, kind, namespace, name):
+        if kind != LEASE:
+            self.calls.append(f"get {kind}")
+        return await super().get(kind, namespace, name)
+
+    async def _write(self, verb, kind, name, call):
+        if kind not in (LEASE, EVENT):
+            self.calls.append(f"{verb} {kind}")
+        return await super()._write(verb, kind, name, call)
+
+
+@asynccontextmanager
+async def operating(plan, jobs=("job",), **options):
+    store, memory = cluster()
+    for name in jobs:
+        store.create(JOB, job(name))
+    spy = Spy(memory, **options)
+    operator = Operator(
+        spy,
+        asyncio.get_running_loop().clock,
+        chance(),
+        Settings(operator_url="http://o", identity="me", lease=LeaseSettings(takeover=True)),
+        Policies(plan, directive, build_pod, build_service, pod_name),
+    )
+    running = asyncio.create_task(operator.run())
+    yield store, spy, operator, running
+    operator.stop()
+    await asyncio.wait([running], timeout=60)
+    assert running.done()
+
+
+def status(store, name="job"):
+    return store.find(JOB, "space", name).get("status") or {}
+
+
+def conditions(store, name="job"):
+    return {c["type"]: c for c in status(store, name).get("conditions") or []}
+
+
+def test_intent_is_written_before_anything_is_done_and_then_done_in_the_same_pass():
+    def plan(spec, status, observed, now):
+        if status.round == 0:
+            event = PlannedEvent(EventType.NORMAL, "Opened", "round 1")
+            return Decision(status.model_copy(update={"round": 1}), intent=True, events=(event,))
+        return Decision(status, create=() if observed.pods else (PodToCreate("worker", 0, 0),))
+
+    async def main():
+        async with operating(plan) as (store, spy, _, _):
+            await asyncio.sleep(1)
+            assert spy.calls == ["update_status DistributedTrainingJob", "create Service", "create Pod"]
+            assert status(store)["round"] == 1
+            assert store.find(POD, "space", "job-worker-0-0")["metadata"]["ownerReferences"][0]["controller"]
+            assert store.find(SERVICE, "space", "job")
+            (told,) = store.list(EVENT).items
+            assert (told["reason"], told["involvedObject"]["name"]) == ("Opened", "job")
+
+    run_virtual(main())
+
+
+def test_events_are_not_told_when_the_write_fails():
+    def plan(spec, status, observed, now):
+        event = PlannedEvent(EventType.NORMAL, "Opened", "round 1")
+        return Decision(status.model_copy(update={"round": 1}), intent=True, events=(event,) if status.round == 0 else ())
+
+    async def main():
+        async with operating(plan, rates=Rates(fail=1.0)) as (store, spy, _, _):
+            await asyncio.sleep(5)
+            assert store.list(EVENT).items == []
+            spy.rates = Rates()
+            await asyncio.sleep(10)
+            assert len(store.list(EVENT).items) == 1
+
+    run_virtual(main())
+
+
+def test_a_bad_job_is_quarantined_alone_and_says_why_until_it_does_well():
+    broken = {"bad": True}
+
+    def plan(spec, status, observed, now):
+        if observed.name == "bad" and broken["bad"]:
+            raise RuntimeError("no idea what to do")
+        return Decision(status.model_copy(update={"round": 1}), intent=status.round == 0)
+
+    async def main():
+        async with operating(plan, jobs=("bad", "good")) as (store, spy, operator, running):
+            await asyncio.sleep(100)
+            assert not running.done()
+            assert status(store, "good")["round"] == 1
+            error = conditions(store, "bad")["ReconcileError"]
+            assert (error["status"], error["reason"], error["message"]) == ("True", "RuntimeError", "no idea what to do")
+            assert len(spy.calls) == 2  # the condition is written once
+            assert 10 < operator.queue.failures(("space", "bad")) < 20  # it backs off
+            broken["bad"] = False
+            await asyncio.sleep(200)
+            assert "ReconcileError" not in conditions(store, "bad")
+            assert status(store, "bad")["round"] == 1
+
+    run_virtual(main())
+
+
+def test_a_manifest_that_nobody_can_read_gets_a_condition():
+    async def main():
+        async with operating(nothing) as (store, _, _, running):
+            wrong = job("wrong")
+            wrong["spec"]["workers"] = {"replicas": "many"}
+            store.create(JOB, wrong)
+            await asyncio.sleep(1)
+            assert "spec.workers.replicas" in conditions(store, "wrong")["ReconcileError"]["message"]
+            assert not running.done()
+
+    run_virtual(main())
+
+
+def test_a_planner_that_never_comes_to_rest_is_stopped():
+    def plan(spec, status, observed, now):
+        return Decision(status.model_copy(update={"round": status.round + 1}), intent=True)
+
+    async def main():
+        async with operating(plan) as (store, _, _, _):
+            await asyncio.sleep(0.001)
+            assert conditions(store)["ReconcileError"]["reason"] == "NotConverging"
+
+    run_virtual(main())
+
+
+def test_a_conflict_means_a_fresh_look_and_no_lost_update():
+    def plan(spec, status, observed, now):
+        return Decision(status.model_copy(update={"round": 1}), intent=status.round == 0)
+
+    async def main():
+        async with operating(plan, rates=Rates(conflict=0.5)) as (store, _, _, _):
+            store.patch(JOB, "space", "job", {"metadata": {"annotations": {"by": "somebody"}}})
+            await asyncio.sleep(5)
+            assert status(store)["round"] == 1
+            assert store.find(JOB, "space", "job")["metadata"]["annotations"] == {"by": "somebody"}
+            assert "ReconcileError" not in conditions(store)
+
+    run_virtual(main())
+
+
+def test_a_job_that_changed_is_planned_again_before_its_pods_are_deleted():
+    def plan(spec, status, observed, now):
+        if spec.suspend:
+            return Decision(status)
+        return Decision(status, delete=tuple(PodToDelete(p.name, p.uid, "test", 0) for p in observed.pods))
+
+    async def main():
+        async with operating(plan) as (store, spy, operator, _):
+            await asyncio.sleep(1)
+            spy.disconnect()  # the watches are away for a moment
+            await asyncio.sleep(0)
+            store.create(POD, pod("a", store.find(JOB, "space", "job"), **{"trainmaster.dev/slot": "0"}))
+            operator.pods.wrote(store.get(POD, "space", "a"))
+            store.patch(JOB, "space", "job", {"spec": {"suspend": True}})
+            operator.queue.add(("space", "job"))
+            await asyncio.sleep(0.01)
+            assert spy.calls == ["get DistributedTrainingJob"]
+            assert store.find(POD, "space", "a")
+
+    run_virtual(main())
+
+
+def test_a_pod_is_deleted_by_uid_so_that_its_successor_of_the_same_name_survives():
+    def plan(spec, status, observed, now):
+        return Decision(status, delete=tuple(PodToDelete(p.name, "an older uid", "test", 0) for p in observed.pods[:1]))
+
+    async def main():
+        async with operating(plan) as (store, _, _, _):
+            store.create(POD, pod("a", store.find(JOB, "space", "job")))
+            await asyncio.sleep(3)
+            assert store.find(POD, "space", "a")
+
+    run_virtual(main())
+
+
+def test_a_pod_whose_creation_was_not_answered_is_adopted():
+    def plan(spec, status, observed, now):
+        return Decision(status, create=() if observed.pods else (PodToCreate("worker", 0, 0),))
+
+    async def main():
+        async with operating(plan, rates=Rates(lose=1.0)) as (store, spy, operator, _):
+            await asyncio.sleep(3)
+            assert len(store.list(POD).items) == 1
+            assert operator.pods.get(("space", "job-worker-0-0")).record.slot == 0
+            assert spy.calls.count("create Pod") == 1
+            assert "ReconcileError" not in conditions(store)
+
+    run_virtual(main())
+
+
+def test_a_pod_of_somebody_else_in_our_place_is_left_alone_and_named():
+    def plan(spec, status, observed, now):
+        return Decision(status, create=() if observed.pods else (PodToCreate("worker", 0, 0),))
+
+    async def main():
+        async with operating(plan) as (store, _, _, _):
+            store.delete(JOB, "space", "job")
+            store.create(POD, pod("job-worker-0-0"))
+            store.create(JOB, job())
+            await asyncio.sleep(1)
+            assert "job-worker-0-0 exists and isn't this job's" in conditions(store)["ReconcileError"]["message"]
+
+    run_virtual(main())
+
+
+def test_progress_is_coalesced_but_intent_never_waits():
+    steps = {"step": 0}
+
+    def plan(spec, status, observed, now):
+        steps["step"] += 1
+        progress = status.progress.model_copy(update={"step": steps["step"]})
+        if steps["step"] == 40:
+            return Decision(status.model_copy(update={"progress": progress, "phase": JobPhase.RUNNING}), intent=True)
+        return Decision(status.model_copy(update={"progress": progress}))
+
+    async def main():
+        async with operating(plan) as (store, spy, operator, _):
+            for _ in range(100):
+                operator.queue.add(("space", "job"))
+                await asyncio.sleep(0.05)
+                if status(store).get("phase") == "Running" and "noted" not in steps:
+                    steps["noted"] = status(store)["progress"]["step"]
+            assert 8 <= len(spy.calls) <= 13
+            assert steps["noted"] == 40
+
+    run_virtual(main())
+
+
+def test_nothing_is_deleted_after_the_lease_has_run_out():
+    acts = {"on": False}
+
+    def plan(spec, status, observed, now):
+        return Decision(status, delete=tuple(PodToDelete(p.name, p.uid, "test", 0) for p in observed.pods) if acts["on"] else ())
+
+    async def main():
+        async with operating(plan) as (store, _, operator, running):
+            store.create(POD, pod("a", store.find(JOB, "space", "job")))
+            await asyncio.sleep(1)
+            operator.leader._deadline = asyncio.get_running_loop().time()
+            acts["on"] = True
+            operator.queue.add(("space", "job"))
+            with pytest.raises(NotLeading):
+                await running
+            assert store.find(POD, "space", "a")
+
+    run_virtual(main())
+
+
+def test_stopping_releases_the_lease():
+    async def main():
+        async with operating(nothing) as (store, _, operator, running):
+            await asyncio.sleep(1)
+            operator.stop()
+            await running
+            assert store.find(LEASE, "default", "trainmaster-operator")["spec"]["holderIdentity"] == ""
+
+    run_virtual(main())
