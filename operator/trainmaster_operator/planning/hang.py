@@ -50,7 +50,8 @@ def _watched(view: View) -> list[tuple[AgentRecord, RankReport]]:
         for agent in view.in_round()
         if agent.silent_s < fresh
         for rank in agent.ranks
-        if rank.state is not RankState.EXITED and (rank.state is RankState.STOPPED or rank.phase.upper() in WATCHED)
+        if ((rank.state is RankState.RUNNING or rank.state is RankState.STARTING) and rank.phase.upper() in WATCHED)
+        or rank.state is RankState.STOPPED
     ]
 
 

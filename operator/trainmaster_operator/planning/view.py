@@ -12,6 +12,8 @@ from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobS
 
 WORKER = "worker"
 
+BEFORE_STEPS = ("", "START", "RENDEZVOUS", "BUILD", "LOAD")
+
 ENDED = ("Succeeded", "Failed")
 
 
@@ -41,7 +43,7 @@ class View:
     def slots(self) -> int:
         return len(self.incarnations)
 
-    @property
+    @cached_property
     def round_is_open(self) -> bool:
         """Ranks run, or may run, in the round of the status."""
         return self.status.round > 0 and self.status.roundStore != ""
@@ -51,7 +53,7 @@ class View:
         """The ranks run a user's own script: perhaps without a storage fence, and with steps counted per process."""
         return self.spec.framework is not Framework.TRAINMASTER
 
-    @property
+    @cached_property
     def lost_after_s(self) -> float:
         """Silence after which an agent counts as dead: several reports must have been missed."""
         return max(self.spec.recovery.agentLostSeconds, 4 * report_interval_s(self.slots))
@@ -75,7 +77,7 @@ class View:
 def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
     """The step that a rank has reached by its own work in this round; 0 before its first completed step."""
     resumed = agent.resumed_step or 0
-    if agent.resumed_step is None and rank.phase.upper() in ("", "START", "RENDEZVOUS", "BUILD", "LOAD"):
+    if agent.resumed_step is None and rank.phase.upper() in BEFORE_STEPS:
         return 0
     return rank.step if rank.step > resumed else 0
 
