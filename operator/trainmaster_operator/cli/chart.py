@@ -105,9 +105,10 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], show: Callable
         for part, size in parts:
             colour = colours.setdefault(part, len(colours)) % 8
             width = size / longest * (WIDTH - LEFT - RIGHT)
+            drawn = max(0.5, width - 1)
             title = f"<title>{escape(part)} {escape(show(size))}</title>"
             svg.append(
-                f'<rect class="part p{colour}" x="{x:.1f}" y="{y}" width="{max(0.5, width - 1):.1f}" height="18" rx="2">'
+                f'<rect class="part p{colour}" x="{x:.1f}" y="{y}" width="{drawn:.1f}" height="18" rx="2">'
                 f"{title}</rect>"
             )
             if width > 7 * len(part) + 10:

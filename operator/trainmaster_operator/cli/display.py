@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import recoveries
-from trainmaster_operator.cli.news import News, Tone, loss, memory, rate, seconds
+from trainmaster_operator.cli.news import News, Tone, count, loss, memory, rate, remaining, seconds
 
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}
 _PHASES = {
@@ -112,7 +112,7 @@ def describe(scene: Scene) -> str:
     elif progress.stepsPerSecond:
         parts.append(f"{rate(progress.stepsPerSecond)} steps/s")
     if progress.etaSeconds is not None:
-        parts.append(f"ETA {seconds(progress.etaSeconds)}")
+        parts.append(f"ETA {remaining(progress.etaSeconds)}")
     return "  ".join(parts)
 
 
@@ -154,17 +154,24 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     head = Text.assemble(
         (status.phase.value, _PHASES.get(status.phase, "bold cyan")),
         f"   round {status.round}" if status.round else "",
-        f"   restarts {status.restarts.total}" if status.restarts.total else "",
+        f"   {count(status.restarts.total, 'restart')}" if status.restarts.total else "",
         (f"   {seconds(elapsed_s)}", "dim"),
     )
     total = scene.total
     bar = Table.grid(padding=(0, 2), expand=False)
     bar.add_row(
-        ProgressBar(total=total or None, completed=progress.step, width=36, pulse=not total),
+        ProgressBar(
+            total=total or None,
+            completed=progress.step,
+            width=36,
+            pulse=not total,
+            complete_style="cyan",
+            finished_style="green",
+        ),
         Text(f"step {progress.step}" + (f"/{total}" if total else "")),
         Text(f"loss {loss(progress.loss)}") if progress.loss else Text(),
         Text(f"{rate(progress.tokensPerSecond)} tokens/s") if progress.tokensPerSecond else Text(),
-        Text(f"ETA {seconds(progress.etaSeconds)}") if progress.etaSeconds is not None else Text(),
+        Text(f"ETA {remaining(progress.etaSeconds)}") if progress.etaSeconds is not None else Text(),
         Text(f"saved {status.checkpoint.step}", "dim") if status.checkpoint else Text(),
     )
     parts: list[RenderableType] = ["", head, bar]
@@ -213,7 +220,7 @@ def summary(scene: Scene, console: Console, report: str) -> None:
         facts.append(f"loss {loss(status.progress.loss)}")
     if status.goodput:
         facts.append(f"goodput {status.goodput}")
-    facts.append(f"{status.restarts.total} restarts")
+    facts.append(count(status.restarts.total - status.restarts.free, "restart"))
     console.print()
     console.print(Text.assemble((status.phase.value, _PHASES.get(status.phase, "bold")), f"   {'   '.join(facts)}"))
     failure = status.lastFailure

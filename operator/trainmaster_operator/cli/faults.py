@@ -91,7 +91,7 @@ class FaultServer:
         fault = self._waiting.pop(question["fire"], None)
         if fault is None:
             return False
-        self._fired(f"fault: {fault['kind']} rank {question['rank']} in step {question['step']}")
+        self._fired(f"{fault['kind']}, asked for on rank {question['rank']} in step {question['step']}")
         if fault["kind"] == "kill-pod":
             await self._kill_pod(question["pod"])
         elif fault["kind"] == "kill-operator":

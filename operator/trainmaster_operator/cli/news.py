@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
+from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung
+
+MESSAGE_LIMIT = 160
 
 RUNGS = {
-    Rung.IN_PLACE: "processes restart in place",
+    Rung.IN_PLACE: "the ranks restart in place",
     Rung.POD: "the pod is replaced",
-    Rung.FULL: "all pods restart",
-    Rung.FREE: "restarts without a count",
+    Rung.FULL: "all pods are replaced",
+    Rung.FREE: "the ranks restart, which counts nothing",
 }
 
 
@@ -34,18 +36,12 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
     """What happened between two statuses of a job, in the order in which it happened."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
-        who = f"rank {failure.rank}" if failure.rank is not None else f"pod {failure.pod}" if failure.pod else "the job"
-        how = f" with {failure.signal}" if failure.signal else ""
-        if not how and failure.exitCode is not None:
-            how = f" with exit code {failure.exitCode}"
-        words = failure.message.strip().splitlines()
-        says = f": {words[0]}" if words else ""
-        yield News("failure", f"{who}: {failure.cause}{how} in step {failure.step + 1}{says}", Tone.BAD)
+        yield News("failure", described(failure), Tone.BAD)
     known = {recovery.round: recovery for recovery in old.recoveries}
     for recovery in new.recoveries:
         before = known.get(recovery.round)
         if before is None:
-            yield News("recovery", f"{RUNGS[recovery.rung]}: round {recovery.round}", Tone.WARNING)
+            yield News("recovery", f"round {recovery.round}: {RUNGS[recovery.rung]}", Tone.WARNING)
         if recovery.totalSeconds is not None and (before is None or before.totalSeconds is None):
             yield News("recovered", recovered(recovery), Tone.GOOD)
     checkpoint = new.checkpoint
@@ -58,6 +54,18 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
     for condition in new.conditions:
         if condition.type == "ReconcileError" and condition.status == "True" and condition not in old.conditions:
             yield News("error", condition.message, Tone.BAD)
+
+
+def described(failure: Failure) -> str:
+    """A failure on one line: who, why, where, and the beginning of its message."""
+    who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
+    words = (failure.message.strip().splitlines() or [""])[0]
+    end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
+    if end and end not in words:
+        words = f"{end}: {words}" if words else end
+    if len(words) > MESSAGE_LIMIT:
+        words = words[: MESSAGE_LIMIT - 3] + "..."
+    return f"{who}: {failure.cause} in step {failure.step + 1}" + (f": {words}" if words else "")
 
 
 def recovered(recovery: Recovery) -> str:
@@ -104,8 +112,15 @@ def seconds(value: float | None) -> str:
         return "-"
     if value < 1:
         return f"{value * 1000:.0f} ms"
-    if value < 100:
-        return f"{value:.1f} s"
+    return f"{value:.1f} s" if value < 100 else _on_a_clock(value)
+
+
+def remaining(value: float) -> str:
+    """No finer than people want it: 12.34 -> "12 s", 95.3 -> "1:35"."""
+    return f"{value:.0f} s" if value < 60 else _on_a_clock(value)
+
+
+def _on_a_clock(value: float) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -131,11 +131,12 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
     `last_round`: the highest round that the storage knows. Budgets start anew, since a person asked to go on.
     """
     status = JobStatus.model_validate(before.get("status") or {})
+    used = max(status.round, last_round)
     status = status.model_copy(
         update={
-            "phase": JobPhase.SUSPENDED if status.round else JobPhase.PENDING,
+            "phase": JobPhase.SUSPENDED if used else JobPhase.PENDING,
             "leaderEpoch": 0,  # of leases in a store that is no more
-            "round": max(status.round, last_round),
+            "round": used + 1 if used else 0,  # forming: it opens once the new pods have joined
             "roundStore": "",
             "stopAt": None,
             "stopBound": False,
