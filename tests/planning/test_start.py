@@ -25,6 +25,14 @@ def test_only_missing_pods_are_created() -> None:
     assert not world.plan().intent
 
 
+def test_a_pod_that_vanished_after_its_ranks_were_done_is_not_created_again_in_the_same_round() -> None:
+    world = running()
+    world.agent(2, done=True)
+    del world.pods[2]
+    decision = world.plan()
+    assert (decision.intent, decision.create) == (False, ())
+
+
 def test_a_pod_of_a_lower_incarnation_is_deleted_at_once_and_its_successor_waits_until_it_is_gone() -> None:
     world = running()
     old = replace(world.pods[1], phase="Failed", exit_code=137)

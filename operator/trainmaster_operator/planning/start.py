@@ -60,7 +60,13 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
 
 
 def missing(view: View) -> tuple[PodToCreate, ...]:
-    """Pods to create: never while another pod of the slot is still there, whatever its state."""
+    """Pods to create: never while another pod of the slot is still there, whatever its state.
+
+    None while a round is open: it opened with all of them there, so one that is missing has done its part, or is a
+    failure that ends the round first. A second pod of one incarnation must not join the ranks of the first.
+    """
+    if view.round_is_open:
+        return ()
     taken = {pod.slot for pod in view.others}
     return tuple(
         PodToCreate(WORKER, slot, view.incarnations[slot])
