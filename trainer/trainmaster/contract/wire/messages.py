@@ -7,9 +7,12 @@ All durations are seconds, all sizes bytes. Times never cross machines: only age
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
@@ -188,72 +191,145 @@ def decode(cls: type[M], raw: bytes | str) -> M:
     """The message in `raw`. Raises WireError with the path of what is wrong; ignores unknown keys."""
     try:
         value = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"{cls.__name__}: not JSON: {error}") from None
     if isinstance(value, dict):
         protocol = value.get("protocol", PROTOCOL)
         if not isinstance(protocol, int) or not PROTOCOL - 1 <= protocol <= PROTOCOL:
             raise WireError(f"{cls.__name__}.protocol: {protocol!r} is not spoken here, {PROTOCOL} is")
-    return typing.cast(M, _typed(cls, value, cls.__name__))
+    try:
+        return typing.cast(M, _reader(typing.cast(Any, cls))(value))
+    except _Wrong as wrong:
+        raise WireError(f"{cls.__name__}{''.join(reversed(wrong.path))}: {wrong}") from None
+
+
+_AS_IT_IS = frozenset((str, int, bool, type(None)))
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else str(value)
+    if kind is dict:
         return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
+    if kind in (list, tuple):
         return [_plain(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    return value
+    if dataclasses.is_dataclass(kind):
+        return {k: v if type(v) in _AS_IT_IS else _plain(v) for k, v in vars(value).items()}
+    return value.value if isinstance(value, Enum) else value
 
 
-_HINTS: dict[type, dict[str, Any]] = {}
+class _Wrong(Exception):
+    """A value of the wrong shape; `path` leads to it, from the inside out."""
+
+    def __init__(self, words: str, *path: str) -> None:
+        super().__init__(words)
+        self.path = list(path)
 
 
-def _typed(kind: Any, value: Any, path: str) -> Any:
+Reader = Callable[[Any], Any]
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """What checks and converts a JSON value to `kind`. Built once per type: messages come by the thousand."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        (kind,) = [k for k in typing.get_args(kind) if k is not type(None)]
-        return _typed(kind, value, path)
+        (some,) = [k for k in typing.get_args(kind) if k is not type(None)]
+        read = _reader(some)
+        return lambda value: None if value is None else read(value)
     if origin is list:
-        if not isinstance(value, list):
-            raise WireError(f"{path}: a list is expected, not {value!r:.80}")
-        (item,) = typing.get_args(kind)
-        return [_typed(item, v, f"{path}[{i}]") for i, v in enumerate(value)]
+        return _list_reader(_reader(typing.get_args(kind)[0]))
     if origin is dict:
-        if not isinstance(value, dict):
-            raise WireError(f"{path}: an object is expected, not {value!r:.80}")
-        return {k: _typed(typing.get_args(kind)[1], v, f"{path}.{k}") for k, v in value.items()}
+        return _dict_reader(_reader(typing.get_args(kind)[1]))
     if kind is Any:
-        return value
+        return lambda value: value
     if dataclasses.is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise WireError(f"{path}: an object is expected, not {value!r:.80}")
-        cls = typing.cast(type, kind)
-        if cls not in _HINTS:
-            _HINTS[cls] = typing.get_type_hints(cls)
+        return _record_reader(typing.cast(type, kind))
+    if issubclass(kind, Enum):
+        return _enum_reader(kind)
+    return _float if kind is float else _scalar_reader(kind)
+
+
+def _list_reader(read: Reader) -> Reader:
+    def read_list(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise _Wrong(f"a list is expected, not {value!r:.80}")
+        items: list[Any] = []
+        try:
+            for item in value:
+                items.append(read(item))
+        except _Wrong as wrong:
+            wrong.path.append(f"[{len(items)}]")
+            raise
+        return items
+
+    return read_list
+
+
+def _dict_reader(read: Reader) -> Reader:
+    def read_dict(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise _Wrong(f"an object is expected, not {value!r:.80}")
+        items = {}
+        for key, item in value.items():
+            try:
+                items[key] = read(item)
+            except _Wrong as wrong:
+                wrong.path.append(f".{key}")
+                raise
+        return items
+
+    return read_dict
+
+
+def _record_reader(cls: type) -> Reader:
+    hints = typing.get_type_hints(cls)
+    fields = [
+        (f.name, _reader(hints[f.name]), f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
+        for f in dataclasses.fields(cls)
+    ]
+
+    def read_record(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _Wrong(f"an object is expected, not {value!r:.80}")
         known = {}
-        for f in dataclasses.fields(kind):
-            if f.name in value:
-                known[f.name] = _typed(_HINTS[cls][f.name], value[f.name], f"{path}.{f.name}")
-            elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-                raise WireError(f"{path}.{f.name}: is missing")
+        for name, read, required in fields:
+            if name in value:
+                try:
+                    known[name] = read(value[name])
+                except _Wrong as wrong:
+                    wrong.path.append(f".{name}")
+                    raise
+            elif required:
+                raise _Wrong("is missing", f".{name}")
         return cls(**known)
-    if isinstance(kind, type) and issubclass(kind, Enum):
+
+    return read_record
+
+
+def _enum_reader(kind: type[Enum]) -> Reader:
+    def read_enum(value: Any) -> Enum:
         try:
             return kind(value)
         except ValueError:
-            raise WireError(f"{path}: {value!r:.80} is none of {', '.join(e.value for e in kind)}") from None
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            raise _Wrong(f"{value!r:.80} is none of {', '.join(e.value for e in kind)}") from None
+
+    return read_enum
+
+
+def _float(value: Any) -> float:
+    if type(value) in (float, int) or value in ("nan", "inf", "-inf"):
         return float(value)
-    if kind is float and value in ("nan", "inf", "-inf"):
-        return float(value)
-    if kind in (int, str, bool) and type(value) is kind:
-        return value
-    raise WireError(f"{path}: {kind.__name__} is expected, not {value!r:.80}")
+    raise _Wrong(f"float is expected, not {value!r:.80}")
+
+
+def _scalar_reader(kind: type) -> Reader:
+    def read_scalar(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        raise _Wrong(f"{kind.__name__} is expected, not {value!r:.80}")
+
+    return read_scalar
