@@ -41,6 +41,8 @@ class SimKubelet:
 
     async def _start(self, name: str, uid: str) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.5))
+        if self._mine(name, uid) is None:
+            return
         try:
             self._store.bind(self._world.namespace, name, f"node-{self._chance.randrange(4)}")
         except (NotFound, Conflict):
