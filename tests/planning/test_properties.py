@@ -1,0 +1,222 @@
+"""Properties of the plan over a small world in which anything may happen in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.planning.model import TOTAL, Agent, Model
+from tests.planning.world import job_spec
+from trainmaster.contract.wire import Cause, Verdict
+from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.status import JobPhase, Rung
+from trainmaster_operator.planning import budget
+
+FOREVER = 1e9
+
+CAUSES = [Cause.CRASH, Cause.OUT_OF_MEMORY, Cause.HARDWARE_FAULT]
+
+
+class Job(RuleBasedStateMachine):
+    model: Model
+
+    @initialize(slots=st.integers(1, 4), limits=st.tuples(*[st.integers(0, 3)] * 3), cause=st.integers(1, 3))
+    def create(self, slots: int, limits: tuple[int, int, int], cause: int) -> None:
+        in_place, pod, full = limits
+        recovery = {
+            "budget": {"inPlace": in_place, "pod": pod, "full": full, "perCause": cause, "windowSeconds": FOREVER},
+            "hang": {"limitSeconds": 30},
+        }
+        self.model = Model(job_spec(slots, recovery=recovery))
+
+    def pick(self, number: int, agents: list[Agent]) -> Agent:
+        return sorted(agents, key=lambda a: (a.slot, a.incarnation))[number % len(agents)]
+
+    def running(self) -> list[Agent]:
+        return [a for a in self.model.agents.values() if a.state == "running"]
+
+    # -- what ought to happen
+
+    @rule()
+    def reconcile(self) -> None:
+        self.model.fixpoint()
+
+    @rule(acts=st.integers(0, 4), written=st.booleans())
+    def reconcile_and_die(self, acts: int, written: bool) -> None:
+        """The operator dies before or after its write, or among its acts."""
+        decision = self.model.look()
+        if decision.intent:
+            if written:
+                self.model.write(decision)
+        else:
+            self.model.act(decision, acts)
+        self.model.restart_operator()
+
+    @rule()
+    def pods_start(self) -> None:
+        self.model.kubelet()
+
+    @rule(number=st.integers(0, 9))
+    @precondition(lambda self: self.model.agents)
+    def an_agent_talks(self, number: int) -> None:
+        self.model.talk(self.pick(number, list(self.model.agents.values())))
+
+    @rule()
+    def all_agents_talk(self) -> None:
+        for agent in list(self.model.agents.values()):
+            self.model.talk(agent)
+
+    @rule(steps=st.integers(1, 15))
+    def ranks_step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.model.train()
+
+    @rule()
+    def all_goes_well_for_a_while(self) -> None:
+        self.go_on(4)
+
+    def go_on(self, times: int) -> None:
+        for _ in range(times):
+            self.model.kubelet()
+            for agent in list(self.model.agents.values()):
+                self.model.talk(agent)
+            self.model.fixpoint()
+            for _ in range(5):
+                self.model.train()
+            self.model.now += 0.5
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 25.0, 40.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.model.now += seconds
+
+    # -- what ought not to happen, but does
+
+    @rule(number=st.integers(0, 9), cause=st.sampled_from(CAUSES))
+    @precondition(lambda self: self.running())
+    def a_rank_dies(self, number: int, cause: Cause) -> None:
+        agent = self.pick(number, self.running())
+        agent.state = "failed"
+        agent.verdict = Verdict(agent.slot, cause, agent.round, "it broke")
+        self.model.faults += 1
+
+    @rule(number=st.integers(0, 9))
+    @precondition(lambda self: self.running())
+    def a_rank_stops(self, number: int) -> None:
+        self.pick(number, self.running()).stopped = True
+        self.model.faults += 1
+
+    @rule(number=st.integers(0, 9))
+    @precondition(lambda self: self.running())
+    def a_store_is_lost(self, number: int) -> None:
+        self.pick(number, self.running()).store_lost = True
+        self.model.faults += 1
+
+    @rule(number=st.integers(0, 9))
+    @precondition(lambda self: self.model.agents)
+    def an_agent_dies(self, number: int) -> None:
+        agent = self.pick(number, list(self.model.agents.values()))
+        self.model.end_pod(next(p for p in self.model.pods.values() if p.uid == agent.uid))
+        self.model.faults += 1
+
+    @rule(number=st.integers(0, 9))
+    @precondition(lambda self: self.model.agents)
+    def an_agent_falls_silent(self, number: int) -> None:
+        agent = self.pick(number, list(self.model.agents.values()))
+        self.model.faults += not agent.mute
+        agent.mute = True
+
+    @rule(number=st.integers(0, 9), grace_s=st.sampled_from([0.0, 30.0]))
+    @precondition(lambda self: self.model.pods)
+    def somebody_deletes_a_pod(self, number: int, grace_s: float) -> None:
+        pods = sorted(self.model.pods.values(), key=lambda p: p.name)
+        self.model.delete(pods[number % len(pods)], grace_s)
+        self.model.faults += 1
+
+    @rule()
+    def the_operator_is_replaced(self) -> None:
+        self.model.restart_operator()
+
+    @rule(suspend=st.booleans())
+    def somebody_suspends_or_resumes(self, suspend: bool) -> None:
+        self.model.faults += self.model.spec.suspend and not suspend  # resuming counts as a free restart
+        self.model.spec = self.model.spec.model_copy(update={"suspend": suspend})
+
+    # -- what always holds
+
+    @invariant()
+    def nothing_impossible_was_done(self) -> None:
+        if hasattr(self, "model"):
+            assert self.model.problems == []
+
+    @invariant()
+    def the_budget_is_never_exceeded(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        limits, done = self.model.spec.recovery.budget, self.model.status.restarts
+        assert done.inPlace <= limits.inPlace
+        assert done.pod <= limits.pod
+        assert done.full <= limits.full
+        for entry in self.model.status.spent:
+            if entry.rung is not Rung.FREE:
+                count = budget.without_progress(self.model.status.spent, entry.cause, entry.rung, entry.step)
+                assert count <= limits.perCause or entry.step < 0
+
+    @invariant()
+    def each_failure_is_counted_once(self) -> None:
+        if hasattr(self, "model"):
+            assert self.model.status.restarts.total <= self.model.faults
+
+    @invariant()
+    def ranks_of_the_fence_are_of_pods_that_count(self) -> None:
+        """Whoever runs the newest round does it in the current incarnation, and there is one of it per slot."""
+        if not hasattr(self, "model") or not self.model.status.incarnations:
+            return
+        counts = unpack_counts(self.model.status.incarnations)
+        runs = [a for a in self.model.agents.values() if a.round == self.model.status.round and a.state == "running"]
+        if self.model.status.roundStore:
+            assert len({a.slot for a in runs}) == len(runs)
+            assert all(a.incarnation == counts[a.slot] for a in runs)
+
+    @invariant()
+    def the_status_stays_small(self) -> None:
+        if hasattr(self, "model"):
+            assert len(self.model.status.model_dump_json(exclude_none=True)) < 16_384
+
+    def teardown(self) -> None:
+        """With no further faults, every job ends or waits for a person."""
+        if not hasattr(self, "model"):
+            return
+        model = self.model
+        for agent in model.agents.values():
+            agent.mute = False
+        for _ in range(150):
+            self.go_on(1)
+            model.now += 7.0
+            if model.status.phase.finished or (model.spec.suspend and model.status.phase is JobPhase.SUSPENDED):
+                break
+        self.nothing_impossible_was_done()
+        self.the_budget_is_never_exceeded()
+        self.each_failure_is_counted_once()
+        if model.spec.suspend and not model.status.phase.finished:
+            assert model.status.phase is JobPhase.SUSPENDED
+            self.go_on(3)
+            assert model.pods == {}
+            return
+        assert model.status.phase.finished, self.story()
+        if model.status.phase is JobPhase.SUCCEEDED:
+            assert model.status.progress.highestStep == TOTAL
+        else:
+            assert model.faults > 0
+
+    def story(self) -> dict[str, Any]:
+        model = self.model
+        return {"status": model.status, "pods": model.pods, "agents": model.agents}
+
+
+TestJob = Job.TestCase
+TestJob.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
