@@ -69,7 +69,7 @@ class Training:
         model = models.build(config.model, config.seed, world.device)
         mesh = parallel.make_mesh(self.degrees, world.device.type)
         self.model: nn.Module = parallel.parallelize(model, mesh, config)
-        self.optimizer = optimizer.build(self.model, config.optimizer)
+        self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer)
         self.session = Session(
             os.environ.get(environment.CHECKPOINT_DIR, ""),
             {"model": self.model, "optimizer": self.optimizer},
@@ -133,9 +133,7 @@ class Training:
         if record.reading.arrived():
             self._check_finite(record)
 
-        optimizer.set_learning_rate(self.optimizer, rate)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.step(rate)
 
         self.step = step
         self.consumed += config.batch.global_

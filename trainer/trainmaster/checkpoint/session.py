@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from trainmaster.checkpoint import load, state
 from trainmaster.checkpoint.resume import Checkpoint, Resume, agree
 from trainmaster.checkpoint.save import Saver, owned
@@ -53,7 +55,8 @@ class Session:
             send=self.reporter.staged if self.reporter.channel is not None else None,
         )
         if found is not None:
-            load.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
+            with torch.no_grad():
+                load.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
         return found
 
     def save(self, step: int, common: dict[str, Any]) -> None:
@@ -62,7 +65,8 @@ class Session:
             return
         before, self.reporter.progress.phase = self.reporter.progress.phase, Phase.SAVE
         self.reporter.beat()
-        self.saver.save(step, state.capture(self.objects, self.rank), common)
+        with torch.no_grad():
+            self.saver.save(step, state.capture(self.objects, self.rank), common)
         self.reporter.phase(Phase(before))
 
     def drain(self, timeout_s: float | None = None) -> None:
@@ -75,11 +79,12 @@ class Session:
     def digest(self) -> str:
         """sha256 over all tensors of all ranks, the same on the same topology. All ranks call it; rank 0 gets it."""
         own = hashlib.sha256()
-        snapshot = state.capture(self.objects, self.rank)
-        for piece in sorted(owned(snapshot, self.rank, self.world_size), key=lambda piece: piece.key):
+        with torch.no_grad():
+            pieces = owned(state.capture(self.objects, self.rank), self.rank, self.world_size)
+        for piece in sorted(pieces, key=lambda piece: piece.key):
             data = piece.data.detach().cpu().contiguous()
             own.update(f"{piece.key} {data.dtype} {list(data.shape)}\n".encode())
-            own.update(data.reshape(-1).view(_BYTES).numpy().data if data.numel() else b"")
+            own.update(data.reshape(-1).view(torch.uint8).numpy().data if data.numel() else b"")
         self.store.set(f"digest/{self.rank}", own.hexdigest())
         if self.rank != 0:
             return ""
@@ -95,6 +100,3 @@ class Session:
                 return
             time.sleep(_POLL_S)
             self.reporter.beat()
-
-
-_BYTES = state.DTYPES["U8"]

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from trainmaster.checkpoint import values as tagged
 from trainmaster.contract.wire.lineage import Manifest
@@ -58,6 +60,21 @@ def parameter_names(objects: Mapping[str, Any]) -> dict[int, str]:
     }
 
 
+def origin(optimizer: Any, parameter: torch.Tensor) -> torch.Tensor:
+    """The model's parameter behind an optimizer's: an optimizer over plain shards has `origins`."""
+    origins: dict[int, torch.Tensor] = getattr(optimizer, "origins", {})
+    return origins.get(id(parameter), parameter)
+
+
+def as_shard_of(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """`local` as the part of a whole that this rank's shard of `parameter` is. No copy, no DTensor operation."""
+    if not isinstance(parameter, DTensor) or isinstance(local, DTensor):
+        return local
+    mesh, placements = parameter.device_mesh, parameter.placements
+    whole, stride = parameter.shape, parameter.stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole, stride=stride)
+
+
 def unwrap(module: nn.Module) -> nn.Module:
     """The module inside of DistributedDataParallel, DataParallel and torch.compile's wrapper."""
     while True:
@@ -82,16 +99,21 @@ def optimizer_targets(optimizer: Any, name: str, names: dict[int, str], manifest
             by_parameter.setdefault(parameter, []).append(key)
     for parameter, parameter_name, group in _parameters(optimizer, names):
         state = {}
+        whole = origin(optimizer, parameter)
         for key in by_parameter.get(parameter_name, []):
             saved = manifest.tensors[key]
             kind = key.rpartition(".")[2]
-            if saved.shape == list(parameter.shape):
-                tensor = torch.zeros_like(parameter, dtype=DTYPES[saved.dtype], requires_grad=False)
+            if saved.shape == list(whole.shape):
+                # By hand: the first zeros_like of a DTensor costs 10 ms of sharding propagation.
+                local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                empty = torch.zeros_like(local, dtype=DTYPES[saved.dtype], requires_grad=False)
+                targets[key] = as_shard_of(empty, whole)
+                state[kind] = targets[key] if isinstance(parameter, DTensor) else empty
             else:
                 # As torch.optim: the step count stays on the host unless the kernel reads it.
                 host = kind == "step" and not (group.get("capturable") or group.get("fused"))
                 tensor = torch.zeros(saved.shape, dtype=DTYPES[saved.dtype], device="cpu" if host else parameter.device)
-            targets[key] = state[kind] = tensor
+                targets[key] = state[kind] = tensor
         for kind, value in manifest.values.get(f"{prefix}{parameter_name}", {}).items():
             state[kind] = tagged.unpack(value, {})
         if state:
@@ -132,7 +154,8 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 def capture_module(snapshot: Snapshot, name: str, module: nn.Module) -> None:
     module = unwrap(module)
     parameters = {_plain(fqn) for fqn, _ in module.named_parameters(remove_duplicate=False)}
-    for fqn, value in module.state_dict().items():
+    sharded = any(isinstance(p, DTensor) for p in module.parameters())
+    for fqn, value in (_sharded_state(module) if sharded else module.state_dict()).items():
         key = f"{name}.{_plain(fqn)}"
         if isinstance(value, torch.Tensor):
             snapshot.tensors[key] = value
@@ -147,9 +170,11 @@ def _capture_optimizer(snapshot: Snapshot, name: str, optimizer: Any, names: dic
     for parameter, parameter_name, group in _parameters(optimizer, names):
         prefix = f"{name}.state.{parameter_name}"
         rest = {}
+        whole = origin(optimizer, parameter)
         for kind, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                snapshot.tensors[f"{prefix}.{kind}"] = value
+                is_shard = value.shape == parameter.shape
+                snapshot.tensors[f"{prefix}.{kind}"] = as_shard_of(value, whole) if is_shard else value
             else:
                 rest[kind] = tagged.pack(value, f"{prefix}.{kind}", snapshot.tensors)
         if rest:
@@ -167,10 +192,26 @@ def _capture_optimizer(snapshot: Snapshot, name: str, optimizer: Any, names: dic
 
 def _parameters(optimizer: Any, names: dict[int, str]) -> list[tuple[torch.Tensor, str, dict[str, Any]]]:
     return [
-        (parameter, names.get(id(parameter), f"group{g}.{i}"), group)
+        (parameter, names.get(id(origin(optimizer, parameter)), f"group{g}.{i}"), group)
         for g, group in enumerate(optimizer.param_groups)
         for i, parameter in enumerate(group["params"])
     ]
+
+
+def _sharded_state(module: nn.Module) -> dict[str, Any]:
+    """`module.state_dict()` without its detached DTensors, whose making costs as much as a whole restart."""
+    found: dict[str, Any] = {}
+    for prefix, part in module.named_modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+        prefix = f"{prefix}." if prefix else ""
+        found.update((prefix + k, v) for k, v in part._parameters.items() if v is not None)
+        for key, buffer in part._buffers.items():
+            if buffer is not None and key not in part._non_persistent_buffers_set:
+                found[prefix + key] = buffer
+        if type(part).get_extra_state is not nn.Module.get_extra_state:
+            found[f"{prefix}_extra_state"] = part.get_extra_state()
+    return found
 
 
 def _number(value: Any) -> Any:

@@ -48,8 +48,8 @@ def upload(message: dict[str, Any], fd: int, storage: Storage | None = None) -> 
     stored = False
     try:
         storage = storage or open_storage(message["storage"])
-        with mmap.mmap(fd, message["size"], prot=mmap.PROT_READ) as memory:
-            _store(storage, message, memory)
+        # Not closed by hand: a failed write may still hold views of it. The last reference unmaps it.
+        _store(storage, message, mmap.mmap(fd, message["size"], prot=mmap.PROT_READ))
         stored = True
         _check_fence(storage, round)
         manifest = lineage.commit(storage, directory) or ""
@@ -76,16 +76,22 @@ def retain(storage: Storage, keep: int, newest: str) -> list[str]:
     kept = set([name for name in lineage.chain(lineage.read_lineages(storage), names) if name in complete][:keep])
     if newest not in kept:  # another world has taken over: what to keep is its business
         return []
+    oldest = min(step for step, round in map(_parse, kept) if round == committed[1])
     gone = []
     for name in names:
-        step, round = parse_directory(name) or (0, 0)
-        older = round < committed[1] or (round == committed[1] and step < committed[0])
-        if name not in kept and older:
+        step, round = _parse(name)
+        # An incomplete one of this round, between those that are kept, may still be on its way.
+        over = step < oldest or (step < committed[0] and _ABANDONED in storage.list(name))
+        if name not in kept and (round < committed[1] or (round == committed[1] and over)):
             # The manifest goes first, so that a half-removed checkpoint is none.
             storage.remove(f"{name}/{MANIFEST}")
             storage.remove(name)
             gone.append(name)
     return gone
+
+
+def _parse(name: str) -> tuple[int, int]:
+    return parse_directory(name) or (0, 0)
 
 
 def read_header(memory: mmap.mmap | bytes | memoryview) -> tuple[dict[str, Any], int]:
@@ -107,11 +113,11 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None
     digest = hashlib.sha256()
 
     def blocks() -> Iterator[memoryview]:
-        with memoryview(memory) as whole:
-            for start in range(0, len(whole), _BLOCK):
-                with whole[start : start + _BLOCK] as block:
-                    digest.update(block)
-                    yield block
+        whole = memoryview(memory)
+        for start in range(0, len(whole), _BLOCK):
+            block = whole[start : start + _BLOCK]
+            digest.update(block)
+            yield block
 
     size = storage.write(f"{directory}/{name}", blocks())
     header, begin = read_header(memory)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainmaster.checkpoint import lineage, load, state, values
+from trainmaster.checkpoint.save import Saver, owned
+from trainmaster.checkpoint.storage import PosixStorage
+from trainmaster.contract.wire.lineage import Lineage
+from trainmaster.errors import ConfigError
+
+
+class Loader:
+    def __init__(self, **state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def objects(seed: int, **loader: Any) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": Loader(**loader)}
+
+
+def train(things: dict[str, Any], steps: int) -> None:
+    for step in range(steps):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+        things["model"](x).square().mean().backward()
+        things["optimizer"].step()
+        things["optimizer"].zero_grad()
+        things["scheduler"].step()
+
+
+def save(root: Path, things: dict[str, Any], step: int = 3) -> tuple[PosixStorage, str]:
+    storage = PosixStorage(root)
+    lineage.begin(storage, Lineage(1, None))
+    saver = Saver(storage.root, rank=0, world_size=1, round=1)
+    assert saver.save(step, state.capture(things, 0), {"data": {"consumed": 24}})
+    assert not saver.save(step, state.capture(things, 0), {})
+    saver.drain()
+    return storage, f"step-{step}.r1"
+
+
+def restore(storage: PosixStorage, directory: str, things: dict[str, Any], rank: int = 0) -> None:
+    with torch.no_grad():
+        load.restore(things, storage, directory, lineage.read_manifest(storage, directory), rank)
+
+
+def test_everything_with_a_state_dict_comes_back_bit_by_bit(tmp_path: Path) -> None:
+    there = objects(0, position=7, seen={3, 4}, generator=torch.arange(5), noise=np.arange(3.0), pair=(1, None))
+    train(there, 3)
+    storage, directory = save(tmp_path, there)
+    here = objects(1)
+    restore(storage, directory, here)
+    assert here["loader"].state["seen"] == {3, 4}
+    assert here["loader"].state["pair"] == (1, None)
+    assert torch.equal(here["loader"].state["generator"], torch.arange(5))
+    assert np.array_equal(here["loader"].state["noise"], np.arange(3.0))
+    assert here["optimizer"].param_groups[0]["lr"] == there["optimizer"].param_groups[0]["lr"] != 0.1
+    train(here, 2)
+    train(there, 2)
+    for a, b in zip(here["model"].state_dict().values(), there["model"].state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert here["scheduler"].state_dict() == there["scheduler"].state_dict()
+
+
+def test_the_files_are_safetensors_that_need_no_torch_to_be_read(tmp_path: Path) -> None:
+    things = objects(0)
+    train(things, 1)
+    storage, directory = save(tmp_path, things)
+    manifest = lineage.read_manifest(storage, directory)
+    weight = manifest.tensors["model.0.weight"]
+    (chunk,) = weight.chunks
+    raw = storage.read(f"{directory}/{chunk.file}", chunk.start, chunk.end)
+    assert (weight.dtype, weight.shape) == ("F32", [5, 3])
+    assert np.array_equal(np.frombuffer(raw, np.float32).reshape(5, 3), things["model"][0].weight.detach().numpy())
+    assert "optimizer.state.model.0.weight.exp_avg" in manifest.tensors
+    assert manifest.data == {"consumed": 24}
+
+
+def test_a_changed_model_is_told_by_the_tensor_that_differs(tmp_path: Path) -> None:
+    storage, directory = save(tmp_path, objects(0))
+    wider = {"model": nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))}
+    with pytest.raises(ConfigError, match=r"tensor model.0.weight has shape \[5, 3\], but \[6, 3\] is expected"):
+        restore(storage, directory, wider)
+    with pytest.raises(ConfigError, match=r"has no tensor other\.weight"):
+        restore(storage, directory, {"other": nn.Linear(1, 1)})
+    with pytest.raises(ConfigError, match="no state of 'sampler'"):
+        restore(storage, directory, {"sampler": Loader()})
+
+
+def test_a_rank_that_the_saving_world_lacked_takes_the_loader_of_rank_0(tmp_path: Path) -> None:
+    storage, directory = save(tmp_path, objects(0, position=7))
+    here = objects(1)
+    restore(storage, directory, here, rank=5)
+    assert here["loader"].state == {"position": 7}
+
+
+def test_plain_tensors_are_saved_by_exactly_one_rank_and_buffers_by_rank_0() -> None:
+    things = objects(0)
+    train(things, 1)
+    snapshot = state.capture(things, 0)
+    savers = [{piece.name for piece in owned(snapshot, rank, 3)} for rank in range(3)]
+    assert sorted(n for names in savers for n in names) == sorted(snapshot.tensors)
+    assert {"model.1.running_mean", "model.1.num_batches_tracked"} <= savers[0]
+    assert savers[1]
+    assert savers[2]
+
+
+def test_an_object_that_only_a_pickle_could_keep_is_refused_with_its_path() -> None:
+    with pytest.raises(ConfigError, match=r"state loader.a.0 holds a builtins.object"):
+        values.pack({"a": [object()]}, "loader", {})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {"a": [1, 2.5, "x", True, None]},
+        {1: "int key", (2, 3): "tuple key"},
+        {"$": "a key like our tag"},
+        (1, (2, frozenset({3}))),
+        b"bytes",
+        float("inf"),
+        2**80,
+    ],
+)
+def test_values_survive_as_they_were(value: Any) -> None:
+    import json
+
+    packed = json.loads(json.dumps(values.pack(value, "x", {})))
+    back = values.unpack(packed, {})
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_a_save_waits_for_no_disk_but_at_most_two_copies_wait_for_one(tmp_path: Path) -> None:
+    import threading
+
+    gate = threading.Event()
+    sent: list[int] = []
+
+    def send(message: dict[str, Any], fd: int) -> None:
+        gate.wait()
+        sent.append(message["step"])
+
+    saver = Saver(str(tmp_path), rank=0, world_size=1, round=1, send=send)
+    snapshot = state.capture({"model": nn.Linear(2, 2)}, 0)
+    saver.save(1, snapshot, {})
+    saver.save(2, snapshot, {})
+    third = threading.Thread(target=saver.save, args=(3, snapshot, {}))
+    third.start()
+    assert not saver.drain(timeout_s=0)
+    gate.set()
+    third.join()
+    saver.drain()
+    assert sent == [1, 2, 3]

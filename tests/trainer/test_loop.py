@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.ranks import Outcome, Ranks, fault_socket
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.faults import Fault, encode
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "a.txt").write_text("".join(f"the number {n} is followed by {n + 1}\n" for n in range(2000)))
+    return folder
+
+
+class Job:
+    """One job's folder, config and environment; `round` runs a world of it."""
+
+    def __init__(self, ranks: Ranks, output: Path, text: Path, **training: Any) -> None:
+        self.ranks, self.output = ranks, output
+        self.config = {
+            "model": {"options": {"layers": 2, "width": 32, "heads": 2, "context": 32}},
+            "data": {"path": str(text)},
+            "steps": 9,
+            "batch": {"global": 8, "micro": 2},
+            "parallelism": {},
+            "checkpoint": {"every": 3, "keep": 3},
+            "optimizer": {"warmupSteps": 2, "lr": 1e-2},
+            **training,
+        }
+
+    def round(self, number: int, world_size: int = 2, env: dict[str, str] | None = None, **how: Any) -> Outcome:
+        variables = {
+            environment.ROUND: str(number),
+            environment.JOB_UID: "job",
+            environment.CONFIG: json.dumps(self.config),
+            environment.CHECKPOINT_DIR: str(self.output / "checkpoints"),
+            environment.OUTPUT_DIR: str(self.output),
+            **(env or {}),
+        }
+        return self.ranks.run(self.output, world_size, variables, **how)
+
+    @property
+    def final(self) -> dict[str, Any]:
+        return json.loads((self.output / "final.json").read_text())
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.output / "metrics.jsonl").read_text().splitlines()]
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """By step; of a step that was run again, what the last round says."""
+        return {line["step"]: line["loss"] for line in self.metrics}
+
+    def checkpoints(self) -> set[str]:
+        return {p.parent.name for p in (self.output / "checkpoints").glob("step-*/manifest.json")}
+
+
+@pytest.mark.parametrize("parallelism", [{"dp_replicate": 2}, {"dp_shard": 2}], ids=["replicate", "shard"])
+def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupted_one(
+    ranks: Ranks, tmp_path: Path, text: Path, parallelism: dict[str, int]
+) -> None:
+    whole = Job(ranks, tmp_path / "whole", text, parallelism=parallelism)
+    assert whole.round(1).codes == [0, 0]
+    broken = Job(ranks, tmp_path / "broken", text, parallelism=parallelism)
+    socket = tmp_path / "faults"
+    faults = {
+        environment.FAULTS: encode([Fault("kill", step=5, rank=1)]),
+        environment.FAULT_SOCKET: str(socket),
+    }
+    with fault_socket(socket) as fired:
+        first = broken.round(1, env=faults, agent=True)
+        assert fired == {"fault-0"}
+        assert first.codes == [ExitCode.PEER_LOST, -9], first.output
+        (words,) = first.said("failed")
+        assert words["cascade"]
+        assert words["step"] == 4
+        second = broken.round(2, env=faults, agent=True)
+    assert second.codes == [0, 0], second.output
+    assert [m["step"] for m in second.said("resumed")] == [3, 3]
+    assert broken.final == {**whole.final, "round": 2}
+    assert broken.losses == whole.losses
+    assert [line["step"] for line in broken.metrics] == [1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
+    assert {line["round"] for line in broken.metrics} == {1, 2}
+
+
+def test_a_run_goes_on_in_another_world_size_with_the_same_losses(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    whole = Job(ranks, tmp_path / "whole", text, parallelism={"dp_replicate": 1})
+    assert whole.round(1, world_size=2).codes == [0, 0]
+    moving = Job(ranks, tmp_path / "moving", text, parallelism={"dp_replicate": 1}, steps=9)
+    for number, (size, until) in enumerate([(2, 3), (1, 6), (2, 9)], start=1):
+        outcome = moving.round(number, world_size=size)
+        assert outcome.codes == [0] * size, outcome.output
+        for path in (moving.output / "checkpoints").glob("step-*"):
+            if int(path.name.split(".")[0].removeprefix("step-")) > until:
+                shutil.rmtree(path)
+    assert {name.split(".r")[1] for name in moving.checkpoints()} == {"1", "2", "3"}
+    for step, loss in whole.losses.items():
+        assert moving.losses[step] == pytest.approx(loss, abs=5e-6)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_people_are_told(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    assert job.round(1).codes == [0, 0]
+    before = job.final
+    shutil.rmtree(tmp_path / "checkpoints" / "step-9.r1")
+    shard = tmp_path / "checkpoints" / "step-6.r1" / "rank-00001.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    shard.write_bytes(data)
+    outcome = job.round(2, agent=True)
+    assert outcome.codes == [0, 0], outcome.output
+    reasons = {m["reason"]: m["message"] for m in outcome.said("event")}
+    assert "step-6.r1/rank-00001.safetensors: its content doesn't match" in reasons["CheckpointDamaged"]
+    assert reasons["CheckpointFallback"] == "resuming from step-3.r1 instead of step-6.r1"
+    assert {m["checkpoint"] for m in outcome.said("resumed")} == {str(tmp_path / "checkpoints" / "step-3.r1")}
+    assert job.final == {**before, "round": 2}
+
+
+def test_a_bound_stop_saves_the_same_step_on_all_ranks(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    outcome = job.round(1, agent=True, stop_at=4, stop_bound=1)
+    assert outcome.codes == [ExitCode.SAVED, ExitCode.SAVED], outcome.output
+    assert [m["step"] for m in outcome.said("saved")] == [4, 4]
+    assert job.checkpoints() == {"step-3.r1", "step-4.r1"}
+    again = job.round(2, agent=True)
+    assert again.codes == [0, 0], again.output
+    assert [m["step"] for m in again.said("resumed")] == [4, 4]
+    assert again.records[1].read().step == 9
+
+
+def test_an_older_round_cannot_take_the_storage_back(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text)
+    assert job.round(2).codes == [0, 0]
+    outcome = job.round(1, agent=True)
+    assert outcome.codes == [ExitCode.FENCED, ExitCode.FENCED]
+    assert {m["cause"] for m in outcome.said("failed")} == {"Fenced"}
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text, optimizer={"lr": 1e30, "clipNorm": None, "name": "sgd"})
+    outcome = job.round(1, agent=True)
+    assert outcome.codes == [ExitCode.DIVERGED, ExitCode.DIVERGED], outcome.output
+    assert {m["cause"] for m in outcome.said("failed")} == {"Diverged"}
+    assert "loss is" in outcome.said("failed")[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("training", "env", "sentence"),
+    [
+        ({"parallelism": {"dp_shard": 3}}, {}, "dp_shard 3 doesn't divide the job's 1 ranks"),
+        ({"batch": {"global": 8, "micro": 3}}, {}, "batch.micro 3 doesn't divide"),
+        ({}, {environment.RESUME: "/nowhere/step-3.r1"}, "checkpoint.resume: /nowhere/step-3.r1 can't be used"),
+        ({}, {environment.RESUME: "/nowhere"}, "is neither a checkpoint"),
+        ({}, {environment.CHECKPOINT_DIR: "/dev/null/x"}, "checkpoint folder /dev/null/x can't be used"),
+    ],
+    ids=["mesh", "batch", "checkpoint", "folder", "unwritable"],
+)
+def test_what_a_person_did_wrong_is_one_sentence_and_exit_2(
+    ranks: Ranks, tmp_path: Path, text: Path, training: dict[str, Any], env: dict[str, str], sentence: str
+) -> None:
+    outcome = Job(ranks, tmp_path, text, **training).round(1, world_size=1, env=env, agent=True)
+    assert outcome.codes == [ExitCode.CONFIG_ERROR]
+    assert sentence in outcome.said("failed")[0]["message"]
+    assert "Traceback" not in outcome.output
+
+
+def test_a_job_starts_from_the_checkpoint_that_is_named_and_goes_on_with_its_own(
+    ranks: Ranks, tmp_path: Path, text: Path
+) -> None:
+    first = Job(ranks, tmp_path / "first", text)
+    assert first.round(1, world_size=1).codes == [0]
+    second = Job(ranks, tmp_path / "second", text)
+    named = {environment.RESUME: str(tmp_path / "first" / "checkpoints" / "step-6.r1")}
+    outcome = second.round(1, world_size=1, env=named, agent=True)
+    assert outcome.said("resumed")[0]["step"] == 6
+    assert second.final == first.final
+    again = second.round(2, world_size=1, env=named, agent=True)
+    assert again.said("resumed")[0]["step"] == 9
+
+
+def test_changed_data_is_refused(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    own = tmp_path / "text"
+    shutil.copytree(text, own)
+    job = Job(ranks, tmp_path / "run", own)
+    assert job.round(1, world_size=1).codes == [0]
+    (own / "b.txt").write_text("another file " * 500)
+    outcome = job.round(2, world_size=1, agent=True)
+    assert outcome.codes == [ExitCode.DATA_ERROR]
+    assert "the data has changed since checkpoint" in outcome.said("failed")[0]["message"]

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.shards import put
+from trainmaster.checkpoint import lineage
+from trainmaster.checkpoint.storage import PosixStorage
+from trainmaster.contract.wire.lineage import Lineage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> PosixStorage:
+    storage = PosixStorage(tmp_path / "checkpoints")
+    lineage.begin(storage, Lineage(1, None))
+    return storage
+
+
+class Full(PosixStorage):
+    """A storage on which shards don't fit."""
+
+    def write(self, path, blocks):
+        next(iter(blocks))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_whoever_sees_all_receipts_completes_the_checkpoint(storage: PosixStorage) -> None:
+    first, second = put(storage.root, 4, 1, rank=1, world_size=2), put(storage.root, 4, 1, rank=0, world_size=2)
+    assert (first["committed"], first["error"]) == (False, "")
+    assert second["committed"]
+    assert len(second["manifest_sha256"]) == 64
+    assert set(storage.list("step-4.r1")) == {
+        "manifest.json", "rank-00000.safetensors", "rank-00001.safetensors", "receipt-00000.json", "receipt-00001.json",
+    }  # fmt: skip
+
+
+def test_a_shard_that_is_there_is_never_overwritten(storage: PosixStorage) -> None:
+    put(storage.root, 4, 1)
+    shard = Path(storage.root, "step-4.r1", "rank-00000.safetensors")
+    before = shard.stat().st_mtime_ns
+    again = put(storage.root, 4, 1)
+    assert again["committed"]
+    assert shard.stat().st_mtime_ns == before
+
+
+def test_an_upload_gives_up_once_a_newer_round_has_the_storage(storage: PosixStorage) -> None:
+    put(storage.root, 4, 1, rank=0, world_size=2)
+    lineage.begin(storage, Lineage(2, None))
+    late = put(storage.root, 4, 1, rank=1, world_size=2)
+    assert not late["committed"]
+    assert "round 2 has taken the storage" in late["error"]
+    assert "manifest.json" not in storage.list("step-4.r1")
+
+
+def test_a_late_checkpoint_is_an_orphan_wherever_it_lands(storage: PosixStorage) -> None:
+    """Two worlds on one storage: the old one was past the fence check when the new one took over."""
+    put(storage.root, 4, 1)
+    for rank in range(2):
+        put(storage.root, 8, 1, rank=rank, world_size=2)
+    Path(storage.root, "step-8.r1", "manifest.json").rename(Path(storage.root, "hidden"))
+    lineage.begin(storage, Lineage(2, "step-4.r1"))
+    Path(storage.root, "hidden").rename(Path(storage.root, "step-8.r1", "manifest.json"))
+    assert lineage.candidates(storage, 3, "", "Auto") == ["step-4.r1"]
+    put(storage.root, 6, 2)
+    assert lineage.candidates(storage, 3, "", "Auto") == ["step-6.r2", "step-4.r1"]
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_that_could_be_chosen(storage: PosixStorage) -> None:
+    put(storage.root, 4, 1)
+    put(storage.root, 8, 1, rank=0, world_size=2)
+    failed = put(storage.root, 8, 1, rank=1, world_size=2, storage=Full(storage.root))
+    assert "No space left on device" in failed["error"]
+    assert not failed["committed"]
+    assert set(storage.list("step-8.r1")) == {"abandoned.json"}
+    # The other rank's upload may come after the failure: it gives up too.
+    late = put(storage.root, 8, 1, rank=0, world_size=2)
+    assert "another rank" in late["error"]
+    assert "manifest.json" not in storage.list("step-8.r1")
+    assert put(storage.root, 12, 1, keep=2)["committed"]
+    assert set(storage.list()) == {"lineage", "step-4.r1", "step-12.r1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_is_really_full_is_told_and_gets_its_room_back(tmp_path: Path) -> None:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)], check=False)
+    if made.returncode:
+        pytest.skip("this machine doesn't let root mount")
+    try:
+        storage = PosixStorage(mount)
+        lineage.begin(storage, Lineage(1, None))
+        (mount / "ballast").write_bytes(b"x" * 32 * 1024)
+        with pytest.raises(OSError, match="No space"):
+            (mount / "more").write_bytes(b"x" * 64 * 1024)
+        failed = put(mount, 4, 1)
+        assert "No space left on device" in failed["error"]
+        assert not any(name.endswith(".safetensors") for name in storage.list("step-4.r1"))
+        (mount / "more").unlink()
+        assert put(mount, 8, 1)["committed"]
+    finally:
+        subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def test_retention_keeps_the_newest_of_the_chain_and_clears_what_is_older(storage: PosixStorage) -> None:
+    for step in (2, 4, 6):
+        put(storage.root, step, 1, keep=2)
+    assert set(storage.list()) == {"lineage", "step-4.r1", "step-6.r1"}
+    put(storage.root, 7, 1, rank=0, world_size=2)  # never completed
+    lineage.begin(storage, Lineage(2, "step-4.r1"))
+    put(storage.root, 8, 2, keep=2)
+    assert set(storage.list()) == {"lineage", "step-4.r1", "step-8.r2"}
+    put(storage.root, 9, 2, keep=1)
+    assert set(storage.list()) == {"lineage", "step-9.r2"}
+
+
+def test_a_checkpoint_whose_uploader_died_before_the_manifest_can_still_be_completed(storage: PosixStorage) -> None:
+    for rank in range(2):
+        put(storage.root, 4, 1, rank=rank, world_size=2)
+    manifest = Path(storage.root, "step-4.r1", "manifest.json")
+    whole = manifest.read_bytes()
+    manifest.unlink()
+    assert lineage.commit(storage, "step-4.r1") is not None
+    assert manifest.read_bytes() == whole
