@@ -46,7 +46,9 @@ class Bench:
         return {"good": identity.pod_uid, "other": "other-uid"}.get(token)
 
     def publish(self, round=1, incarnations=(0, 0), state=DirectiveState.RUN, uid="job-uid"):
-        self.fleet.publish(KEY, uid, round, incarnations, lambda slot: Directive(1, state, round, f"{state.value}{round}"))
+        self.fleet.publish(
+            KEY, uid, round, incarnations, lambda slot: Directive(1, state, round, f"{state.value}{round}")
+        )
 
     def news(self):
         """Whether something since the last call asked for a pass at once."""
@@ -271,7 +273,9 @@ def test_people_see_ranks_and_events():
     async def main():
         bench = Bench()
         bench.publish()
-        await bench.fleet.report("good", report(ranks=[rank(step=3)], events=[{"reason": "Saved", "message": "step 3"}]))
+        await bench.fleet.report(
+            "good", report(ranks=[rank(step=3)], events=[{"reason": "Saved", "message": "step 3"}])
+        )
         view = bench.fleet.view(KEY)
         assert view["slots"][0]["ranks"][0].step == 3
         assert view["events"][0]["reason"] == "Saved"

@@ -77,7 +77,13 @@ def test_people_and_probes_are_answered():
             await post(session, "/v1/report", encode(Report(ME, round=0)))
             async with session.get("/v1/jobs/space/job") as response:
                 assert (await response.json())["slots"][0]["slot"] == 0
-            for path, expected in (("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/v1/jobs/a/b", 404), ("/x", 404)):
+            for path, expected in (
+                ("/livez", 200),
+                ("/readyz", 200),
+                ("/metrics", 200),
+                ("/v1/jobs/a/b", 404),
+                ("/x", 404),
+            ):
                 async with session.get(path) as response:
                     assert response.status == expected, path
         async with serving(ready=False) as (session, _), session.get("/readyz") as response:

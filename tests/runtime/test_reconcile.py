@@ -102,7 +102,9 @@ def test_intent_is_written_before_anything_is_done_and_then_done_in_the_same_pas
 def test_events_are_not_told_when_the_write_fails():
     def plan(spec, status, observed, now):
         event = PlannedEvent(EventType.NORMAL, "Opened", "round 1")
-        return Decision(status.model_copy(update={"round": 1}), intent=True, events=(event,) if status.round == 0 else ())
+        return Decision(
+            status.model_copy(update={"round": 1}), intent=True, events=(event,) if status.round == 0 else ()
+        )
 
     async def main():
         async with operating(plan, rates=Rates(fail=1.0)) as (store, spy, _, _):
@@ -129,7 +131,11 @@ def test_a_bad_job_is_quarantined_alone_and_says_why_until_it_does_well():
             assert not running.done()
             assert status(store, "good")["round"] == 1
             error = conditions(store, "bad")["ReconcileError"]
-            assert (error["status"], error["reason"], error["message"]) == ("True", "RuntimeError", "no idea what to do")
+            assert (error["status"], error["reason"], error["message"]) == (
+                "True",
+                "RuntimeError",
+                "no idea what to do",
+            )
             assert len(spy.calls) == 2  # the condition is written once
             assert 10 < operator.queue.failures(("space", "bad")) < 20  # it backs off
             broken["bad"] = False
@@ -272,7 +278,9 @@ def test_nothing_is_deleted_after_the_lease_has_run_out():
     acts = {"on": False}
 
     def plan(spec, status, observed, now):
-        return Decision(status, delete=tuple(PodToDelete(p.name, p.uid, "test", 0) for p in observed.pods) if acts["on"] else ())
+        return Decision(
+            status, delete=tuple(PodToDelete(p.name, p.uid, "test", 0) for p in observed.pods) if acts["on"] else ()
+        )
 
     async def main():
         async with operating(plan) as (store, _, operator, running):

@@ -38,7 +38,7 @@ class Monotonic(Protocol):
 class FleetSettings:
     hold_s: float = 8.0  # of a join poll; well below recovery.agentLostSeconds, since a held poll says nothing
     first_directive_s: float = 2.0  # how long a message waits for the first pass over its job
-    progress_s: float = 0.25  # reports without news mark their job dirty at most so late
+    progress_s: float = 0.5  # reports without news mark their job dirty at most so late
     events: int = 50  # kept for people, per job
 
 

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 import time
+from collections.abc import Iterator
 
 from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_matrix
 from trainmaster_operator.runtime.simulation.run import Outcome, run_seed
@@ -30,7 +31,7 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def _all(seeds: str, matrix: bool):  # type: ignore[no-untyped-def]
+def _all(seeds: str, matrix: bool) -> Iterator[tuple[str, Outcome]]:
     if seeds:
         first, colon, last = seeds.partition(":")
         for seed in range(int(first), int(last) if colon else int(first) + 1):

@@ -22,10 +22,11 @@ class Scenario:
     name: str
     script: Script
     phase: str = "Succeeded"
+    steps: int = 8
     budget: dict[str, Any] = field(default_factory=lambda: {"inPlace": 5, "pod": 5, "full": 5, "perCause": 5})
 
     def workload(self) -> Workload:
-        return Workload(replicas=2, steps=16, save_every=4, budget=self.budget, restart_s=(0.3, 0.4))
+        return Workload(replicas=2, steps=self.steps, save_every=3, budget=self.budget, restart_s=(0.3, 0.4))
 
 
 async def _nothing(world: World) -> None:
@@ -33,12 +34,12 @@ async def _nothing(world: World) -> None:
 
 
 async def _kill_a_rank(world: World) -> None:
-    await world.until_step(10)
+    await world.until_step(5)
     _of_slot_1(world).ranks[0].exit(-9, "killed by signal 9")
 
 
 async def _kill_a_pod(world: World) -> None:
-    await world.until_step(10)
+    await world.until_step(5)
     _of_slot_1(world).die(137, "killed")
 
 
@@ -47,7 +48,7 @@ def _of_slot_1(world: World) -> SimAgent:
 
 
 async def _suspend_and_resume(world: World) -> None:
-    await world.until_step(6)
+    await world.until_step(4)
     world.edit_job({"spec": {"suspend": True}})
     while world.status().get("phase") != "Suspended" or world.kubelet.living():
         await asyncio.sleep(0.5)
@@ -61,7 +62,7 @@ SCENARIOS = (
     Scenario("in-place restart", _kill_a_rank),
     Scenario("pod replacement", _kill_a_pod),
     Scenario("full restart", _kill_a_rank, budget={"inPlace": 0, "pod": 0, "full": 2, "perCause": 5}),
-    Scenario("suspend and resume", _suspend_and_resume),
+    Scenario("suspend and resume", _suspend_and_resume, steps=30),
     Scenario("fail", _kill_a_rank, phase="Failed", budget={"inPlace": 0, "pod": 0, "full": 0, "perCause": 5}),
 )
 

@@ -1,0 +1,109 @@
+"""Random faults by seed: every job gets through, and every run of a seed is the same run."""
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import trainmaster
+import trainmaster_operator
+from trainmaster_operator.runtime.operator import default_policies
+from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, inject
+from trainmaster_operator.runtime.simulation.run import Outcome, run_seed, simulate
+from trainmaster_operator.runtime.simulation.storage import Checkpoint, Fenced, Storage
+from trainmaster_operator.runtime.simulation.world import Workload
+
+BATCHES = 10
+SEEDS_PER_BATCH = 15
+
+
+def told(outcome: Outcome) -> str:
+    return "\n".join([*map(str, outcome.faults), *outcome.log, *outcome.violations])
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_every_job_gets_through_its_faults(batch):
+    for seed in range(batch * SEEDS_PER_BATCH, (batch + 1) * SEEDS_PER_BATCH):
+        outcome = run_seed(seed)
+        assert not outcome.violations, f"seed {seed}\n{told(outcome)}"
+
+
+@pytest.mark.parametrize("seed", [1035, 720])
+def test_seeds_that_once_found_a_bug_stay_good(seed):
+    outcome = run_seed(seed)
+    assert not outcome.violations, f"seed {seed}\n{told(outcome)}"
+
+
+def test_a_seed_is_the_same_run_each_time_and_in_each_process():
+    program = (
+        "import hashlib; from trainmaster_operator.runtime.simulation.run import run_seed\n"
+        "print(hashlib.sha256('\\n'.join(line for s in (3, 8) for line in run_seed(s).log).encode()).hexdigest())"
+    )
+    here = hashlib.sha256("\n".join(line for s in (3, 8) for line in run_seed(s).log).encode()).hexdigest()
+    roots = [str(Path(package.__file__).parents[1]) for package in (trainmaster, trainmaster_operator)]
+    for hash_seed in ("1", "2"):
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == here
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_job_survives_each_kind_of_fault_at_its_start_middle_and_end(kind):
+    for step, seconds in ((0, 2.0), (7, 0.3), (14, 12.0)):
+        fault = Fault(kind, step, 0.05, seconds, number=step)
+        outcome = simulate(f"{kind} {step}", Workload(steps=15, save_every=4), lambda world, f=fault: inject(world, f))
+        assert not outcome.violations, f"{fault}\n{told(outcome)}"
+
+
+def test_the_simulator_notices_an_operator_that_forgets_to_replace_a_pod():
+    policies = default_policies()
+
+    def forgetful(spec, status, observed, now):
+        decision = policies.plan(spec, status, observed, now)
+        return replace(decision, create=tuple(pod for pod in decision.create if pod.incarnation == 0))
+
+    async def kill_a_pod(world):
+        await world.until_step(5)
+        world.kubelet.living()[0].die(137)
+
+    outcome = simulate("forgetful", Workload(), kill_a_pod, policies=replace(policies, plan=forgetful))
+    assert any("has not ended" in violation for violation in outcome.violations)
+
+
+def test_the_simulator_notices_a_checkpoint_off_the_chain():
+    storage = Storage()
+    assert storage.open_round(1) is None
+    storage.manifests[Checkpoint(1, 5)] = None
+    assert storage.open_round(2) == Checkpoint(1, 5)
+    storage.manifests[Checkpoint(1, 10)] = None  # a late writer of round 1
+    assert storage.newest() == Checkpoint(1, 5)
+    assert storage.broken() == []
+    with pytest.raises(Fenced):
+        storage.open_round(2)
+    storage.lineage[3] = Checkpoint(1, 10)
+    assert len(storage.broken()) == 1
+
+
+def test_a_late_writer_of_an_old_round_leaves_an_orphan_that_nobody_resumes_from():
+    """A single pod is cut off, its successor takes over, and the old ranks go on training and saving for a while."""
+
+    async def cut_off(world):
+        await world.until_step(12)
+        for agent in world.kubelet.living():
+            agent.cut_off = True
+            world.spawn(heal(agent))
+
+    async def heal(agent):
+        await asyncio.sleep(25)
+        agent.cut_off = False
+
+    workload = Workload(replicas=1, steps=200, save_every=5, agent_lost_s=6.0)
+    outcome = simulate("late writer", workload, cut_off)
+    assert not outcome.violations, told(outcome)
+    assert outcome.status["round"] == 2
+    assert any("is given up: a newer round owns the storage" in line for line in outcome.log)
