@@ -20,7 +20,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -138,8 +138,9 @@ def whole(model: torch.nn.Module) -> dict[str, Any]:
     }
 
 
-def run(row: Row, config: TrainingConfig) -> list[Outcome]:
-    """The outcomes of all ranks, each a process forked from this one, which must not have run a torch operation."""
+def run(row: Row, config: TrainingConfig, work: Callable[[TrainingConfig, Row, int], Any] = train) -> list[Any]:
+    """What `work` returns on all ranks, each a process forked from this one, which must not have run torch operations:
+    a used pool of OpenMP threads hangs after a fork."""
     context = multiprocessing.get_context("fork")
     # Rank 0 hosts the store on a socket that is bound before the fork: so no port can be taken meanwhile, and this
     # process gets no thread (a fork beside a store's thread can hang).
@@ -147,7 +148,7 @@ def run(row: Row, config: TrainingConfig) -> list[Outcome]:
     started = []
     for rank in range(row.ranks):
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_rank, args=(row, config, rank, listener, theirs), daemon=True)
+        process = context.Process(target=_rank, args=(row, config, rank, work, listener, theirs), daemon=True)
         process.start()
         theirs.close()
         started.append((process, ours))
@@ -160,7 +161,14 @@ def run(row: Row, config: TrainingConfig) -> list[Outcome]:
             process.join()
 
 
-def _rank(row: Row, config: TrainingConfig, rank: int, listener: socket.socket, pipe: Connection) -> None:
+def _rank(
+    row: Row,
+    config: TrainingConfig,
+    rank: int,
+    work: Callable[[TrainingConfig, Row, int], Any],
+    listener: socket.socket,
+    pipe: Connection,
+) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(1)
     try:
@@ -169,20 +177,18 @@ def _rank(row: Row, config: TrainingConfig, rank: int, listener: socket.socket, 
             hosts = {"is_master": True, "master_listen_fd": listener.detach()} if rank == 0 else {"is_master": False}
             store = dist.TCPStore("127.0.0.1", port, timeout=TIMEOUT, wait_for_workers=False, **hosts)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=row.ranks, timeout=TIMEOUT)
-        pipe.send(train(config, row, rank))
+        pipe.send(work(config, row, rank))
     except BaseException:  # noqa: BLE001 a forked rank must never go on into its parent's code
         traceback.print_exc()
         os._exit(1)
     signal.pause()  # until killed: who leaves early cuts its peers off
 
 
-def _outcome(row: Row, rank: int, pipe: Connection) -> Outcome:
+def _outcome(row: Row, rank: int, pipe: Connection) -> Any:
     try:
-        outcome = pipe.recv()
+        return pipe.recv()
     except EOFError:
         raise RuntimeError(f"{row}: rank {rank} died, see its traceback above") from None
-    assert isinstance(outcome, Outcome)
-    return outcome
 
 
 def example(folder: Path) -> TrainingConfig:

@@ -1,4 +1,4 @@
-"""Precision of the computation. Master weights, gradients' sums and optimizer state are always fp32."""
+"""Precision of the computation. Master weights, sums of gradients and optimizer state are always fp32."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 
-def policy(precision: str) -> MixedPrecisionPolicy:
-    """fp32 as it is; bf16 casts parameters for the computation and reduces gradients in fp32."""
-    if precision == "bf16":
-        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
-    assert precision == "fp32", precision
-    return MixedPrecisionPolicy()
+def policies(precision: str) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
+    """(of a block, of the whole model). bf16 casts parameters for the computation and reduces gradients in fp32."""
+    if precision == "fp32":
+        return MixedPrecisionPolicy(), MixedPrecisionPolicy()
+    assert precision == "bf16", precision
+    cast = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    # Only the model's own output is cast back: between blocks activations stay bf16.
+    return MixedPrecisionPolicy(**cast), MixedPrecisionPolicy(**cast, output_dtype=torch.float32)

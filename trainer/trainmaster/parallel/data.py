@@ -13,14 +13,15 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.parallel.gradients import sum_gradients
-from trainmaster.precision import policy
+from trainmaster.precision import policies
 
 
 def apply(model: nn.Module, mesh: DeviceMesh, config: TrainingConfig) -> nn.Module:
     """Replicate `model` over the axis dp_replicate, one reduction per block and one for the rest."""
-    replicas, precision = mesh["dp_replicate"], policy(config.precision)
+    replicas = mesh["dp_replicate"]
+    of_block, of_model = policies(config.precision)
     for block in model.blocks:
-        replicate(block, mesh=replicas, mp_policy=precision)
-    replicate(model, mesh=replicas, mp_policy=precision)
+        replicate(block, mesh=replicas, mp_policy=of_block)
+    replicate(model, mesh=replicas, mp_policy=of_model)
     sum_gradients(model)
     return model

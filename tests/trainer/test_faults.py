@@ -1,0 +1,209 @@
+"""Faults on purpose: their grammar, and that each fires once, where and when it was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster import faults
+from trainmaster.contract.wire import environment
+from trainmaster.errors import ConfigError
+from trainmaster.faults import Fault, InjectedFault
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kill:rank=2,step=20", Fault("kill", step=20, rank=2)),
+        ("stop:step=1", Fault("stop", step=1)),
+        ("exit:code=3,step=5,rank=1", Fault("exit", step=5, rank=1, code=3)),
+        ("raise:step=7", Fault("raise", step=7)),
+        ("corrupt-checkpoint:step=9", Fault("corrupt-checkpoint", step=9)),
+        ("kill-pod:rank=3,step=2", Fault("kill-pod", step=2, rank=3)),
+        ("kill-operator:step=4", Fault("kill-operator", step=4)),
+    ],
+)
+def test_a_fault_is_read_and_written(text: str, fault: Fault) -> None:
+    assert faults.parse(text) == fault
+    assert faults.parse(str(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kil:step=2", r"'kil' is unknown; did you mean kill\?"),
+        ("explode:step=2", r"'explode' is unknown; known are corrupt-checkpoint, exit"),
+        ("kill:steps=2", r"'steps' is unknown; did you mean step\?"),
+        ("kill:rank=1", r"step is missing, as in kill:rank=0,step=20"),
+        ("kill", r"step is missing"),
+        ("kill:step=two", r"step must be a whole number, as in step=3; got 'two'"),
+        ("kill:step=-2", r"step must be a whole number"),
+        ("kill:step", r"step must be a whole number"),
+        ("kill:step=0", r"steps are counted from 1"),
+        ("kill:step=2,step=3", r"step is given twice"),
+        ("kill:step=2,code=3", r"code belongs to exit, not to kill"),
+        ("exit:step=2,code=256", r"code must lie between 1 and 255"),
+        ("exit:step=2,code=0", r"code must lie between 1 and 255"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_words(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refusal:
+        faults.parse(text)
+    assert repr(text) in str(refusal.value)
+
+
+def test_encoded_faults_have_ids_of_their_own() -> None:
+    given = [faults.parse("kill:step=2"), faults.parse("kill:step=2")]
+    sent = json.loads(faults.encode(given))
+    assert len({fault["id"] for fault in sent}) == 2
+    assert {"id", "kind", "rank", "step", "code"} <= set(sent[0])
+    assert [str(fault) for fault in faults.decode(faults.encode(given))] == [str(fault) for fault in given]
+
+
+class Judge:
+    """Who starts the run: answers on a unix socket, yes once for each fault."""
+
+    def __init__(self, path: Path) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self._fired: set[str] = set()
+        self._server = socket.create_server(str(path), family=socket.AF_UNIX)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as lines:
+                question = json.loads(lines.readline())
+                self.asked.append(question)
+                go = question["fire"] not in self._fired
+                self._fired.add(question["fire"])
+                connection.sendall(json.dumps({"go": go}).encode() + b"\n")
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    path = tmp_path / "faults.sock"
+    judge = Judge(path)
+    monkeypatch.setenv(environment.FAULT_SOCKET, str(path))
+    yield judge
+    judge.close()
+
+
+def ask_for(monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
+    monkeypatch.setenv(environment.FAULTS, faults.encode([faults.parse(text) for text in texts]))
+
+
+def test_a_fault_fires_once_however_often_its_step_is_replayed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "raise:rank=1,step=3")
+    with pytest.raises(InjectedFault, match="raise:rank=1,step=3"):
+        faults.at_step(3, 1)
+    faults.at_step(3, 1)
+    assert len(judge.asked) == 2
+
+
+def test_other_steps_and_ranks_ask_nobody(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "raise:rank=1,step=3")
+    faults.at_step(2, 1)
+    faults.at_step(3, 0)
+    assert judge.asked == []
+
+
+def test_the_rank_defaults_to_that_of_the_environment(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "raise:rank=2,step=3")
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(InjectedFault):
+        faults.at_step(3)
+
+
+def test_who_decides_hears_of_the_pod_the_rank_and_the_step(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "kill-pod:rank=1,step=3")
+    for name, value in ((environment.JOB, "gpt"), (environment.ROLE, "worker"), (environment.SLOT, "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(environment.INCARNATION, "0")
+    faults.at_step(3, 1)
+    assert judge.asked == [{"fire": "fault-0", "pod": "gpt-worker-1-0", "rank": 1, "step": 3}]
+
+
+def test_no_answer_means_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ask_for(monkeypatch, "raise:step=3")
+    monkeypatch.setenv(environment.FAULT_SOCKET, str(tmp_path / "nobody.sock"))
+    faults.at_step(3, 0)
+
+
+def test_faults_that_nobody_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "raise:step=3")
+    monkeypatch.delenv(environment.FAULT_SOCKET, raising=False)
+    with pytest.raises(ConfigError, match="nobody counts the faults"):
+        faults.at_step(3, 0)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("text", "status"), [("kill:step=3", -signal.SIGKILL), ("exit:step=3", 1), ("exit:step=3,code=7", 7)]
+)
+def test_a_fault_ends_the_process_as_it_says(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, text: str, status: int
+) -> None:
+    ask_for(monkeypatch, text)
+    code = "from trainmaster import faults; faults.at_step(3, 0); print('alive')"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (status, "")
+
+
+@pytest.mark.processes
+def test_a_stopped_rank_is_there_and_silent(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "stop:step=3")
+    code = "from trainmaster import faults; faults.at_step(3, 0); print('alive')"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate()[0] == "alive\n"
+
+
+def checkpoint(directory: Path, name: str, complete: bool) -> Path:
+    folder = directory / name
+    folder.mkdir()
+    (folder / "rank-00000.safetensors").write_bytes(bytes(1000))
+    if complete:
+        (folder / "manifest.json").write_text("{}")
+    return folder / "rank-00000.safetensors"
+
+
+def test_the_newest_complete_checkpoint_is_damaged_and_no_other(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    older = checkpoint(tmp_path, "step-9.r2", complete=True)
+    newest = checkpoint(tmp_path, "step-10.r1", complete=True)
+    half = checkpoint(tmp_path, "step-20.r1", complete=False)
+    (tmp_path / "lineage").mkdir()
+    ask_for(monkeypatch, "corrupt-checkpoint:step=3")
+    monkeypatch.setenv(environment.CHECKPOINT_DIR, str(tmp_path))
+    faults.at_step(3, 0)
+    assert newest.read_bytes() == bytes(500) + b"\xff" * 16 + bytes(484)
+    assert older.read_bytes() == half.read_bytes() == bytes(1000)
+
+
+def test_without_a_checkpoint_there_is_nothing_to_damage(tmp_path: Path) -> None:
+    assert faults.corrupt(str(tmp_path / "missing")) is None
+    checkpoint(tmp_path, "step-20.r1", complete=False)
+    assert faults.corrupt(str(tmp_path)) is None
