@@ -222,7 +222,10 @@ def summary(scene: Scene, console: Console, report: str) -> None:
         facts.append(f"goodput {status.goodput}")
     facts.append(count(status.restarts.total - status.restarts.free, "restart"))
     console.print()
-    console.print(Text.assemble((status.phase.value, _PHASES.get(status.phase, "bold")), f"   {'   '.join(facts)}"))
+    # A run that was ended at once leaves the job in whatever phase it was.
+    ended = status.phase.finished or status.phase is JobPhase.SUSPENDED
+    word = status.phase.value if ended else "Stopped"
+    console.print(Text.assemble((word, _PHASES.get(status.phase, "bold")), f"   {'   '.join(facts)}"))
     failure = status.lastFailure
     if status.phase is JobPhase.FAILED and failure and failure.traceback:
         console.print(Text(failure.traceback.rstrip(), "dim"))

@@ -19,6 +19,7 @@ from trainmaster_operator.cli.refusal import Refusal
 SIZE_LIMIT = 1024 * 1024  # what an API server takes, about
 
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 class _Loader(yaml.SafeLoader):
@@ -94,6 +95,8 @@ def _value(
     lines.setdefault(path, node.start_mark.line + 1)
     if any(node is other for other in above):
         raise Refusal(f"{here}: an alias that contains itself")
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
+        raise Refusal(f"{here}: the tag {node.tag} isn't known here; plain YAML is expected")
     above = [*above, node]
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, child, (*path, i), lines, above, file) for i, child in enumerate(node.value)]

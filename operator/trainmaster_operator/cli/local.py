@@ -97,7 +97,8 @@ class LocalRun:
         await faults.start()
         self._display.start()
         if self._prepared.resumes:
-            self._display.tell(News("resumes", f"after round {self._scene.status.round}"))
+            self._display.tell(News("resumes", f"after step {self._scene.status.progress.step}"))
+        self._display.tell(News("pending", "Python imports what ranks need, once for this machine"))
         tasks = [
             asyncio.create_task(work)
             for work in (

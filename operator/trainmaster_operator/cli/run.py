@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -100,5 +101,5 @@ def _listen(port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port), backlog=1024)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = os.strerror(error.errno).lower() if error.errno else str(error)
         raise Refusal(f"--port {port}: {LOOPBACK}:{port} can't be used: {why}; leave it out for a free one") from None

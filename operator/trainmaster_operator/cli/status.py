@@ -21,6 +21,6 @@ def status(out: Path) -> int:
     training = resource["spec"].get("training") or {}
     scene = display.Scene(resource["metadata"]["name"], 0, str(out), training.get("steps"), job)
     console = Console(file=sys.stdout, highlight=False)
-    console.print(f"{scene.name}: {display.describe(scene)}")
+    console.print(f"{scene.name}: {job.phase.value}  {display.describe(scene)}")
     display.summary(scene, console, str(out / output.REPORT))
     return 0

@@ -1,0 +1,200 @@
+"""Bad input: a sentence for each problem on stderr, exit code 2, nothing left behind, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.api.jobs import PYTORCH
+from tests.cli.conftest import WriteJob
+from trainmaster_operator.cli.main import main
+
+CONTAINER = "spec__workers__template__spec__containers"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """The sentences of a command that must be refused without leaving anything in the working directory."""
+    before = sorted(os.listdir())
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sorted(os.listdir()) == before
+    lines = err.splitlines()
+    assert all(line.startswith("trainmaster: ") for line in lines)
+    return [line.removeprefix("trainmaster: ") for line in lines]
+
+
+def test_validate_prints_all_problems_in_the_order_of_the_lines(
+    write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(
+        spec__workers={"replica": 4},
+        spec__training__model={"options": {"layerz": 2, "width": 30, "heads": 4}},
+        spec__training__batch={"global": 0},
+    )
+    lines = refused(capsys, "validate", str(file))
+    assert [line.removeprefix(f"{file}:") for line in lines] == [
+        "7: spec.workers.replica: unknown field; did you mean replicas?",
+        "13: spec.training.batch.global: at least 1 is expected, not 0",
+        "14: spec.training.parallelism: dp_replicate 2 x dp_shard 2 = 4 ranks, but the job has 1 "
+        "(workers.replicas 1 x ranksPerPod 1)",
+        "18: spec.training.model.options: 'layerz' is unknown; did you mean layers?",
+    ]
+
+
+def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(write_job())]) == 0
+    assert "job tiny is valid (4 ranks)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"spec__training__data": {"path": "nowhere"}}, "spec.training.data.path: {here}/nowhere doesn't exist"),
+        ({"spec__training__data": {"path": "job.yaml"}}, "spec.training.data.path: {here}/job.yaml is not a folder"),
+        ({"spec__training__data": {"path": "void"}}, "spec.training.data.path: {here}/void holds no text file"),
+        ({"spec__training__data": {"source": "parquet", "path": "."}}, "'parquet' is unknown; known are text"),
+        ({"spec__training__model": {"name": "gtp"}}, "'gtp' is unknown; did you mean gpt?"),
+        ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
+        ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is no complete checkpoint: it holds no manifest.json"),
+        ({"spec__checkpoint": {"resume": "torn"}}, "spec.checkpoint.resume: {here}/torn/manifest.json can't be read"),
+        ({"spec__suspend": True}, "spec.suspend: is true: a suspended job doesn't run; leave it out"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_what_is_not_there_is_refused_before_anything_starts(
+    tmp_path: Path,
+    write_job: WriteJob,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    sentence: str,
+) -> None:
+    (tmp_path / "void").mkdir()
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "manifest.json").write_text('{"step": ')
+    (line,) = refused(capsys, "run", str(write_job(**changes)))
+    assert sentence.format(here=tmp_path.resolve()) in line
+
+
+@pytest.mark.parametrize(
+    ("container", "sentence"),
+    [
+        ({"command": ["python", "train.py"]}, "there is no script {here}/train.py"),
+        ({"command": ["torchrun", "--nproc-per-node=1", "lost/train.py", "x.py"]}, "no script {here}/lost/train.py"),
+        ({"command": ["no-such-program"]}, "no program no-such-program is found"),
+        ({"command": ["python"], "workingDir": "nowhere"}, "{here}/nowhere is no folder"),
+    ],
+    ids=str,
+)
+def test_a_script_that_does_not_exist_is_refused(
+    tmp_path: Path,
+    write_job: WriteJob,
+    capsys: pytest.CaptureFixture[str],
+    container: dict[str, Any],
+    sentence: str,
+) -> None:
+    file = write_job(PYTORCH, **{CONTAINER: [{"name": "worker", **container}]})
+    (line,) = refused(capsys, "run", str(file))
+    assert sentence.format(here=tmp_path.resolve()) in line
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("kil:step=3", "--fault 'kil:step=3': 'kil' is unknown; did you mean kill?"),
+        ("kill:rank=1", "step is missing"),
+        ("kill:rank=9,step=3", "the job has ranks 0 to 3, not 9"),
+        ("kill:step=300", "the job ends with step 100, before 300"),
+    ],
+)
+def test_a_fault_that_can_never_fire_is_refused(
+    write_job: WriteJob, capsys: pytest.CaptureFixture[str], fault: str, sentence: str
+) -> None:
+    (line,) = refused(capsys, "run", str(write_job()), "--fault", fault)
+    assert sentence in line
+
+
+def test_a_port_in_use_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (line,) = refused(capsys, "run", str(write_job()), "--port", str(port))
+    assert line == f"--port {port}: 127.0.0.1:{port} can't be used: address already in use; leave it out for a free one"
+
+
+def test_a_port_that_is_none_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = refused(capsys, "run", str(write_job()), "--port", "99999")
+    assert "a number up to 65535 is expected" in line
+
+
+def put_status(out: Path, job_file: Path, phase: str = "Running", **changes: Any) -> None:
+    """An output folder as a run of the job would have left it."""
+    resource = yaml.safe_load(job_file.read_text())
+    resource["metadata"] |= {"uid": "u-1", "creationTimestamp": "2026-01-01T00:00:00Z", **changes}
+    resource["status"] = {"phase": phase, "round": 3}
+    out.mkdir()
+    (out / "status.yaml").write_text(yaml.safe_dump(resource))
+
+
+def test_the_folder_of_another_job_is_refused(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    put_status(tmp_path / "out", file, name="other")
+    (line,) = refused(capsys, "run", str(file), "--out", "out")
+    assert line == f"{tmp_path.resolve()}/out: is the output folder of job other, not of tiny; choose another --out"
+
+
+def test_the_folder_of_the_same_job_with_other_data_or_seed_is_refused(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_status(tmp_path / "out", write_job())
+    (line,) = refused(capsys, "run", str(write_job(spec__training__seed=7)), "--out", "out")
+    assert "holds job tiny with another spec.training.seed (0, now 7)" in line
+    assert "--fresh" in line
+
+
+def test_a_folder_with_other_files_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = refused(capsys, "run", str(write_job()), "--out", ".")
+    assert "holds other files and no status.yaml" in line
+
+
+def test_a_job_that_has_succeeded_is_left_alone(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    put_status(tmp_path / "out", file, phase="Succeeded")
+    before = (tmp_path / "out" / "status.yaml").read_text()
+    assert main(["run", str(file), "--out", "out"]) == 0
+    assert "job tiny has succeeded already; --fresh runs it again" in capsys.readouterr().out
+    assert (tmp_path / "out" / "status.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("command", ["report", "status"])
+def test_a_folder_without_a_run_has_no_report_and_no_status(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    (line,) = refused(capsys, command, "nowhere")
+    assert "nowhere: holds no run" in line
+
+
+def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: WriteJob) -> None:
+    from trainmaster_operator.cli import preflight
+    from trainmaster_operator.cli.validate import load_job
+
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "manifest.json").write_text(json.dumps({"step": 3}))
+    document, _ = load_job(write_job(spec__checkpoint={"resume": "good"}))
+    localized = preflight.localized(document.value, Path.cwd(), tmp_path / "out")
+    assert localized["spec"]["checkpoint"] == {
+        "resume": str(tmp_path.resolve() / "good"),
+        "directory": str(tmp_path.resolve() / "out" / "checkpoints"),
+    }
