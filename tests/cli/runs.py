@@ -1,0 +1,83 @@
+"""Statuses and output folders of runs, made up."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.api.jobs import job
+from trainmaster_operator.api.status import (
+    Failure,
+    JobPhase,
+    JobStatus,
+    ProgressStatus,
+    Recovery,
+    Restarts,
+    Rung,
+)
+
+CRASH = Failure(
+    cause="Crash",
+    rank=2,
+    pod="tiny-worker-2-0",
+    exitCode=-9,
+    signal="SIGKILL",
+    message="killed by SIGKILL",
+    step=59,
+    round=1,
+    time="2026-11-21T15:00:20.000Z",
+)
+RECOVERY = Recovery(round=2, cause="Crash", rung=Rung.IN_PLACE, rank=2, pod="tiny-worker-2-0", step=59)
+CLOSED = RECOVERY.model_copy(
+    update={
+        "resumedStep": 50,
+        "lostSteps": 9,
+        "totalSeconds": 0.287,
+        "clock": {
+            "detect": 0.012,
+            "decide": 0.008,
+            "fork": 0.05,
+            "rendezvous": 0.08,
+            "load": 0.05,
+            "first_step": 0.087,
+        },
+    }
+)
+
+
+def status(phase: JobPhase = JobPhase.RUNNING, step: int = 60, **fields: Any) -> JobStatus:
+    progress = ProgressStatus(step=step, totalSteps=100, loss="2.5", tokensPerSecond=12_345.0, etaSeconds=95.0)
+    return JobStatus(phase=phase, round=1, progress=progress).model_copy(update=fields)
+
+
+SUCCEEDED = status(
+    JobPhase.SUCCEEDED,
+    step=100,
+    round=2,
+    startTime="2026-11-21T15:00:00.000Z",
+    completionTime="2026-11-21T15:01:30.500Z",
+    restarts=Restarts(inPlace=1),
+    recoveries=[CLOSED],
+    lastFailure=CRASH,
+    goodput="0.98",
+)
+
+
+def output_folder(folder: Path, final: JobStatus = SUCCEEDED, steps: int = 100, name: str = "tiny") -> Path:
+    """What a run leaves: killed at step 60, went on from 50."""
+    folder.mkdir(parents=True, exist_ok=True)
+    resource = {**job(metadata__name=name), "status": final.model_dump(mode="json")}
+    (folder / "status.yaml").write_text(yaml.safe_dump(resource))
+    with (folder / "metrics.jsonl").open("w") as file:
+        for first, last, round in ((1, steps * 6 // 10 - 1, 1), (steps // 2 + 1, steps, 2)):
+            for step in range(first, last + 1):
+                loss = 2 + 3 * math.exp(-step / (steps / 5))
+                record = {"step": step, "round": round, "loss": loss, "tokens": 1024, "seconds": 0.05}
+                file.write(json.dumps(record) + "\n")
+    samples = [[1000.0 + i, {str(rank): 4e8 + rank * 1e7 + i * 1e5 for rank in range(4)}] for i in range(50)]
+    (folder / "memory.json").write_text(json.dumps({"intervalSeconds": 0, "samples": samples}))
+    return folder

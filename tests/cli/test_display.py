@@ -1,0 +1,169 @@
+"""What a person sees: news between two statuses, plain lines, the live picture, the summary at the end."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
+from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatus
+from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, picture, summary
+from trainmaster_operator.cli.news import News, memory, news, rate, remaining, seconds
+
+
+def told(old: JobStatus, new: JobStatus) -> list[str]:
+    return [f"{piece.word}: {piece.text}" for piece in news(old, new)]
+
+
+def test_a_failure_and_its_recovery_are_told_as_they_happen() -> None:
+    running = status()
+    failed = status(JobPhase.RECOVERING, round=2, lastFailure=CRASH, recoveries=[RECOVERY])
+    again = failed.model_copy(update={"phase": JobPhase.RUNNING, "recoveries": [CLOSED]})
+    assert told(running, failed) == [
+        "failure: rank 2: Crash in step 60: killed by SIGKILL",
+        "recovery: round 2: the ranks restart in place",
+    ]
+    assert told(failed, again) == [
+        "recovered: round 2 steps again after 287 ms, from step 50; 9 steps done twice",
+        "running: from step 60",
+    ]
+    assert told(again, again) == []
+
+
+def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
+    words = told(status(), status(recoveries=[CLOSED], lastFailure=CRASH))
+    assert [word.split(":")[0] for word in words] == ["failure", "recovery", "recovered"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"message": "bad luck", "signal": "", "exitCode": 3}, "rank 2: Crash in step 60: exit code 3: bad luck"),
+        ({"message": "", "rank": None}, "tiny-worker-2-0: Crash in step 60: SIGKILL"),
+        ({"message": "first\nsecond"}, "rank 2: Crash in step 60: SIGKILL: first"),
+    ],
+)
+def test_a_failure_is_one_line(changes: dict[str, Any], text: str) -> None:
+    assert told(status(), status(lastFailure=CRASH.model_copy(update=changes))) == [f"failure: {text}"]
+
+
+def test_a_long_message_is_cut() -> None:
+    (line,) = told(status(), status(lastFailure=CRASH.model_copy(update={"message": "x" * 4000})))
+    assert len(line) < 250
+    assert line.endswith("...")
+
+
+def test_checkpoints_and_the_end_are_told() -> None:
+    saved = CheckpointStatus(step=50, round=1)
+    assert told(status(), status(checkpoint=saved)) == ["checkpoint: step 50 is saved"]
+    assert told(status(), status(JobPhase.SUCCEEDED, step=100)) == ["succeeded: step 100, loss 2.5000"]
+    assert told(status(), status(JobPhase.SUSPENDED, checkpoint=saved))[-1] == "suspended: saved at step 50"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_plain_lines_are_few_and_steady() -> None:
+    scene, stream, clock = Scene("tiny", 4, "runs/tiny", 100), io.StringIO(), Clock()
+    display = PlainDisplay(scene, stream, clock)
+    display.start()
+    for tenth in range(1000):
+        clock.now = 100 + tenth / 10
+        scene.status = status(step=tenth // 10)
+        if tenth == 500:
+            display.tell(News("failure", "rank 2: Crash"))
+        display.draw()
+    display.stop()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "00:00.0  job         tiny: 4 ranks, output in runs/tiny"
+    assert "00:50.0  failure     rank 2: Crash" in lines
+    steps = [line for line in lines if "  step  " in line]
+    assert 15 <= len(steps) <= 21
+    assert steps[0] == "00:05.0  step        5/100  loss 2.5000  12.3k tokens/s  ETA 1:35"
+
+
+def test_plain_lines_say_nothing_while_nothing_moves() -> None:
+    scene, stream, clock = Scene("tiny", 4, "runs/tiny", 100), io.StringIO(), Clock()
+    display = PlainDisplay(scene, stream, clock)
+    scene.status = status(JobPhase.RECOVERING)
+    for _ in range(100):
+        clock.now += 10
+        display.draw()
+    assert stream.getvalue() == ""
+
+
+def test_what_is_no_terminal_gets_plain_lines() -> None:
+    assert isinstance(choose(Scene("tiny", 4, "out"), plain=False, stream=io.StringIO()), PlainDisplay)
+
+
+def rank(number: int, **fields: Any) -> dict[str, Any]:
+    base = {"rank": number, "slot": number, "incarnation": 0, "pid": 100 + number, "state": "running", "phase": "STEP"}
+    return {**base, "step": 60, "loss": 2.5, "silent_s": 0.1, "rss_bytes": 512 * 2**20, **fields}
+
+
+def drawn(renderable: Any, width: int = 110) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_picture_shows_state_progress_and_every_rank() -> None:
+    ranks = [rank(0), rank(1, state="stopped", silent_s=12.0), rank(2, phase="LOAD", loss=None)]
+    scene = Scene("tiny", 3, "out", 100, status(checkpoint=CheckpointStatus(step=50, round=1)), ranks)
+    text = drawn(picture(scene, 42.0))
+    for words in ("Running", "step 60/100", "loss 2.5000", "12.3k tokens/s", "ETA 1:35", "saved 50"):
+        assert words in text
+    lines = text.splitlines()
+    assert any("tiny-worker-1-0" in line and "stopped" in line and "12.0 s" in line for line in lines)
+    assert any("tiny-worker-2-0" in line and "load" in line for line in lines)
+    assert "512 MiB" in text
+
+
+def test_the_picture_of_many_ranks_stays_small() -> None:
+    text = drawn(picture(Scene("tiny", 500, "out", 100, status(), [rank(i) for i in range(500)]), 1.0))
+    assert "and 484 more ranks" in text
+    assert len(text.splitlines()) < 30
+
+
+def test_the_picture_stands_before_anything_is_known() -> None:
+    assert "Pending" in drawn(picture(Scene("tiny", 4, "out"), 0.0))
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_summary_has_the_recoveries_and_their_clock(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    summary(Scene("tiny", 4, "out", 100, SUCCEEDED), console, "out/report.html")
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "Succeeded" in text
+    assert "out/report.html" in text
+    if width >= 80:
+        assert "Crash of rank 2" in text
+        assert "restart in place" in text
+        assert "287 ms" in text
+        assert "rendezvous" in text
+        assert "1 restart" in text
+
+
+def test_a_failed_job_ends_with_its_traceback() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    failure = CRASH.model_copy(update={"traceback": "Traceback [most recent]\nValueError: [42]"})
+    summary(Scene("tiny", 4, "out", 100, status(JobPhase.FAILED, lastFailure=failure)), console, "r")
+    assert isinstance(console.file, io.StringIO)
+    assert "ValueError: [42]" in console.file.getvalue()
+
+
+def test_amounts_are_short() -> None:
+    assert [seconds(v) for v in (None, 0.1234, 12.34, 3723)] == ["-", "123 ms", "12.3 s", "1:02:03"]
+    assert [remaining(v) for v in (12.34, 95.3, 4000)] == ["12 s", "1:35", "1:06:40"]
+    assert [rate(v) for v in (0.5, 999, 12_345, 2.5e6)] == ["0.5", "999", "12.3k", "2.5M"]
+    assert [memory(v) for v in (12, 512 * 2**20, 1010 * 2**20, 3 * 2**30)] == ["12 B", "512 MiB", "1010 MiB", "3 GiB"]

@@ -1,0 +1,117 @@
+"""The output folder: whose it is, and what a later run goes on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.api.jobs import job
+from tests.cli.runs import CLOSED, CRASH, RECOVERY, status
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli import output
+from trainmaster_operator.cli.refusal import Refusal
+
+
+def before(left: JobStatus) -> dict[str, Any]:
+    meta = {"name": "tiny", "namespace": "default", "uid": "u-1", "generation": 3, "creationTimestamp": "T"}
+    return {**job(), "metadata": meta, "status": left.model_dump(mode="json")}
+
+
+def resumed(left: JobStatus, last_round: int = 0) -> tuple[dict[str, Any], JobStatus]:
+    resource = output.resumed_resource(before(left), job(metadata__namespace="default"), last_round)
+    DistributedTrainingJob.model_validate(resource)
+    return resource, JobStatus.model_validate(resource["status"])
+
+
+def test_a_resumed_job_keeps_its_uid_and_gets_a_round_that_nobody_has_used() -> None:
+    resource, again = resumed(status(JobPhase.SUSPENDED, round=4), last_round=6)
+    assert resource["metadata"]["uid"] == "u-1"
+    assert resource["metadata"]["creationTimestamp"] == "T"
+    assert again.round == 7
+    assert again.phase is JobPhase.SUSPENDED
+    assert again.roundStore == ""
+
+
+def test_what_belonged_to_the_processes_of_the_last_run_is_gone() -> None:
+    left = status(roundStore="127.0.0.1:1", stopAt=70, stopBound=True, leaderEpoch=5, recoveries=[CLOSED, RECOVERY])
+    _, again = resumed(left)
+    assert (again.stopAt, again.stopBound, again.leaderEpoch) == (None, False, 0)
+    assert again.recoveries == [CLOSED], "one that never came to its end has no clock to show"
+    assert again.progress.step == 60
+
+
+def test_running_a_failed_job_again_clears_its_failure() -> None:
+    _, again = resumed(status(JobPhase.FAILED, lastFailure=CRASH, completionTime="T"))
+    assert again.lastFailure is None
+    assert again.completionTime == ""
+    assert again.spent == []
+
+
+def test_a_job_that_never_got_to_a_round_starts_from_the_beginning() -> None:
+    _, again = resumed(JobStatus())
+    assert (again.phase, again.round) == (JobPhase.PENDING, 0)
+
+
+def test_the_highest_round_is_known_from_the_lineage(tmp_path: Path) -> None:
+    assert output.highest_round(tmp_path) == 0
+    (tmp_path / "lineage").mkdir()
+    for name in ("round-1.json", "round-000012.json", "round-3.json", "other"):
+        (tmp_path / "lineage" / name).touch()
+    assert output.highest_round(tmp_path) == 12
+
+
+def test_only_one_run_at_a_time_holds_a_folder(tmp_path: Path) -> None:
+    held = output.OutputFolder.claim(tmp_path / "out")
+    with pytest.raises(Refusal, match="another run writes there right now"):
+        output.OutputFolder.claim(tmp_path / "out")
+    held.release()
+    output.OutputFolder.claim(tmp_path / "out").release()
+
+
+def test_fresh_throws_away_what_a_run_left_and_nothing_else(tmp_path: Path) -> None:
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    folder.write_status(before(status()))
+    for name in ("metrics.jsonl", "mine.txt"):
+        (folder.path / name).touch()
+    (folder.path / "checkpoints" / "step-1.r1").mkdir(parents=True)
+    folder.clear()
+    assert sorted(path.name for path in folder.path.iterdir()) == ["logs", "mine.txt"]
+    folder.release()
+
+
+def test_the_status_file_holds_the_whole_resource(tmp_path: Path) -> None:
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    resource = before(status(lastFailure=CRASH))
+    folder.write_status(resource)
+    assert yaml.safe_load((folder.path / "status.yaml").read_text()) == resource
+    assert output.read_status(folder.path) == resource
+    folder.release()
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "kind: Pod\nmetadata: {name: x}", "3"])
+def test_a_status_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "status.yaml").write_text(text)
+    with pytest.raises(Refusal, match=r"status\.yaml"):
+        output.read_status(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"spec__training__batch": {"global": 16}}, r"spec\.training\.batch\.global \(8, now 16\)"),
+        ({"spec__training__model": {"options": {"layers": 9}}}, r"another spec\.training\.model;"),
+    ],
+)
+def test_a_job_that_would_continue_another_is_refused(changes: dict[str, Any], words: str) -> None:
+    now = DistributedTrainingJob.model_validate(job(**changes))
+    with pytest.raises(Refusal, match=words):
+        output.check_same_job(Path("out"), before(status()), now)
+
+
+def test_more_steps_and_another_budget_are_the_same_job() -> None:
+    changes = {"spec__training__steps": 500, "spec__recovery": {"budget": {"pod": 9}}}
+    output.check_same_job(Path("out"), before(status()), DistributedTrainingJob.model_validate(job(**changes)))
