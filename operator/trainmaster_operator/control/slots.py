@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.contract.wire import CheckpointRecord, Identity, JoinRequest, Report, StoreAddress, Verdict
 from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen
 
 JOINED_FOR_S = 3.0  # an agent whose poll has ended counts as joined so long: it is on its way to the next one
+
+
+_NOTHING = Report(Identity("", "", "", "", 0, 0, ""), round=0)
 
 
 @dataclass
@@ -62,27 +65,21 @@ class SlotState:
 
     def record(self, now: float, clock: dict[str, float]) -> AgentRecord:
         """For the planner; `clock`: the operator's own share of the phase clock of this slot's round."""
-        known = AgentRecord(
+        report = self.report or _NOTHING
+        return AgentRecord(
             slot=self.identity.slot,
             incarnation=self.identity.incarnation,
             pod_uid=self.identity.pod_uid,
             round=self.round,
             joined=self.joined(now),
             silent_s=now - self.heard_at,
+            ranks=tuple(report.ranks),
             verdict=self.verdict,
             verdict_age_s=now - self.verdict_at + self.verdict.age_s if self.verdict else 0.0,
-            next_store=self.next_store,
-            clock=clock,
-        )
-        report = self.report
-        if report is None:
-            return known
-        return replace(
-            known,
-            ranks=tuple(report.ranks),
             done=report.done,
             saved=report.saved,
             store_lost=report.store_lost,
+            next_store=self.next_store,
             stop_ack=report.stop_ack,
             stop_passed=report.stop_passed,
             resumed_step=report.resumed_step,

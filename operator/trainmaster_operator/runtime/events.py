@@ -17,6 +17,7 @@ from trainmaster_operator.runtime.records import JobRecord
 log = logging.getLogger(__name__)
 
 BACKLOG = 1000
+DELAY_S = 0.1  # what an event tells of happens first: agents wait for their directives
 _MESSAGE_LIMIT = 1000
 
 
@@ -63,6 +64,7 @@ class EventWriter:
     async def run(self) -> None:
         while True:
             await self._waiting.wait()
+            await asyncio.sleep(DELAY_S)
             self._waiting.clear()
             while self._backlog:
                 event = self._backlog.popleft()

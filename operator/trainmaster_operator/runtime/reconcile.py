@@ -118,7 +118,8 @@ class Reconciler:
             if record.job is None:
                 raise InvalidJob(record.problem)
             observed = self._observe(record)
-            self._publish(record, observed)
+            if self._publish(record, observed):
+                await asyncio.sleep(0)  # polls that it woke are answered before the next look
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
             wait_s = await self._write_status(record, decision)
             if wait_s is None or await self._act(record, decision):
@@ -171,10 +172,10 @@ class Reconciler:
             leading_s=now - self._led_since,
         )
 
-    def _publish(self, record: JobRecord, observed: Observation) -> None:
-        """Tells agents what the written status says. Nothing to do when they know."""
+    def _publish(self, record: JobRecord, observed: Observation) -> bool:
+        """Tells agents what the written status says. False when they know."""
         if self._published.get(record.key) == record.version:
-            return
+            return False
         self._leader.check()
         assert record.job is not None
         spec, status, directive = record.job.spec, record.status, self._policies.directive
@@ -186,6 +187,7 @@ class Reconciler:
             lambda slot: directive(spec, status, observed, slot),
         )
         self._published[record.key] = record.version
+        return True
 
     # -- write
 
