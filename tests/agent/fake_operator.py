@@ -26,7 +26,7 @@ from trainmaster.contract.wire import (
     encode,
 )
 
-WAIT_S = 120.0  # a test that waits longer than this has failed
+WAIT_S = 60.0  # a test that waits longer than this has failed
 
 
 @dataclass
@@ -204,7 +204,7 @@ class Operator:
                     status, answer = "200 OK", encode(self._report(decode(Report, body)))
                 writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(answer)}\r\n\r\n".encode() + answer)
                 await writer.drain()
-        except (EOFError, ConnectionError):
+        except (EOFError, ConnectionError, asyncio.CancelledError):
             return
         finally:
             writer.close()

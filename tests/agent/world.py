@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.agent.fake_operator import WAIT_S, Operator
 
@@ -119,12 +120,16 @@ class World:
         """Rank -> pid, as last reported."""
         return {r.rank: r.pid for a in self.operator.agents if a.report for r in a.report.ranks}
 
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that only the machine shows: a log, a list of processes."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{self.log()[-3000:]}\n{self.processes()}"
+            time.sleep(0.02)
+
     def close(self) -> None:
         for agent in self.agents:
             if agent.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     agent.send_signal(signal.SIGKILL)
             agent.wait(10)
-
-    def context(self) -> dict[str, Any]:
-        return {"logs": [log.read_text(errors="replace")[-3000:] for log in self.logs]}

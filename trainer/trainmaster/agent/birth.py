@@ -30,6 +30,7 @@ def become(birth: Birth, *, execute: bool) -> None:
     """Turn this fork into the process that `birth.request` describes; `execute`: descriptors survive an exec."""
     os.setsid()
     processes.die_with_parent(birth.parent)
+    processes.relax()
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.abc
 import importlib.util
+import itertools
 import mmap
 import os
 import sys
@@ -48,7 +49,7 @@ def step() -> int:
 class _Observer(importlib.abc.MetaPathFinder):
     def __init__(self, own_loop: bool) -> None:
         self.own_loop = own_loop
-        self._inherited = frozenset(sys.modules)
+        self._inherited = len(sys.modules)  # a copy would write to every name, and copy its page
         self._launch = dict(os.environ._data)  # type: ignore[attr-defined]
         self._tainted: set[str] = set()
         self._loading: set[str] = set()
@@ -159,7 +160,8 @@ class _Observer(importlib.abc.MetaPathFinder):
             self._record.write(self.progress)
 
     def _tell_modules(self) -> None:
-        names = [n for n in list(sys.modules) if n not in self._inherited and n not in self._tainted and _learnable(n)]
+        imported = itertools.islice(list(sys.modules), self._inherited, None)
+        names = [n for n in imported if n not in self._tainted and _learnable(n)]
         forkable = not self._tainted & {"torch", "numpy", "torch.distributed"}
         link = channel.Channel.open(os.dup(int(os.environ[environment.CHANNEL_FD])))
         with contextlib.suppress(OSError):  # the agent is gone, and so will this rank be

@@ -25,6 +25,18 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def hurry() -> None:
+    """Run before the ranks, where that is allowed: a supervisor has little to do, and ranks wait for it."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+
+
+def relax() -> None:
+    """Take back what `hurry` did, in a child."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
 def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:
     """Signal the process group that `pid` leads. Only for a pid that this process has not reaped yet."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -55,7 +55,8 @@ class Reporter:
     async def _keep_joined(self) -> None:
         s = self._supervisor
         pause = _BACKOFF_S[0]
-        while True:
+        # Before Python 3.12 wait_for may swallow a cancellation, so the end is looked at too.
+        while not s.exit_code.done():
             request = JoinRequest(
                 identity=s.settings.identity,
                 epoch=s.directive.epoch if s.directive else 0,
@@ -79,7 +80,7 @@ class Reporter:
         s = self._supervisor
         await self._joined.wait()
         pause = _BACKOFF_S[0]
-        while True:
+        while not s.exit_code.done():
             interval = s.directive.report_interval_s if s.directive else 0.5
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), interval)

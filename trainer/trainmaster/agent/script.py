@@ -54,7 +54,6 @@ def set_path(first: str) -> None:
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     base = [p for p in sys.path if p and p not in given and p not in _launch_extras]
     sys.path[:] = [first, *given, *base]
-    importlib.invalidate_caches()
 
 
 _launch_extras: set[str] = set()

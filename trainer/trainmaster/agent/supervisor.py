@@ -59,6 +59,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGTERM, self._terminated)
         loop.add_signal_handler(signal.SIGINT, self._terminated)
         processes.become_subreaper()
+        processes.hurry()
         bare = not self.settings.zygote_enabled
         # Joining does not wait for the zygote: the operator plans meanwhile.
         tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
@@ -67,7 +68,7 @@ class Supervisor:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks, timeout=1)
             await self._close()
 
     def obey(self, directive: Directive) -> None:
@@ -321,7 +322,8 @@ class Supervisor:
         round = self.round
         write_termination(self.settings.termination_log, round.verdict if round else None)
         self.exit_code.cancel()
-        self._retire_round()
+        if round is not None:
+            round.kill()
         self.stores.end()
         await self.uploads.drained(_LAST_UPLOADS_S)
         await self.reporter.last_words()

@@ -24,7 +24,7 @@ import signal
 import socket
 import sys
 
-from trainmaster.agent import birth, learning, packets, processes, script, store
+from trainmaster.agent import backends, birth, learning, packets, processes, script, store
 from trainmaster.agent.nursery import Nursery
 from trainmaster.agent.server import Birth, Child, Connection, Server
 
@@ -45,6 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     # The parent's death is the end: of a kubelet on a laptop, of the agent in a pod.
     processes.die_with_parent(os.getppid(), signal.SIGTERM)
     processes.become_subreaper()
+    processes.hurry()
     script.forget_launch_path()
     server = Server()
     names = [] if options.bare else [n for n in os.environ.get(MODULES, DEFAULT_MODULES).split(",") if n]
@@ -85,6 +86,7 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy alone would start a thread
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the default check calls cuInit, which poisons forks
     failed = learning.preload(names)
+    backends.remember()
     learning.freeze()
     threads = processes.thread_count()
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
@@ -126,10 +128,12 @@ def _detach(born: Birth) -> socket.socket:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     processes.die_with_parent(born.parent, signal.SIGTERM)
     processes.become_subreaper()
+    processes.relax()  # importing has time
     return socket.socket(fileno=born.fds[0])
 
 
 def _serve(control: socket.socket) -> Birth:
+    processes.hurry()
     server = Server()
     retiring = False
 

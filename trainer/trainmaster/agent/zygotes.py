@@ -204,6 +204,8 @@ class Zygotes:
             self._links[kind] = self._adopt(Link(kind, socket.socket(fileno=fds[0]), body["modules"]))
             if old is not None and not old.ids:
                 self._close(old)
+            if kind == "learned":
+                self._note(f"ranks are forked from now on, with {body['modules']} modules imported")
         self._changed()
 
     def _exited(self, id: int, status: int | None) -> None:

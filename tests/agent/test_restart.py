@@ -1,0 +1,128 @@
+"""An unmodified torchrun script under DDP: killed, restarted in place from the learned zygote, with a fresh store."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.agent.world import DDP_SCRIPT, World
+from trainmaster.contract.wire import Cause, DirectiveState, ExitCode
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_killed_ddp_script_restarts_in_place_from_the_learned_zygote(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote, slots=1, ranks=2)
+    operator = world.operator
+    checkpoint = world.folder / "checkpoint.pt"
+    agent = world.start(
+        ["torchrun", "--nproc-per-node=2", world.script(DDP_SCRIPT), str(checkpoint), "1000000", "0.01"]
+    )
+    operator.wait_for_step(6, round=1)
+    operator.wait_for(lambda: any("are forked from now on" in e["message"] for e in operator.events), "learning")
+    first_store = operator.store
+
+    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    report = operator.wait_for_step(6, round=2)
+    verdict = operator.verdicts[0]
+    assert (verdict.rank, verdict.cause, verdict.signal) == (1, Cause.CRASH, "SIGKILL")
+    assert operator.store != first_store
+    assert world.log().count("resumed at") == 2
+    assert set(report.clock) == {"drain", "fork", "rendezvous", "build", "load", "first_step"}
+    for pid in world.rank_pids().values():
+        assert Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{_pristine_of(pid)}/cmdline").read_bytes()
+
+    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    operator.wait_for_step(3, round=3)
+    assert operator.verdicts[1].rank == 0
+    assert agent.poll() is None
+    operator.direct(state=DirectiveState.FINISH)
+    assert world.wait() == ExitCode.OK
+    world.until(lambda: not world.processes())
+
+
+def _pristine_of(pid: int) -> int:
+    """The parent of a rank: a zygote when it was forked and not executed."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def test_a_script_that_changes_its_environment_before_torch_is_never_forked(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote)
+    source = (
+        "import os, time\nos.environ['HF_HOME'] = '/elsewhere'\nimport torch\n"
+        "p = torch.nn.Parameter(torch.ones(2)); o = torch.optim.SGD([p], lr=0.1)\n"
+        "for _ in range(5): p.sum().backward(); o.step()\ntime.sleep(3600)\n"
+    )
+    world.start(["python", world.script(source)])
+    world.operator.wait_for_step(5, round=1)
+    world.operator.wait_for(
+        lambda: any("changes its environment before" in e["message"] for e in world.operator.events), "the reason"
+    )
+
+
+def test_the_store_of_a_round_outlives_its_ranks_and_its_loss_is_told(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote, restarts=0)
+    world.start(["python", world.script("import signal\nsignal.pause()\n")])
+    operator = world.operator
+    operator.wait_for(lambda: operator.reports and operator.reports[-1].round == 1, "round 1")
+    store = _listener(operator.store.port)
+    operator.wait_for(lambda: operator.reports[-1].ranks[0].pid, "a rank")
+    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    operator.wait_for_verdict()
+    assert not operator.reports[-1].store_lost
+    os.kill(store, signal.SIGKILL)
+    operator.wait_for(lambda: operator.reports[-1].store_lost, "the loss of the store")
+
+
+def _listener(port: int) -> int:
+    """The pid that listens on a TCP port of this machine."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for fd in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(fd) in inodes:
+                return int(fd.parts[2])
+        except OSError:
+            continue
+    raise AssertionError(f"nobody listens on port {port}")
+
+
+def test_ranks_are_executed_when_forking_is_off(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.start(
+        ["python", world.script("import os\nprint('rank', os.environ['RANK'])\n")], TRAINMASTER_ZYGOTE_ENABLED="0"
+    )
+    assert world.wait() == ExitCode.OK
+    assert "[rank 0] rank 0" in world.log()
+    world.until(lambda: not world.processes())
+
+
+def test_the_rank_that_was_killed_is_blamed_when_its_peer_in_another_pod_speaks_first(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote, slots=2, restarts=0)
+    command = ["python", world.script(DDP_SCRIPT), str(world.folder / "c.pt"), "1000000", "0.01"]
+    for slot in range(2):
+        world.start(command, slot)
+    world.operator.wait_for_step(3)
+    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    assert world.operator.wait_for_verdict().rank == 1
+    cascade = world.operator.wait_for(
+        lambda: next((r.verdict for r in world.operator.reports if r.verdict and r.verdict.rank == 0), None),
+        "the verdict of the survivor",
+    )
+    assert cascade.cascade

@@ -1,0 +1,188 @@
+"""A zygote spoken to directly, with few modules so that it starts fast; and what agents make of learned ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.world import ROOT
+from trainmaster.agent import packets
+
+pytestmark = pytest.mark.processes
+
+WAIT_S = 60.0
+
+
+class Speaker:
+    """One connection to a zygote."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(WAIT_S)
+        self.socket = sock
+
+    def expect(self, event: str) -> tuple[dict[str, Any], list[int]]:
+        """The next packet of this kind; others before it are dropped."""
+        while True:
+            received = packets.receive(self.socket)
+            assert received is not None, f"the zygote ended instead of saying {event}"
+            if received[0]["event"] == event:
+                return received
+
+    def hello(self, key: str) -> Speaker:
+        """Greet; returns a connection to the pristine zygote."""
+        packets.send(self.socket, {"op": "hello", "key": key, "load": _load()})
+        return self.introduced()
+
+    def introduced(self) -> Speaker:
+        body, fds = self.expect("zygote")
+        assert fds, body
+        return Speaker(socket.socket(fileno=fds[0]))
+
+    def run(self, entry: dict[str, Any], folder: Path, **env: str) -> tuple[int, str]:
+        """Start an entry, wait for its end; returns (wait status, output)."""
+        read, write = os.pipe()
+        request = {"op": "start", "id": 1, "entry": entry, "env": {**os.environ, **env}, "cwd": str(folder)}
+        packets.send(self.socket, {**request, "mark": "test", "fds": ["output"]}, [write])
+        os.close(write)
+        status = int(self.expect("exit")[0]["status"])
+        with os.fdopen(read) as file:
+            return status, file.read()
+
+
+def _load() -> dict[str, str]:
+    from trainmaster.agent.settings import load_environment
+
+    return load_environment({**os.environ, "PYTHONPATH": ""})
+
+
+@pytest.fixture
+def start_zygote(tmp_path: Path) -> Iterator[Callable[[str], Speaker]]:
+    started: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+
+    def start(modules: str) -> Speaker:
+        ours, theirs = packets.pair()
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{tmp_path}", "TRAINMASTER_ZYGOTE_MODULES": modules}
+        argv = [sys.executable, "-m", "trainmaster.agent.zygote", "--fd", str(theirs.fileno())]
+        process = subprocess.Popen(argv, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        started.append((process, ours))
+        return Speaker(ours)
+
+    yield start
+    for process, sock in started:
+        sock.close()
+        process.wait(10)
+
+
+def test_a_fork_has_the_modules_and_looks_freshly_started(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    pristine = start_zygote("decimal").hello("k")
+    script = tmp_path / "fork.py"
+    script.write_text(
+        "import sys\nprint('decimal' in sys.modules, __name__, sys.argv)\n"
+        "import os, signal, atexit\natexit.register(print, 'bye')\n"
+        "print(os.getsid(0) == os.getpid(), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, os.environ['MINE'])\n"
+        "print(sorted(os.readlink(f'/proc/self/fd/{n}').partition(':')[0] for n in ('0', '1', '2')))\n"
+        "sys.exit(7)\n"
+    )
+    status, output = pristine.run({"kind": "script", "path": "fork.py", "args": ["-a"]}, tmp_path, MINE="yes")
+    assert os.waitstatus_to_exitcode(status) == 7
+    lines = output.splitlines()
+    assert lines[0] == "True __main__ ['fork.py', '-a']"
+    assert lines[1] == "True True yes"
+    assert lines[2] == "['/dev/null', 'pipe', 'pipe']"
+    assert lines[-1] == "bye"
+
+
+def test_forks_draw_different_random_numbers(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
+    pristine = start_zygote("random").hello("k")
+    (tmp_path / "draw.py").write_text("import random\nprint(random.random())\n")
+    outputs = {pristine.run({"kind": "script", "path": "draw.py", "args": []}, tmp_path)[1] for _ in range(2)}
+    assert len(outputs) == 2
+
+
+def test_a_module_that_starts_a_thread_is_not_learned(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
+    )
+    (tmp_path / "harmless.py").write_text("value = 1\n")
+    root = start_zygote("json")
+    root.hello("k")
+    learn = {"op": "learn", "key": "k", "names": ["harmless", "threaded", "decimal"], "env": dict(os.environ)}
+    packets.send(root.socket, learn)
+    note = root.expect("note")[0]["message"]
+    assert "threaded" in note
+    assert "thread" in note
+    learned = root.introduced()
+    (tmp_path / "loaded.py").write_text(
+        "import sys\nprint([n in sys.modules for n in ('harmless', 'threaded', 'decimal')])\n"
+    )
+    _, output = learned.run({"kind": "script", "path": "loaded.py", "args": []}, tmp_path)
+    assert output.strip() == "[True, False, True]"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("import socket\nkept = socket.socket()", "opened a socket"),
+        ("import os\nos.abort()", "ended while importing"),
+        ("kept = open('/dev/kmsg', 'wb')", "opened /dev/kmsg"),
+    ],
+)
+def test_a_module_that_a_fork_would_not_survive_is_named_and_left_out(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path, body: str, reason: str
+) -> None:
+    if "/dev/kmsg" in body and not os.access("/dev/kmsg", os.W_OK):
+        pytest.skip("this machine has no /dev/kmsg to open")
+    (tmp_path / "harmful.py").write_text(body + "\n")
+    root = start_zygote("json")
+    root.hello("k")
+    packets.send(root.socket, {"op": "learn", "key": "k", "names": ["harmful", "decimal"], "env": dict(os.environ)})
+    assert f"harmful can't be imported in advance: it {reason}" in root.expect("note")[0]["message"].replace(
+        "the candidate", "it"
+    )
+    root.introduced()
+
+
+def test_a_module_that_cannot_be_imported_is_told_and_does_no_harm(start_zygote: Callable[[str], Speaker]) -> None:
+    root = start_zygote("json,no_such_module")
+    packets.send(root.socket, {"op": "hello", "key": "", "load": _load()})
+    assert "no_such_module was not imported in advance" in root.expect("note")[0]["message"]
+
+
+def test_the_children_of_an_agent_that_leaves_are_ended(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
+    pristine = start_zygote("json").hello("k")
+    (tmp_path / "wait.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
+    read, write = os.pipe()
+    entry = {"kind": "script", "path": "wait.py", "args": []}
+    request = {"op": "start", "id": 1, "entry": entry, "env": dict(os.environ), "cwd": str(tmp_path), "mark": "m"}
+    packets.send(pristine.socket, {**request, "fds": ["output"]}, [write])
+    os.close(write)
+    with os.fdopen(read) as output:
+        assert output.readline() == "up\n"
+        pristine.socket.close()
+        assert output.read() == ""  # the end of the file: nobody holds the pipe any more
+
+
+def test_a_signal_reaches_only_the_ranks_it_is_for(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
+    pristine = start_zygote("json").hello("k")
+    (tmp_path / "wait.py").write_text("import signal\nsignal.pause()\n")
+    for id in (1, 2):
+        entry = {"kind": "script", "path": "wait.py", "args": []}
+        request = {"op": "start", "id": id, "entry": entry, "env": dict(os.environ), "cwd": str(tmp_path)}
+        packets.send(pristine.socket, {**request, "mark": str(id), "fds": []})
+    pristine.expect("born")
+    pid = int(pristine.expect("born")[0]["pid"])
+    packets.send(pristine.socket, {"op": "signal", "ids": [1], "signal": int(signal.SIGKILL)})
+    body, _ = pristine.expect("exit")
+    assert (body["id"], body["status"]) == (1, int(signal.SIGKILL))
+    os.kill(pid, 0)
