@@ -6,6 +6,7 @@ random order. Positions and samples are non-negative integers, whole arrays of t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import numpy as np
@@ -59,6 +60,11 @@ def _mix(x: Integers) -> Integers:
     return x ^ (x >> np.uint64(31))
 
 
+@functools.lru_cache(maxsize=64)
+def permutation(size: int, key: str) -> Permutation:
+    return Permutation(size, key)
+
+
 class Order:
     """Which sample stands at which position of the endless sequence of epochs."""
 
@@ -78,7 +84,7 @@ class Order:
         return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
     def _within_epoch(self, epoch: int, positions: Integers) -> Integers:
-        shards = Permutation(self.shards, f"{self.seed}/{epoch}")
+        shards = permutation(self.shards, f"{self.seed}/{epoch}")
         size = np.uint64(self.shard)
         # All shards are full but the last, so what comes after it stands `missing` positions earlier.
         missing = np.uint64(self.shards * self.shard - self.samples)
@@ -86,9 +92,9 @@ class Order:
         positions = positions + missing * (positions >= (small + np.uint64(1)) * size - missing).astype(np.uint64)
         which, within = shards(positions // size), positions % size
         result = np.empty_like(positions)
-        for shard in np.unique(which):
+        for shard in sorted(set(which.tolist())):  # np.unique would import numpy.ma: 60 ms
             members = which == shard
-            length = min(self.shard, self.samples - int(shard) * self.shard)
-            inner = Permutation(length, f"{self.seed}/{epoch}/{shard}")
-            result[members] = shard * size + inner(within[members])
+            first = shard * self.shard
+            inner = permutation(min(self.shard, self.samples - first), f"{self.seed}/{epoch}/{shard}")
+            result[members] = np.uint64(first) + inner(within[members])
         return result

@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Reduce by sums, never by averages. `replicate` and HSDP obey too (torch 2.11 to 2.15).
+    """Reduce by sums, never by averages. `replicate` and HSDP obey too.
 
-    A factor of 1 alone asks for PREMUL_SUM, which only NCCL has; sums are what it comes to.
+    A factor of 1 alone asks for PREMUL_SUM, a kind of reduction that not every backend has; forced sums are the same.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
