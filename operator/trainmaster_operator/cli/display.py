@@ -134,6 +134,8 @@ class LiveDisplay:
         self.draw()
 
     def tell(self, news: News) -> None:
+        if news.word == "checkpoint":
+            return  # the picture has the last one
         minutes, rest = divmod(time.monotonic() - self._began, 60)
         style = STYLES[news.tone]
         self._console.print(

@@ -66,6 +66,7 @@ class LocalRun:
         self._unsaved = asyncio.Event()
         self._ended = asyncio.Event()
         self._stop_asked = 0
+        self._said: set[str] = set()
         port = prepared.control.getsockname()[1]
         self._url = f"http://{LOOPBACK}:{port}"
 
@@ -194,12 +195,18 @@ class LocalRun:
                 try:
                     async with session.get(url) as response:
                         if response.status == 200:
-                            self._see_ranks(await response.json())
+                            self._see(await response.json())
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                     pass  # the operator is away: the next look will tell
                 await asyncio.sleep(RANKS_EVERY_S)
 
-    def _see_ranks(self, view: Mapping[str, Any]) -> None:
+    def _see(self, view: Mapping[str, Any]) -> None:
+        """Soft state of the job: its ranks, and what agents tell people. What several of them say is told once."""
+        for event in view["events"]:
+            said = f"{event['reason']}: {event['message']}"
+            if said not in self._said:
+                self._said.add(said)
+                self._display.tell(News("note", said))
         ranks = [
             {**rank, "slot": slot["slot"], "incarnation": slot["incarnation"]}
             for slot in view["slots"]
