@@ -92,6 +92,23 @@ def test_a_leader_whose_lease_was_taken_over_stops_at_its_next_renewal():
     run_virtual(main())
 
 
+def test_an_epoch_met_in_a_status_is_outgrown_by_who_holds_the_lease_and_ends_who_does_not():
+    async def main():
+        store, memory = cluster()
+        first = elector(memory, "a")
+        await first.acquire()
+        await first.outgrow(41)
+        assert first.epoch == 42
+        assert store.find(LEASE, "default", "trainmaster-operator")["spec"]["leaseTransitions"] == 42
+        second = elector(memory, "b", takeover=True)
+        assert await second.acquire() == 43
+        with pytest.raises(NotLeading):
+            await first.outgrow(43)
+        assert not first.leading
+
+    run_virtual(main())
+
+
 def test_a_renewal_whose_reply_was_lost_does_not_cost_the_lease():
     async def main():
         store, memory = cluster()

@@ -1,12 +1,13 @@
 """One pass: intent first, then acts; and what happens when something refuses."""
 
 import asyncio
+import hashlib
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.runtime.fakes import chance, cluster, job, pod
-from trainmaster.contract.wire import Directive, DirectiveState
+from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE
@@ -292,6 +293,45 @@ def test_nothing_is_deleted_after_the_lease_has_run_out():
             with pytest.raises(NotLeading):
                 await running
             assert store.find(POD, "space", "a")
+
+    run_virtual(main())
+
+
+def test_a_status_of_a_later_epoch_does_not_paralyse_an_operator_that_holds_the_lease():
+    seen = []
+
+    def plan(spec, status, observed, now):
+        seen.append(observed.epoch)
+        return Decision(status)
+
+    async def main():
+        async with operating(plan) as (store, _, operator, _):
+            await asyncio.sleep(1)
+            later = store.get(JOB, "space", "job")
+            store.update_status(JOB, {**later, "status": {"leaderEpoch": 7}})
+            await asyncio.sleep(1)
+            assert operator.leader.epoch == 8
+
+    run_virtual(main())
+    assert seen[-1] == 8
+
+
+def test_an_epoch_that_agents_have_obeyed_is_outgrown_else_they_would_ignore_us():
+    async def main():
+        async with operating(nothing) as (store, _, operator, _):
+            await asyncio.sleep(1)
+            uid = store.find(JOB, "space", "job")["metadata"]["uid"]
+            store.update_status(JOB, {**store.get(JOB, "space", "job"), "status": {"incarnations": "0"}})
+            store.create(POD, pod("job-worker-0-0", store.find(JOB, "space", "job")))
+            made = store.get(POD, "space", "job-worker-0-0")
+            digest = hashlib.sha256(b"token").hexdigest()
+            store.update_status(POD, {**made, "status": {"phase": "Running", "tokenSha256": digest}})
+            await asyncio.sleep(1)
+            me = Identity(uid, "space", "job", "worker", 0, 0, made["metadata"]["uid"])
+            await operator.fleet.report("token", Report(me, round=0, epoch=5))
+            await asyncio.sleep(1)
+            answer = await operator.fleet.report("token", Report(me, round=0, epoch=5))
+            assert answer.epoch == 6
 
     run_virtual(main())
 

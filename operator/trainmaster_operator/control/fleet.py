@@ -22,6 +22,9 @@ Authenticate = Callable[[str, Identity], Awaitable[str | None]]
 can't tell now."""
 
 
+MAX_EPOCH = 2**30  # a Lease counts its transitions in 32 bits: what claims more is broken
+
+
 class Refused(Exception):
     """The answer to a message that can't be served: an HTTP status and a sentence."""
 
@@ -52,6 +55,7 @@ class JobFleet:
     directive_of: Callable[[int], Directive] | None = None
     directives: dict[int, Directive] = field(default_factory=dict)
     round: int = 0
+    epoch: int = 0  # the highest that its agents have obeyed
     decided: tuple[int, float] | None = None  # (round, seconds from the first verdict's arrival to its publication)
     checkpoint: CheckpointSeen | None = None
     published: asyncio.Event = field(default_factory=asyncio.Event)
@@ -92,6 +96,7 @@ class Fleet:
     async def join(self, token: str, request: JoinRequest) -> Directive:
         """Answers as soon as the directive's tag differs from `seen_tag`, or with the same one after the hold."""
         key, job, slot = await self._admit(token, request.identity)
+        self._note_epoch(key, job, request.epoch)
         now = self._clock.monotonic()
         returns = not slot.joined(now)
         if slot.take_join(request, now) or returns:
@@ -108,6 +113,7 @@ class Fleet:
 
     async def report(self, token: str, report: Report) -> Directive:
         key, job, slot = await self._admit(token, report.identity)
+        self._note_epoch(key, job, report.epoch)
         fenced = report.round < slot.round
         news = slot.take_report(report, self._clock.monotonic())
         if not fenced:
@@ -134,6 +140,11 @@ class Fleet:
                 clock = {"decide": decided[1]} if decided and decided[0] == slot.round else {}
                 records[number] = slot.record(now, clock)
         return records
+
+    def epoch(self, key: Key) -> int:
+        """The highest leader epoch that an agent of this job says it has obeyed."""
+        job = self._jobs.get(key)
+        return job.epoch if job else 0
 
     def checkpoint(self, key: Key) -> CheckpointSeen | None:
         job = self._jobs.get(key)
@@ -256,6 +267,11 @@ class Fleet:
     def _is_stale(self, job: JobFleet, slot: int) -> bool:
         known = job.slots.get(slot)
         return known is None or known.identity.incarnation < _incarnation(job, slot) or slot >= len(job.incarnations)
+
+    def _note_epoch(self, key: Key, job: JobFleet, epoch: int) -> None:
+        if job.epoch < epoch <= MAX_EPOCH:
+            job.epoch = epoch
+            self._changed(key, 0.0)
 
     def _note_decision(self, job: JobFleet, round: int) -> None:
         received = [slot.verdict_at for slot in job.slots.values() if slot.verdict and slot.round == job.round]

@@ -82,6 +82,25 @@ class Elector:
             await self._attempt(self._renew)
             self.check()
 
+    async def outgrow(self, epoch: int) -> None:
+        """Raises our epoch above one that was met in a status or at an agent. Raises NotLeading if a later leader's.
+
+        It is none when we still hold the lease: then the Lease was deleted, or the job comes from another store.
+        """
+        while self.epoch <= epoch:
+            started = self._clock.monotonic()
+            try:
+                lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+            except NotFound:
+                raise NotLeading("the lease is gone") from None
+            self._refuse_other(lease)
+            spec = {**lease["spec"], "renewTime": self._timestamp(), "leaseTransitions": epoch + 1}
+            try:
+                self._won(await self._cluster.update(LEASE, {**lease, "spec": spec}), started)
+            except Conflict:
+                continue
+            log.info("%s leads in epoch %d: it met epoch %d", self.identity, self.epoch, epoch)
+
     async def release(self) -> None:
         """Gives the lease up, so that the next leader need not wait. Best effort."""
         lease, self._lease, was_leading = self._lease, None, self.leading
@@ -144,12 +163,16 @@ class Elector:
         except (Conflict, NotFound):
             # A write of ours whose reply was lost also looks like this: read who holds it now.
             lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
-            if lease["spec"].get("holderIdentity") != self.identity:
-                self._deadline = float("-inf")
-                raise NotLeading(f"{lease['spec'].get('holderIdentity') or 'nobody'} holds the lease now") from None
+            self._refuse_other(lease)
             self._lease = lease
             return False
         return True
+
+    def _refuse_other(self, lease: Object) -> None:
+        holder = lease["spec"].get("holderIdentity")
+        if holder != self.identity:
+            self._deadline = float("-inf")
+            raise NotLeading(f"{holder or 'nobody'} holds the lease now")
 
     def _won(self, lease: Object, started: float) -> None:
         self._lease = lease

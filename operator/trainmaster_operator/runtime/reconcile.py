@@ -102,7 +102,7 @@ class Reconciler:
         self._events = events
         self._metrics = metrics
         self._led_since = clock.monotonic()
-        self._published: dict[JobKey, str] = {}  # the version of the job whose status agents are being told
+        self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._services: set[str] = set()  # uids of jobs whose Service is known to exist
 
     def leads_from_now(self) -> None:
@@ -117,6 +117,9 @@ class Reconciler:
                 return None
             if record.job is None:
                 raise InvalidJob(record.problem)
+            met = max(record.status.leaderEpoch, self._fleet.epoch(key))
+            if met > self._leader.epoch:
+                await self._leader.outgrow(met)
             observed = self._observe(record)
             if self._publish(record, observed):
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look
@@ -174,7 +177,7 @@ class Reconciler:
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
         """Tells agents what the written status says. False when they know."""
-        if self._published.get(record.key) == record.version:
+        if self._published.get(record.key) == (record.version, self._leader.epoch):
             return False
         self._leader.check()
         assert record.job is not None
@@ -186,7 +189,7 @@ class Reconciler:
             unpack_counts(status.incarnations),
             lambda slot: directive(spec, status, observed, slot),
         )
-        self._published[record.key] = record.version
+        self._published[record.key] = (record.version, observed.epoch)
         return True
 
     # -- write
@@ -207,8 +210,10 @@ class Reconciler:
         body = {**record.raw, "status": new.model_dump(mode="json", exclude_none=True)}
         written = await self._cluster.update_status(JOB, body)
         known = self._jobs.wrote(written)
-        if only_progress and self._published.get(record.key) == record.version:
-            self._published[record.key] = written["metadata"]["resourceVersion"]  # directives don't tell progress
+        published = self._published.get(record.key)
+        if only_progress and published is not None and published[0] == record.version:
+            # Directives don't tell progress.
+            self._published[record.key] = (written["metadata"]["resourceVersion"], published[1])
         if known is not None and decision.events:
             self._events.emit(known, decision.events)
         return None

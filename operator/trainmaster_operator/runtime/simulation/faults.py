@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.cluster.faulty import CrashPoint, Rates
-from trainmaster_operator.cluster.port import POD, NotFound
+from trainmaster_operator.cluster.port import LEASE, POD, NotFound
 from trainmaster_operator.runtime.simulation.agent import SimAgent
 from trainmaster_operator.runtime.simulation.training import SimRank
 from trainmaster_operator.runtime.simulation.world import World
@@ -182,6 +182,11 @@ async def _break_watches(world: World, fault: Fault) -> None:
     world.store.compact()
 
 
+async def _lose_lease(world: World, fault: Fault) -> None:
+    """The Lease is deleted, so that the next leader counts its epochs from 1."""
+    _try(lambda: world.store.delete(LEASE, "default", "trainmaster-operator"))
+
+
 async def _touch_job(world: World, fault: Fault) -> None:
     """Somebody else keeps writing to the job: conflicts."""
     for i in range(20):
@@ -222,6 +227,7 @@ KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {
     "bad-watches": _bad_watches,
     "slow-api": _slow_api,
     "break-watches": _break_watches,
+    "lose-lease": _lose_lease,
     "touch-job": _touch_job,
     "suspend": _suspend,
 }
