@@ -253,7 +253,7 @@ class Model:
                 agent.state = "saved"
             return
         if any(a.stop_at == at for a in alive):
-            return  # waits until it binds or moves
+            return  # wait until it binds or moves
         if at >= TOTAL:
             for agent in alive:
                 agent.state = "done"

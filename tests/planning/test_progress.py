@@ -143,3 +143,13 @@ def test_ready_workers_are_those_that_have_joined() -> None:
     world.agent(1, joined=False)
     decision = world.plan()
     assert (decision.intent, decision.status.workers.ready) == (False, 2)
+
+
+def test_a_round_that_resumes_where_the_job_ends_shows_the_last_step() -> None:
+    world = running(step=98)
+    world.agent(2, verdict=verdict())
+    world.write()
+    for slot in world.slots:
+        world.obey(slot, step=100, resumed=100, done=True)
+    world.write()
+    assert (world.status.phase, world.status.progress.step) == (JobPhase.SUCCEEDED, 100)

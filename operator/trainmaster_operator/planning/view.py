@@ -75,7 +75,12 @@ class View:
 
 
 def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
-    """The step that a rank has reached by its own work in this round; 0 before its first completed step."""
+    """The step that a rank has reached by its own work in this round; 0 before its first completed step.
+
+    A round that resumes where the job ends has nothing left to do: its ranks are done at that step.
+    """
+    if agent.done:
+        return rank.step
     resumed = agent.resumed_step or 0
     if agent.resumed_step is None and rank.phase.upper() in BEFORE_STEPS:
         return 0
