@@ -192,6 +192,7 @@ def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) 
             for fd in fds[: 2 * rank] + fds[2 * rank + 2 :]:
                 os.close(fd)
         if request["script"]:
+            sys.argv = [request["script"]]
             runpy.run_path(request["script"], run_name="__main__")
         else:
             import trainmaster.loop

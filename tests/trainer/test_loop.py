@@ -94,6 +94,25 @@ def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupt
     assert {line["round"] for line in broken.metrics} == {1, 2}
 
 
+@pytest.mark.parametrize(
+    ("world_size", "mesh"),
+    [(3, {"dp_replicate": 3}), (4, {"dp_replicate": 2, "dp_shard": 2})],
+    ids=["replicate-3", "hsdp-2x2"],
+)
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_at_any_world_size(
+    ranks: Ranks, tmp_path: Path, text: Path, world_size: int, mesh: dict[str, int]
+) -> None:
+    batch = {"global": 12 if world_size == 3 else 8}
+    whole = Job(ranks, tmp_path / "whole", text, parallelism=mesh, batch=batch, steps=6)
+    assert whole.round(1, world_size).codes == [0] * world_size
+    parted = Job(ranks, tmp_path / "parted", text, parallelism=mesh, batch=batch, steps=6)
+    first = parted.round(1, world_size, agent=True, stop_at=2, stop_bound=1)
+    assert first.codes == [ExitCode.SAVED] * world_size, first.output
+    assert parted.round(2, world_size).codes == [0] * world_size
+    assert parted.final == {**whole.final, "round": 2}
+    assert parted.losses == whole.losses
+
+
 def test_a_run_goes_on_in_another_world_size_with_the_same_losses(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     whole = Job(ranks, tmp_path / "whole", text, parallelism={"dp_replicate": 1})
     assert whole.round(1, world_size=2).codes == [0, 0]

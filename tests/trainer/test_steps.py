@@ -157,3 +157,18 @@ def test_restoring_a_missing_object_is_told_in_words_and_ends_with_exit_2(
         loop(model=nn.Linear(2, 3))
     assert stop.value.code == ExitCode.CONFIG_ERROR
     assert "tensor model.weight has shape [2, 2], but [3, 2] is expected" in capsys.readouterr().err
+
+
+@pytest.mark.processes
+def test_the_example_of_an_own_loop_learns_and_resumes_where_it_was_ended(ranks: Ranks, tmp_path: Path) -> None:
+    env = {environment.OUTPUT_DIR: str(tmp_path), environment.CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    example = str(ROOT / "examples" / "own_loop.py")
+    stopped = ranks.run(
+        tmp_path, 2, {**env, environment.ROUND: "1"}, script=example, agent=True, stop_at=120, stop_bound=1
+    )
+    assert stopped.codes == [ExitCode.SAVED] * 2, stopped.output
+    again = ranks.run(tmp_path, 2, {**env, environment.ROUND: "2"}, script=example, agent=True)
+    assert again.codes == [0, 0], again.output
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics] == list(range(1, 601))
+    assert sum(line["accuracy"] for line in metrics[-50:]) / 50 > 0.9

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.storage import StorageReader
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from trainmaster.checkpoint import state
@@ -31,9 +33,11 @@ from trainmaster.errors import ConfigError
 _GAP = 1 << 20
 _SPAN = 256 << 20
 
+Wanted = tuple[Chunk, torch.dtype, Callable[[torch.Tensor], Any]]
+
 
 class ManifestReader(StorageReader):  # type: ignore[misc]
-    """Reads the chunks that a manifest lists; neighbours in a file are read together."""
+    """Reads the chunks that a manifest lists."""
 
     def __init__(self, storage: Storage, directory: str, tensors: Mapping[str, TensorIndex]) -> None:
         self.storage, self.directory, self.tensors = storage, directory, tensors
@@ -60,14 +64,11 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: dict[str, list[tuple[Chunk, ReadItem]]] = {}
+        wanted = []
         for item in plan.items:
-            chunk = self.where[item.storage_index]
-            by_file.setdefault(chunk.file, []).append((chunk, item))
-        for file, wanted in by_file.items():
-            wanted.sort(key=lambda pair: pair[0].start)
-            for span in _spans(wanted):
-                self._read_span(file, span, planner)
+            dtype = state.DTYPES[self.tensors[item.storage_index.fqn].dtype]
+            wanted.append((self.where[item.storage_index], dtype, partial(_fill, planner, item)))
+        read_chunks(self.storage, self.directory, wanted)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -79,23 +80,23 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
 
-    def _read_span(self, file: str, span: list[tuple[Chunk, ReadItem]], planner: LoadPlanner) -> None:
-        begin, end = span[0][0].start, max(chunk.end for chunk, _ in span)
-        data = bytearray(self.storage.read(f"{self.directory}/{file}", begin, end))
-        if len(data) != end - begin:
-            raise OSError(f"{self.directory}/{file} ends early: {len(data)} of {end - begin} bytes at {begin}")
-        for chunk, item in span:
-            index = self.tensors[item.storage_index.fqn]
-            dtype = state.DTYPES[index.dtype]
-            if chunk.end > chunk.start:
+
+def read_chunks(storage: Storage, directory: str, wanted: Iterable[Wanted]) -> None:
+    """Give each chunk's content, a tensor on the host, to whoever wants it. Neighbours in a file are read at once."""
+    by_file: dict[str, list[Wanted]] = {}
+    for item in wanted:
+        by_file.setdefault(item[0].file, []).append(item)
+    for file, items in by_file.items():
+        for span in _spans(sorted(items, key=lambda item: item[0].start)):
+            begin, end = span[0][0].start, max(chunk.end for chunk, _, _ in span)
+            data = bytearray(storage.read(f"{directory}/{file}", begin, end))
+            if len(data) != end - begin:
+                raise OSError(f"{directory}/{file} ends early: {len(data)} of {end - begin} bytes at {begin}")
+            for chunk, dtype, take in span:
                 count = (chunk.end - chunk.start) // dtype.itemsize
-                whole = torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start - begin).view(chunk.shape)
-            else:
-                whole = torch.empty(chunk.shape, dtype=dtype)
-            block = tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths, strict=True))
-            target = planner.resolve_tensor(item).detach()
-            target.copy_(whole[block])
-            planner.commit_tensor(item, target)
+                if count:
+                    content = torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start - begin)
+                    take(content.view(chunk.shape))
 
 
 def load_tensors(storage: Storage, directory: str, manifest: Manifest, targets: state.Tensors) -> None:
@@ -109,12 +110,21 @@ def load_tensors(storage: Storage, directory: str, manifest: Manifest, targets: 
                 f"checkpoint {directory}: tensor {name} has shape {saved.shape}, "
                 f"but {list(tensor.shape)} is expected: the model was changed"
             )
-    if not targets:
-        return
-    reader = ManifestReader(storage, directory, {name: manifest.tensors[name] for name in targets})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of no_dist, which is what we want
-        dcp_load(targets, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
+    # After a restart in place every shard is a chunk of the checkpoint, and there is nothing to plan.
+    alike: list[Wanted] = []
+    others: state.Tensors = {}
+    for name, tensor in targets.items():
+        found = _same_chunk(manifest.tensors[name], tensor)
+        if found is None:
+            others[name] = tensor
+        else:
+            alike.append((found[0], state.DTYPES[manifest.tensors[name].dtype], found[1].copy_))
+    read_chunks(storage, directory, alike)
+    if others:
+        reader = ManifestReader(storage, directory, {name: manifest.tensors[name] for name in others})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of no_dist, which is what we want
+            dcp_load(others, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
 
 
 def restore(objects: Mapping[str, Any], storage: Storage, directory: str, manifest: Manifest, rank: int) -> None:
@@ -164,15 +174,37 @@ def _empty(manifest: Manifest, path: str) -> torch.Tensor:
     return torch.empty(saved.shape, dtype=state.DTYPES[saved.dtype])
 
 
-def _spans(wanted: list[tuple[Chunk, ReadItem]]) -> list[list[tuple[Chunk, ReadItem]]]:
-    spans: list[list[tuple[Chunk, ReadItem]]] = []
-    begin = end = 0
-    for pair in wanted:
-        chunk = pair[0]
-        if spans and chunk.start <= end + _GAP and max(end, chunk.end) - begin <= _SPAN:
-            spans[-1].append(pair)
-        else:
-            spans.append([pair])
-            begin = chunk.start
-        end = max(end if len(spans[-1]) > 1 else 0, chunk.end)
-    return spans
+def _same_chunk(saved: TensorIndex, tensor: torch.Tensor) -> tuple[Chunk, torch.Tensor] | None:
+    """(chunk, local tensor) if one saved chunk is just what this rank holds of the tensor."""
+    offset = [0] * tensor.dim()
+    if not isinstance(tensor, DTensor):
+        local = tensor.detach()
+    else:
+        local = tensor.to_local().detach()
+        parts = tensor.__create_chunk_list__()
+        if len(parts) != 1:
+            return None
+        offset = list(parts[0].offsets)
+    shape = list(local.shape)
+    return next(((c, local) for c in saved.chunks if c.offset == offset and c.shape == shape), None)
+
+
+def _fill(planner: LoadPlanner, item: ReadItem, content: torch.Tensor) -> None:
+    block = tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths, strict=True))
+    target = planner.resolve_tensor(item).detach()
+    target.copy_(content[block])
+    planner.commit_tensor(item, target)
+
+
+def _spans(wanted: list[Wanted]) -> Iterator[list[Wanted]]:
+    """Runs of chunks, sorted by where they start, that are near enough to be read together."""
+    span: list[Wanted] = []
+    end = 0
+    for item in wanted:
+        if span and (item[0].start > end + _GAP or max(end, item[0].end) - span[0][0].start > _SPAN):
+            yield span
+            span = []
+        end = max(end, item[0].end) if span else item[0].end
+        span.append(item)
+    if span:
+        yield span

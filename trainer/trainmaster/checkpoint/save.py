@@ -164,8 +164,9 @@ def _plan(
     layout = []
     chunks = {}
     position = 0
-    # Wide elements first: without holes between them (the format allows none) all are aligned.
-    for piece in sorted(pieces, key=lambda piece: (-piece.data.element_size(), piece.key)):
+    # Wide elements first: without holes between them (the format allows none) all are aligned. Then the small ones,
+    # since all ranks want those (step counts) and so read them at once.
+    for piece in sorted(pieces, key=lambda piece: (-piece.data.element_size(), piece.data.numel(), piece.key)):
         tensor = piece.data.detach()
         if tensor.dtype not in DTYPE_NAMES:
             raise ConfigError(f"tensor {piece.name}: checkpoints can't keep {tensor.dtype}")
