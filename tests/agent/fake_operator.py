@@ -26,7 +26,7 @@ from trainmaster.contract.wire import (
     encode,
 )
 
-WAIT_S = 60.0  # a test that waits longer than this has failed
+WAIT_S = 180.0  # a test that waits longer than this has failed
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.world import DDP_SCRIPT, World
+from trainmaster.agent.processes import children
 from trainmaster.contract.wire import Cause, DirectiveState, ExitCode
 
 pytestmark = pytest.mark.processes
@@ -101,13 +102,17 @@ def _listener(port: int) -> int:
     raise AssertionError(f"nobody listens on port {port}")
 
 
-def test_ranks_are_executed_when_forking_is_off(make_world: Callable[..., World]) -> None:
+def test_a_pod_survives_the_death_of_its_zygote_and_leaves_nothing_behind(make_world: Callable[..., World]) -> None:
     world = make_world()
-    world.start(
-        ["python", world.script("import os\nprint('rank', os.environ['RANK'])\n")], TRAINMASTER_ZYGOTE_ENABLED="0"
-    )
-    assert world.wait() == ExitCode.OK
-    assert "[rank 0] rank 0" in world.log()
+    script = world.script("import os, signal\nprint('round', os.environ['TRAINMASTER_ROUND'])\nsignal.pause()\n")
+    agent = world.start(["python", script], TRAINMASTER_ZYGOTE_ENABLED="0")
+    world.until(lambda: "[rank 0] round 1" in world.log())
+    (zygote,) = children(agent.pid)
+    os.kill(zygote, signal.SIGKILL)
+    assert "zygote ended" in world.operator.wait_for_verdict().message
+    world.until(lambda: "[rank 0] round 2" in world.log())
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
     world.until(lambda: not world.processes())
 
 
@@ -115,9 +120,13 @@ def test_the_rank_that_was_killed_is_blamed_when_its_peer_in_another_pod_speaks_
     make_world: Callable[..., World], machine_zygote: Path
 ) -> None:
     world = make_world(machine_zygote, slots=2, restarts=0)
-    command = ["python", world.script(DDP_SCRIPT), str(world.folder / "c.pt"), "1000000", "0.01"]
+    source = (
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "p = torch.nn.Parameter(torch.ones(2)); o = torch.optim.SGD([p], lr=1e-6)\n"
+        "while True: p.sum().backward(); dist.all_reduce(p.grad); o.step()\n"
+    )
     for slot in range(2):
-        world.start(command, slot)
+        world.start(["python", world.script(source)], slot)
     world.operator.wait_for_step(3)
     os.kill(world.rank_pids()[1], signal.SIGKILL)
     assert world.operator.wait_for_verdict().rank == 1

@@ -45,12 +45,14 @@ class Supervisor:
         self.zygotes = Zygotes(settings.key(), settings.load_environment(), self._zygotes_changed, self._note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
         self.uploads = Uploads(self._upload_ended)
+        self._begun = 0  # the highest round that was ever begun here
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
         self._forkable = settings.own_loop  # a script's first round tells
         self._distrusted: set[str] = set()  # ways of starting ranks that failed
         self._store_timer: asyncio.TimerHandle | None = None
         self._learn_timer: asyncio.TimerHandle | None = None
+        self._reopening: asyncio.Task[None] | None = None
         self._oom_kills = _oom_kills()
 
     async def run(self) -> int:
@@ -76,16 +78,15 @@ class Supervisor:
         if self.directive is not None and directive.epoch < self.directive.epoch:
             return
         self.directive = directive
-        current = self._waiting[0].round if self._waiting else self.round.number if self.round else 0
         assignment = directive.assignment
         if directive.state is DirectiveState.FINISH:
             self.end(ExitCode.OK)
         elif directive.state is DirectiveState.HOLD:
-            if current < directive.round:
+            if self._begun < directive.round:
                 self._waiting = None
                 self._retire_round()
         elif directive.state is DirectiveState.RUN and assignment is not None:
-            if assignment.round > current:
+            if assignment.round > self._begun:
                 self._begin(assignment, time.monotonic_ns())
             elif self.round is not None and assignment.round == self.round.number:
                 self._stop(directive)
@@ -98,6 +99,7 @@ class Supervisor:
 
     def _begin(self, assignment: Assignment, obeyed_ns: int) -> None:
         """Kill the ranks of the round before and start this one's."""
+        self._begun = assignment.round
         self._distrust_failed_start()
         self._retire_round()
         self.stop_ack = self.stop_passed = None
@@ -291,12 +293,13 @@ class Supervisor:
         if self._waiting is not None:
             self._begin(*self._waiting)
         if not self.zygotes.alive and not self.exit_code.done():
-            self._note("the zygote ended: this pod starts its own")
+            self._note("the zygote ended, and this pod's ranks with it: connecting to its successor")
             processes.end_children()
-            asyncio.get_running_loop().create_task(self._open_zygotes(not self.settings.zygote_enabled, own=True))
+            bare = not self.settings.zygote_enabled
+            self._reopening = asyncio.get_running_loop().create_task(self._open_zygotes(bare))
 
-    async def _open_zygotes(self, bare: bool, own: bool = False) -> None:
-        await self.zygotes.open("" if own else self.settings.zygote, bare=bare)
+    async def _open_zygotes(self, bare: bool) -> None:
+        await self.zygotes.open(self.settings.zygote, bare=bare)
         self._zygotes_changed()
 
     async def _first_end(self, tasks: list[asyncio.Task[None]]) -> int:

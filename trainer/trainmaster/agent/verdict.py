@@ -81,8 +81,8 @@ def traceback_in(lines: list[str]) -> str:
 
 def judge(end: End) -> Verdict:
     """The verdict on a rank that failed (a status of 0 or SAVED is none)."""
-    code = exit_code_of(end.status) if end.status is not None else int(ExitCode.CRASH)
     words = end.words or {}
+    code = exit_code_of(end.status) if end.status is not None else _code_to_come(words)
     text = str(words.get("traceback") or "") or traceback_in(end.lines)
     cause, message = _cause(end, code, words, text)
     cascade = bool(words.get("cascade")) or code == ExitCode.PEER_LOST
@@ -100,6 +100,14 @@ def judge(end: End) -> Verdict:
         step=int(words.get("step") or end.step),
         cascade=cascade,
     )
+
+
+def _code_to_come(words: dict[str, Any]) -> int:
+    """The exit code of a rank that has spoken its last words and is about to end."""
+    if words.get("cascade"):
+        return int(ExitCode.PEER_LOST)
+    codes = {cause.value: code for code, cause in EXIT_CODES.items() if code != ExitCode.DO_NOT_RESTART}
+    return int(codes.get(str(words.get("cause")), ExitCode.CRASH))
 
 
 def _cause(end: End, code: int, words: dict[str, Any], text: str) -> tuple[Cause, str]:
