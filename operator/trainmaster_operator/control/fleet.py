@@ -60,7 +60,7 @@ class JobFleet:
     checkpoint: CheckpointSeen | None = None
     published: asyncio.Event = field(default_factory=asyncio.Event)
     polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)  # open polls: slot, tag they know
-    events: deque[dict[str, Any]] = field(default_factory=deque)
+    events: deque[tuple[float, dict[str, Any]]] = field(default_factory=deque)
 
     def directive(self, slot: int) -> Directive:
         assert self.directive_of is not None
@@ -119,7 +119,7 @@ class Fleet:
         if not fenced:
             job.checkpoint = newest_checkpoint(job.checkpoint, report.inventory)
         for event in report.events:
-            job.events.append({**event, "slot": report.identity.slot, "at": self._clock.monotonic()})
+            job.events.append((self._clock.monotonic(), {**event, "slot": report.identity.slot}))
             while len(job.events) > self.settings.events:
                 job.events.popleft()
         self._changed(key, 0.0 if news else self.settings.progress_s)
@@ -203,7 +203,7 @@ class Fleet:
                 }
                 for number, slot in sorted(job.slots.items())
             ],
-            "events": [{**event, "at": None, "age_s": now - event["at"]} for event in job.events],
+            "events": [{**event, "age_s": now - at} for at, event in job.events],
         }
 
     # -- inside

@@ -103,7 +103,7 @@ class Reconciler:
         self._metrics = metrics
         self._led_since = clock.monotonic()
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
-        self._services: set[str] = set()  # uids of jobs whose Service is known to exist
+        self._services: dict[JobKey, str] = {}  # uids of jobs whose Service is known to exist
 
     def leads_from_now(self) -> None:
         self._led_since = self._clock.monotonic()
@@ -153,6 +153,7 @@ class Reconciler:
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
+        self._services.pop(key, None)
 
     # -- observe
 
@@ -274,7 +275,7 @@ class Reconciler:
         self._pods.wrote(created)
 
     async def _ensure_service(self, record: JobRecord) -> None:
-        if record.uid in self._services:
+        if self._services.get(record.key) == record.uid:
             return
         assert record.job is not None
         body = self._policies.build_service(record.job)
@@ -282,7 +283,7 @@ class Reconciler:
             await self._cluster.create(SERVICE, body)
         except AlreadyExists:
             await self._ours(SERVICE, record, body)
-        self._services.add(record.uid)
+        self._services[record.key] = record.uid
 
     async def _ours(self, kind: str, record: JobRecord, wanted: Object) -> Object:
         """The object that exists already, when it is the one that we wanted to create: a reply of ours was lost."""

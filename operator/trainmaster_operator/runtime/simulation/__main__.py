@@ -45,6 +45,7 @@ def _show(name: str, outcome: Outcome) -> None:
     lines = [f"--- {name}", *(f"    {fault}" for fault in outcome.faults), *outcome.log]
     lines += [f"{name}: {violation}" for violation in outcome.violations]
     sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ async def _evict_pod(world: World, fault: Fault) -> None:
 async def _remove_pod(world: World, fault: Fault) -> None:
     """A person deletes the object by force: its processes may live on."""
     if agent := _agent(world, fault):
+        world.removed_pods = True
         _try(lambda: world.store.delete(POD, world.namespace, agent.pod, grace_s=0))
 
 
@@ -133,6 +134,12 @@ async def _crash_at_write(world: World, fault: Fault) -> None:
         )
         while world.operator is not None and world.operator.cluster is cluster:
             await asyncio.sleep(0.1)
+
+
+async def _rival_operator(world: World, fault: Fault) -> None:
+    """A second operator takes the lease while the first one still runs, and doesn't know it yet."""
+    if world.operator is not None:
+        world.start_operator(takeover=True)
 
 
 async def _stop_operator(world: World, fault: Fault) -> None:
@@ -220,6 +227,7 @@ KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {
     "cut-all-off": _cut_all_off,
     "crash-operator": _crash_operator,
     "crash-at-write": _crash_at_write,
+    "rival-operator": _rival_operator,
     "stop-operator": _stop_operator,
     "api-outage": _api_outage,
     "flaky-api": _flaky_api,

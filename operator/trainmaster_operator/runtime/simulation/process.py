@@ -27,7 +27,7 @@ class Connection(FaultyCluster):
 
 
 class OperatorProcess:
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, takeover: bool) -> None:
         self.world = world
         self.name = f"operator-{number}"
         self.dead = False
@@ -49,7 +49,7 @@ class OperatorProcess:
             Settings(
                 operator_url="http://operator",
                 identity=self.name,
-                lease=LeaseSettings(takeover=world.workload.takeover),
+                lease=LeaseSettings(takeover=takeover),
                 workers=2,
             ),
             world.policies,
@@ -72,6 +72,8 @@ class OperatorProcess:
 
     async def stop(self) -> None:
         """SIGTERM."""
+        if self.dead:
+            return
         self.operator.stop()
         await asyncio.wait([self._task])
         self.dead = True

@@ -53,6 +53,7 @@ def run_seed(seed: int, policies: Policies | None = None) -> Outcome:
         steps=chance.choice((15, 40)),
         save_every=chance.choice((3, 5, 10)),
         takeover=chance.random() < 0.7,
+        script=chance.random() < 0.25,
     )
     tight = chance.random() < 0.15
     if tight:
@@ -97,7 +98,8 @@ def simulate(
         world.restarts_operators = False
         if world.operator is not None:
             world.writes = world.operator.cluster.writes
-            await world.operator.stop()
+        for process in world.processes:
+            await process.stop()
         world.end_tasks()
 
     violations: list[str] = []

@@ -79,6 +79,7 @@ class SimRound:
         self.world_size = world_size
         self.ranks: dict[int, SimRank] = {}
         self.step = 0
+        self.resumed = 0
         self._chance = world.chance(f"round {store.address}")
 
     def join(self, rank: SimRank) -> None:
@@ -105,16 +106,17 @@ class SimRound:
         self._phase("BUILD")
         await self._wait(self._chance.uniform(0.05, 0.3))
         waited = 0.0
-        while waited < 5 and any(u.owned_by(self._agents()) for u in world.uploads):
+        while not limits.script and waited < 5 and any(u.owned_by(self._agents()) for u in world.uploads):
             await self._wait(0.05)
             waited += 0.05
         self._phase("LOAD")
         found = world.storage.open_round(self.number)
-        self.step = found.step if found else 0
+        self.resumed = self.step = found.step if found else 0
         world.note(f"round {self.number} resumes at {self.step}")
-        for rank in self.ranks.values():
-            rank.step = self.step
-            rank.agent.resumed(self.number, self.step)
+        if not limits.script:
+            for rank in self.ranks.values():
+                rank.step = self.step
+                rank.agent.resumed(self.number, self.step)
         self._phase("STEP")
         while self.step < limits.steps:
             await self._wait(self._chance.uniform(0.8, 1.2) * limits.step_s)
@@ -139,6 +141,8 @@ class SimRound:
 
     def _save(self) -> Upload:
         upload = Upload(self.world, Checkpoint(self.number, self.step), self._agents(), self._chance.uniform(0.05, 0.8))
+        if self.world.workload.script:
+            self.world.storage.manifests[upload.checkpoint] = None  # in the step itself, by rank 0
         self.world.uploads[upload] = None
         self.world.spawn(upload.run())
         return upload
@@ -164,7 +168,7 @@ class SimRound:
 
     def _advance(self) -> None:
         for rank in self.ranks.values():
-            rank.step = self.step
+            rank.step = self.step - (self.resumed if self.world.workload.script else 0)
         self._beat()
         self.world.stepped(self.number, self.step)
 
@@ -206,6 +210,8 @@ class Upload:
             if storage.newest_round > self.checkpoint.round:
                 self.world.note(f"{self.checkpoint} is given up: a newer round owns the storage")
                 return
+            if self.world.workload.script:
+                return  # it has written its own file
             await asyncio.sleep(self.seconds / 4)  # between that look and the manifest anything may happen
             if all(agent.alive for agent in self.agents):
                 storage.manifests[self.checkpoint] = None

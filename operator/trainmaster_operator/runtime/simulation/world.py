@@ -40,20 +40,16 @@ class Workload:
     )
     restart_s: tuple[float, float] = (0.05, 1.0)  # how long a dead operator is away
     takeover: bool = True
+    script: bool = False  # a user's own script: no stop_at, no storage fence, steps counted from 0 in each process
 
     def job(self) -> Object:
+        what = self._script() if self.script else self._training()
         return {
             "apiVersion": API_VERSION,
             "kind": JOB,
             "metadata": {"name": "job", "namespace": "space"},
             "spec": {
-                "workers": {"replicas": self.replicas, "ranksPerPod": self.ranks_per_pod},
-                "training": {
-                    "data": {"path": "/data"},
-                    "steps": self.steps,
-                    "batch": {"global": self.replicas * self.ranks_per_pod},
-                    "checkpoint": {"every": self.save_every},
-                },
+                **what,
                 "checkpoint": {"directory": "/checkpoints"},
                 "recovery": {
                     "budget": self.budget,
@@ -61,6 +57,24 @@ class Workload:
                     "agentLostSeconds": self.agent_lost_s,
                 },
             },
+        }
+
+    def _training(self) -> Object:
+        return {
+            "workers": {"replicas": self.replicas, "ranksPerPod": self.ranks_per_pod},
+            "training": {
+                "data": {"path": "/data"},
+                "steps": self.steps,
+                "batch": {"global": self.replicas * self.ranks_per_pod},
+                "checkpoint": {"every": self.save_every},
+            },
+        }
+
+    def _script(self) -> Object:
+        template = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
+        return {
+            "framework": "PyTorch",
+            "workers": {"replicas": self.replicas, "ranksPerPod": self.ranks_per_pod, "template": template},
         }
 
 
@@ -87,10 +101,13 @@ class World:
         self.kubelet = SimKubelet(self)
         self.operator: OperatorProcess | None = None
         self.operators = 0
+        self.processes: list[OperatorProcess] = []
         self.restarts_operators = True
         self.finished = asyncio.Event()
         self.on_step: dict[int, list[asyncio.Event]] = {}
         self.highest_step = 0
+        self.newest_round = 0  # that has stepped
+        self.removed_pods = False  # by force, by a person: then processes may live on that nobody knows of
         self._chance = self.chance("world")
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stores: dict[str, StoreHost] = {}
@@ -144,10 +161,12 @@ class World:
 
     # -- the operator
 
-    def start_operator(self) -> None:
+    def start_operator(self, *, takeover: bool | None = None) -> None:
+        """Agents talk with this one from now on, whether the one before still runs or not."""
         self.operators += 1
         self.note(f"operator-{self.operators} starts")
-        self.operator = OperatorProcess(self, self.operators)
+        self.operator = OperatorProcess(self, self.operators, self.workload.takeover if takeover is None else takeover)
+        self.processes.append(self.operator)
 
     def set_weather(self, rates: Rates | None = None, latency_s: tuple[float, float] | None = None) -> None:
         """How the API server behaves from now on, to this operator and to those after it."""
@@ -199,6 +218,9 @@ class World:
         meeting.join(rank)
 
     def stepped(self, round: int, step: int) -> None:
+        if self.workload.script and round < self.newest_round and not self.removed_pods:
+            self.violation(f"ranks of round {round} still step beside those of round {self.newest_round}")
+        self.newest_round = max(self.newest_round, round)
         self.highest_step = max(self.highest_step, step)
         for at in [at for at in self.on_step if at <= step]:
             for event in self.on_step.pop(at):
