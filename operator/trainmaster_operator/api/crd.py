@@ -51,11 +51,13 @@ SPEC_RULES = [
         "message": "training.parallelism: dp_replicate x dp_shard must be workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"!has(self.training) || !has({_MESH}.dp_replicate) || ({_WORLD}) % {_MESH}.dp_replicate == 0",
+        "rule": f"!has(self.training) || !has({_MESH}.dp_replicate) || has({_MESH}.dp_shard)"
+        f" || ({_WORLD}) % {_MESH}.dp_replicate == 0",
         "message": "training.parallelism: dp_replicate must divide workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"!has(self.training) || !has({_MESH}.dp_shard) || ({_WORLD}) % {_MESH}.dp_shard == 0",
+        "rule": f"!has(self.training) || !has({_MESH}.dp_shard) || has({_MESH}.dp_replicate)"
+        f" || ({_WORLD}) % {_MESH}.dp_shard == 0",
         "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod",
     },
     {

@@ -23,6 +23,7 @@ import aiohttp
 from rich.console import Console
 
 from trainmaster.contract.wire import environment as names
+from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import children, display, report
 from trainmaster_operator.cli.faults import FaultServer
@@ -224,7 +225,9 @@ class LocalRun:
             self._display.tell(News("stopping", f"{name} again: everything ends now", Tone.BAD))
             self._ended.set()
             return
-        self._display.tell(News("stopping", f"{name}: saves a checkpoint, then stops; once more stops at once"))
+        ours = self._prepared.job.spec.framework is Framework.TRAINMASTER
+        how = "saves a checkpoint, then stops" if ours else "the scripts get SIGTERM and their grace period"
+        self._display.tell(News("stopping", f"{name}: {how}; once more stops at once", Tone.WARNING))
         # The memory store's patch takes effect at once and can't conflict.
         self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
 

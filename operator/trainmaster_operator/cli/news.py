@@ -85,8 +85,7 @@ def _phase(status: JobStatus) -> News | None:
     if status.phase is JobPhase.RUNNING:
         return News("running", f"from step {status.progress.step}")
     if status.phase is JobPhase.SUSPENDING:
-        at = f" step {status.stopAt}" if status.stopAt else ""
-        return News("stopping", f"saves{at} first", Tone.WARNING)
+        return News("stopping", f"after step {status.stopAt}" if status.stopAt else "soon", Tone.WARNING)
     if status.phase is JobPhase.SUSPENDED:
         saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "nothing was saved yet"
         return News("suspended", saved, Tone.WARNING)
