@@ -92,7 +92,7 @@ class PlainDisplay:
             self._write("step", describe(self._scene))
 
     def stop(self) -> None:
-        self._stream.flush()
+        """Every line is flushed already."""
 
     def _write(self, word: str, text: str) -> None:
         elapsed = self._clock() - self._began

@@ -16,6 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class LocalRun:
         )
         self._display = display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
+        self._writer = ThreadPoolExecutor(1)
         self._unsaved = asyncio.Event()
         self._ended = asyncio.Event()
         self._stop_asked = 0
@@ -129,7 +131,8 @@ class LocalRun:
             self._display.stop()
             await faults.close()
             await server.close()
-            self._folder.write_status(self._resource)
+            await self._write_status()
+            self._writer.shutdown()
         if failure is not None and not isinstance(failure, children.ChildFailed):
             raise failure
         return self._conclude(failure)
@@ -181,7 +184,12 @@ class LocalRun:
             await self._unsaved.wait()
             await asyncio.sleep(SAVE_STATUS_S)
             self._unsaved.clear()
-            self._folder.write_status(self._resource)
+            await self._write_status()
+
+    async def _write_status(self) -> None:
+        """In a thread, since a slow disk must not stop the store; one after the other, so that the last one stays."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, self._folder.write_status, self._resource)
 
     async def _draw(self) -> None:
         while True:
