@@ -71,7 +71,7 @@ def test_the_simulator_notices_an_operator_that_forgets_to_replace_a_pod():
         await world.until_step(5)
         world.kubelet.living()[0].die(137)
 
-    outcome = simulate("forgetful", Workload(), kill_a_pod, policies=replace(policies, plan=forgetful))
+    outcome = simulate("forgetful", Workload(), kill_a_pod, policies=replace(policies, plan=forgetful), longest_s=60)
     assert any("has not ended" in violation for violation in outcome.violations)
 
 

@@ -77,6 +77,7 @@ def simulate(
     may_fail: bool = False,
     policies: Policies | None = None,
     crash: CrashPoint | None = None,
+    longest_s: float = LONGEST_S,
 ) -> Outcome:
     """Runs a job with a script beside it until it has ended and everything has come to rest."""
     worlds: list[World] = []
@@ -89,10 +90,10 @@ def simulate(
         world.start_operator()
         world.spawn(script(world))
         try:
-            async with asyncio.timeout(LONGEST_S):
+            async with asyncio.timeout(longest_s):
                 await world.finished.wait()
         except TimeoutError:
-            world.violation(f"the job has not ended after {LONGEST_S:g} s")
+            world.violation(f"the job has not ended after {longest_s:g} s")
         await _settle(world)
         _check(world, may_fail)
         world.restarts_operators = False
