@@ -11,15 +11,16 @@ each case with the lower end of its one-sided 95 % interval. Goal: at least 0.97
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -127,29 +128,38 @@ class Meter:
 
 
 def run(system: str, case: str, steps: int) -> float:
-    """Tokens/s of one run."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        processes = []
-        for rank in range(WORLD):
-            env = {
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(WORLD),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-                "TRAINMASTER_CONFIG": json.dumps(config(CASES[case], steps)),
-            }
-            command = [sys.executable, "-m", "benchmarks.overhead", "--rank", system, folder]
-            processes.append(subprocess.Popen(command, env=env))
-        codes = [process.wait() for process in processes]
-        if any(codes):
+    """Tokens/s of one run. Its ranks are forked from this process, which has imported all and computed nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        os.environ.update(
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            WORLD_SIZE=str(WORLD),
+            TRAINMASTER_CONFIG=json.dumps(config(CASES[case], steps)),
+        )
+        ranks = [_fork(system, rank, folder) for rank in range(WORLD)]
+        if any([os.waitpid(pid, 0)[1] for pid in ranks]):  # noqa: C419 all of them are to be waited for
             raise SystemExit(f"overhead: a rank of {case}/{system} failed")
         return float(Path(folder, "rate").read_text())
+
+
+def _fork(system: str, rank: int, folder: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        {"trainmaster": ours, "minimal": minimal}[system](rank, folder)
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except Exception:  # noqa: BLE001 a fork must not run on into the caller
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def lower_bound(ratios: list[float]) -> float:
@@ -163,14 +173,12 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     arguments.add_argument("--pairs", type=int, default=12)
     arguments.add_argument("--steps", type=int, default=60)
-    arguments.add_argument("--rank", nargs=2, metavar=("SYSTEM", "FOLDER"), help=argparse.SUPPRESS)
     given = arguments.parse_args()
-    if given.rank:
-        system, folder = given.rank
-        {"trainmaster": ours, "minimal": minimal}[system](int(os.environ["RANK"]), folder)
-        return 0
     if given.pairs < 10 or given.steps < 2 * WARM_UP:
         arguments.error(f"at least 10 pairs of at least {2 * WARM_UP} steps tell something")
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
+    for name in ("trainmaster.loop", "torch._dynamo"):  # the second is imported by the first FSDP2 step anyway
+        importlib.import_module(name)
     results = []
     good = True
     for name in CASES:
