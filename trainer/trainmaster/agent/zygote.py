@@ -86,7 +86,7 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy alone would start a thread
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the default check calls cuInit, which poisons forks
     failed = learning.preload(names)
-    backends.remember()
+    backends.register()
     learning.freeze()
     threads = processes.thread_count()
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
