@@ -79,8 +79,14 @@ class Operator:
     """Keeps an operator running. A death of its own costs no back-off, since training waits for it."""
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], fds: Sequence[int] = ()
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        fds: Sequence[int] = (),
+        module: str = "trainmaster_operator.runtime.local",
     ) -> None:
+        self._module = module
         self._arguments = arguments
         self._log = log
         self._environment = environment
@@ -95,7 +101,7 @@ class Operator:
         while not self._ending:
             started = time.monotonic()
             self._process = await start(
-                "trainmaster_operator.runtime.local",
+                self._module,
                 self._arguments,
                 self._log,
                 signal.SIGKILL,

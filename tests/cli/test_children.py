@@ -1,0 +1,55 @@
+"""The operator comes back whenever it dies; one that never gets to work ends the run with a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from trainmaster_operator.cli import children
+
+pytestmark = pytest.mark.processes
+
+WAITS = "import os, time\nwith open(os.environ['PIPE'], 'a') as f:\n    f.write('x')\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A process that says "x" into a pipe when it has started, and waits."""
+    (tmp_path / "stand_in.py").write_text(WAITS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PIPE", str(tmp_path / "pipe"))
+    os.mkfifo(tmp_path / "pipe")
+    return "stand_in"
+
+
+def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path, module: str) -> None:
+    async def main() -> int:
+        pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+        loop = asyncio.get_running_loop()
+        operator = children.Operator([], tmp_path / "log", os.environ, module=module)
+        kept = asyncio.create_task(operator.keep())
+        for _ in range(3):
+            assert await loop.run_in_executor(None, os.read, pipe, 1) == b"x"
+            await operator.kill()
+        assert await loop.run_in_executor(None, os.read, pipe, 1) == b"x"
+        await operator.end(5)
+        await kept
+        os.close(pipe)
+        return operator.deaths
+
+    assert asyncio.run(main()) == 3
+
+
+def test_an_operator_that_never_gets_to_work_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "BACK_OFF_S", 0.0)
+    operator = children.Operator([], tmp_path / "operator.log", os.environ, module="no_such_module")
+    with pytest.raises(children.ChildFailed) as failed:
+        asyncio.run(operator.keep())
+    assert "the operator ended with 1 8 times in a row" in str(failed.value)
+    assert "No module named no_such_module" in str(failed.value)
+    assert str(tmp_path / "operator.log") in str(failed.value)
