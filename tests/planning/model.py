@@ -147,8 +147,12 @@ class Model:
             )
 
     def fixpoint(self) -> Decision:
-        """Passes until nothing is left to write or do."""
+        """Passes until nothing is left to write or do. What agents said before a restart is no reason for another."""
+        before = self.status.restarts
         for _ in range(30):
+            done = self.status.restarts
+            if done.inPlace > before.inPlace + 1 or done.full > before.full + 1:
+                self.problems.append("one failure restarts all ranks twice")
             decision = self.look()
             if decision.intent:
                 if decision.create or decision.delete:
