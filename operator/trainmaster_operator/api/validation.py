@@ -13,18 +13,17 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trainmaster.contract.config import BatchConfig, ParallelismConfig
+from trainmaster_operator.api import template
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job import DistributedTrainingJob, WorkersSpec
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
-
-Path = tuple[str | int, ...]
+from trainmaster_operator.api.problem import Path, Problem, dotted, instead, shown
 
 _METADATA = (
     *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
@@ -50,24 +49,7 @@ _LIMITS = {
 }
 _ABSENT = object()
 
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong. `message` is a sentence without the path and without a full stop."""
-
-    path: Path
-    message: str
-
-    def __str__(self) -> str:
-        return f"{dotted(self.path)}: {self.message}" if self.path else self.message
-
-
-def dotted(path: Path) -> str:
-    """("spec", "containers", 0) -> "spec.containers[0]"."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+__all__ = ["Path", "Problem", "dotted", "validate"]
 
 
 def validate(document: Any) -> list[Problem]:
@@ -76,17 +58,17 @@ def validate(document: Any) -> list[Problem]:
     A status in it is ignored, as an API server would.
     """
     if not isinstance(document, dict):
-        return [Problem((), f"a {JOB_KIND} is expected, not {_shown(document)}")]
+        return [Problem((), f"a {JOB_KIND} is expected, not {shown(document)}")]
     if document.get("kind") not in (JOB_KIND, None):
-        return [Problem(("kind",), f"{JOB_KIND} is expected, not {_shown(document['kind'])}")]
+        return [Problem(("kind",), f"{JOB_KIND} is expected, not {shown(document['kind'])}")]
     document = {key: value for key, value in document.items() if key != "status"}
     problems = list(_not_finite(document, ()))
     if problems:
         return problems
     problems += _metadata(document.get("metadata"))
-    template_problems = list(_template(_at(document, ("spec", "workers", "template"))))
-    problems += template_problems
-    problems += _fields(document, usable_template=not template_problems)
+    bad_template = list(template.problems(_at(document, ("spec", "workers", "template"))))
+    problems += bad_template
+    problems += _fields(document, usable_template=not bad_template)
     problems += _across(document)
     return _in_order(problems)
 
@@ -118,11 +100,13 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
     context = detail.get("ctx", {})
     given = detail["input"]
     if path == ("apiVersion",):
-        return Problem(path, f"{API_VERSION} is expected{_instead(given)}")
+        return Problem(path, f"{API_VERSION} is expected{instead(given)}")
     if path == ("kind",):
-        return Problem(path, f"{JOB_KIND} is expected{_instead(given)}")
+        return Problem(path, f"{JOB_KIND} is expected{instead(given)}")
     if path and path[0] == "metadata":
-        return None if path in (("metadata",), ("metadata", "name")) else Problem(path, _said(kind, context, given, path))
+        return (
+            None if path in (("metadata",), ("metadata", "name")) else Problem(path, _said(kind, context, given, path))
+        )
     if kind == "value_error":
         # Rules across fields are told by `_across`, at the field that a person would change.
         words = str(context.get("error", detail["msg"]))
@@ -142,12 +126,12 @@ def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
         return f"is missing{_described(path)}"
     if kind in _LIMITS:
         key, words = _LIMITS[kind]
-        return f"{words} {_number(context[key])} is expected, not {_shown(given)}"
+        return f"{words} {_number(context[key])} is expected, not {shown(given)}"
     if kind in ("literal_error", "enum"):
         known = re.findall(r"'([^']*)'", str(context["expected"]))
         near = _nearest(str(given), known)
         hint = f"; did you mean {near}?" if near else ""
-        return f"one of {', '.join(known)} is expected, not {_shown(given)}{hint}"
+        return f"one of {', '.join(known)} is expected, not {shown(given)}{hint}"
     if kind == "string_too_long":
         return f"at most {context['max_length']} characters are expected, not {len(given)}"
     if kind == "string_too_short":
@@ -156,8 +140,8 @@ def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
         return f"{_count(context)} entries are expected, not {context['actual_length']}"
     word = _WORDS.get(kind.split("_")[0])
     if word is not None:
-        return f"{word} is expected, not {_shown(given)}"
-    return f"{kind.replace('_', ' ')}: {_shown(given)}"
+        return f"{word} is expected, not {shown(given)}"
+    return f"{kind.replace('_', ' ')}: {shown(given)}"
 
 
 def _count(context: dict[str, Any]) -> str:
@@ -227,7 +211,7 @@ def _described(path: Path) -> str:
 
 def _metadata(metadata: Any) -> Iterator[Problem]:
     if not isinstance(metadata, dict):
-        yield Problem(("metadata",), "a map with a name is expected" + ("" if metadata is None else _instead(metadata)))
+        yield Problem(("metadata",), "a map with a name is expected" + ("" if metadata is None else instead(metadata)))
         return
     for key in metadata:
         if key not in _METADATA:
@@ -238,7 +222,7 @@ def _metadata(metadata: Any) -> Iterator[Problem]:
     if name is _ABSENT:
         yield Problem(path, "is missing: the job's name")
     elif not isinstance(name, str):
-        yield Problem(path, f"text is expected, not {_shown(name)}")
+        yield Problem(path, f"text is expected, not {shown(name)}")
     elif len(name) > NAME_LIMIT:
         yield Problem(
             path, f"at most {NAME_LIMIT} characters are expected, not {len(name)}: hostnames are made from it"
@@ -249,60 +233,8 @@ def _metadata(metadata: Any) -> Iterator[Problem]:
         yield Problem(
             path,
             f"lower-case letters, digits and '-' are expected, from a letter to a letter or digit{hint}; "
-            f"not {_shown(name)}",
+            f"not {shown(name)}",
         )
-
-
-def _template(template: Any) -> Iterator[Problem]:
-    """The shape of the part of a pod template that we read."""
-    where: Path = ("spec", "workers", "template")
-    if template is _ABSENT or not isinstance(template, dict):
-        return  # the model says it
-    spec = template.get("spec", {})
-    where = (*where, "spec")
-    if not isinstance(spec, dict):
-        yield Problem(where, f"a map is expected, not {_shown(spec)}")
-        return
-    for ours in ("hostname", "subdomain"):
-        if ours in spec:
-            yield Problem((*where, ours), "is set by the operator: leave it out")
-    if spec.get("restartPolicy", "Never") != "Never":
-        yield Problem((*where, "restartPolicy"), f"is Never or left out{_instead(spec['restartPolicy'])}")
-    containers = spec.get("containers", [])
-    where = (*where, "containers")
-    if not isinstance(containers, list) or ("containers" in spec and not containers):
-        yield Problem(where, f"a list of containers is expected, not {_shown(containers)}")
-        return
-    for i, container in enumerate(containers):
-        yield from _container(container, (*where, i))
-
-
-def _container(container: Any, where: Path) -> Iterator[Problem]:
-    if not isinstance(container, dict):
-        yield Problem(where, f"a map is expected, not {_shown(container)}")
-        return
-    for key in ("command", "args"):
-        value = container.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, list):
-            example = json.dumps(str(value).split()) if isinstance(value, str) else '["python", "train.py"]'
-            yield Problem((*where, key), f"a list is expected, for example {example}; not {_shown(value)}")
-            continue
-        for i, word in enumerate(value):
-            if not isinstance(word, str):
-                yield Problem((*where, key, i), f"text is expected, not {_shown(word)}: put it in quotes")
-    env = container.get("env")
-    if env is not None and not isinstance(env, list):
-        yield Problem((*where, "env"), f"a list of name and value is expected, not {_shown(env)}")
-        return
-    for i, variable in enumerate(env or []):
-        if not isinstance(variable, dict) or not isinstance(variable.get("name"), str):
-            yield Problem((*where, "env", i), f"a map with a name and a value is expected, not {_shown(variable)}")
-        elif not isinstance(variable.get("value", ""), str):
-            yield Problem(
-                (*where, "env", i, "value"), f"text is expected, not {_shown(variable['value'])}: put it in quotes"
-            )
 
 
 def _across(document: dict[str, Any]) -> Iterator[Problem]:
@@ -395,21 +327,3 @@ def _not_finite(value: Any, path: Path) -> Iterator[Problem]:
 
 def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _instead(value: Any) -> str:
-    return f", not {_shown(value)}" if value is not None else ""
-
-
-def _shown(value: Any) -> str:
-    """A value as a person would have written it, short."""
-    if isinstance(value, dict):
-        return "a map"
-    if isinstance(value, list):
-        return "a list"
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = f"'{value}'" if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

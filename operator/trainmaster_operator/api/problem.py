@@ -1,0 +1,46 @@
+"""One thing that is wrong with a job, and values as a person would have written them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `message` is a sentence without the path and without a full stop."""
+
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: {self.message}" if self.path else self.message
+
+
+def dotted(path: Path) -> str:
+    """("spec", "containers", 0) -> "spec.containers[0]"."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def instead(value: Any) -> str:
+    """What stands there instead, as a clause; "" for nothing."""
+    return f", not {shown(value)}" if value is not None else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a person would have written it, short."""
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
