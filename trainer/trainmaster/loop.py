@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,7 +40,8 @@ class StepRecord:
 
     step: int
     reading: Reading  # loss, gradient norm
-    tokens: int
+    tokens: int  # of the whole world
+    own_tokens: int  # of this rank
     rate: float
     seconds: float = math.nan
 
@@ -119,7 +120,7 @@ class Training:
         """
         began = time.monotonic()
         step, config = self.step + 1, self.config
-        loss, tokens = self._forward_backward()
+        loss, tokens, own_tokens = self._forward_backward()
         faults.at_step(step, self.world.rank)
 
         # Over the whole world: the same bits on all ranks, so all clip alike and all stop alike.
@@ -129,7 +130,7 @@ class Training:
         if config.optimizer.clipNorm is not None:
             parallel.scale_gradients_(self.model, (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float())
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
-        record = StepRecord(step, Reading(torch.stack([totals[0], norm])), tokens, rate)
+        record = StepRecord(step, Reading(torch.stack([totals[0], norm])), tokens, own_tokens, rate)
         if record.reading.arrived():
             self._check_finite(record)
 
@@ -158,11 +159,15 @@ class Training:
         }
         self.session.save(self.step, common)
 
-    def _forward_backward(self) -> tuple[Tensor, int]:
-        """(this rank's summand of the step's loss, valid tokens of the whole step); gradients are complete sums."""
+    def _forward_backward(self) -> tuple[Tensor, int, int]:
+        """(this rank's summand of the step's loss, valid tokens of the whole step, those of this rank).
+
+        Gradients are complete sums after it.
+        """
         tokens = self.source.valid_tokens(self.consumed, self.config.batch.global_)
         device = self.world.device
         total = torch.zeros((), device=device)
+        own_tokens = 0
         first = self.world.rank * self.micro * self.accumulation
         for index in range(self.accumulation):
             parallel.set_gradient_sync(self.model, last=index == self.accumulation - 1)
@@ -176,12 +181,13 @@ class Training:
             loss = summed / tokens
             loss.backward()
             total += loss.detach()
-        return total, tokens
+            own_tokens += batch.valid_tokens
+        return total, tokens, own_tokens
 
     def _publish(self, record: StepRecord, seconds: float) -> None:
-        self.under_way.append(StepRecord(record.step, record.reading, record.tokens, record.rate, seconds))
+        self.under_way.append(replace(record, seconds=seconds))
         self._settle(wait=False)
-        self.reporter.stepped(record.step, record.tokens)
+        self.reporter.stepped(record.step, record.own_tokens)
 
     def _settle(self, wait: bool) -> None:
         """Publish what has arrived of the steps under way; of all but the newest step in any case."""

@@ -103,7 +103,7 @@ class Reporter:
         self.beat()
 
     def stepped(self, step: int, tokens: int) -> None:
-        """The host is done with a step that consumed `tokens` over all ranks."""
+        """The host is done with a step in which this rank consumed `tokens`."""
         self.progress.step = step
         self.progress.tokens += tokens
         if not self.progress.first_step_ns:
