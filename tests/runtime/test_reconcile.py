@@ -336,6 +336,23 @@ def test_an_epoch_that_agents_have_obeyed_is_outgrown_else_they_would_ignore_us(
     run_virtual(main())
 
 
+def test_an_operator_that_waits_for_its_turn_stops_when_it_is_asked_to():
+    async def main():
+        async with operating(nothing) as (_, spy, _, first):
+            await asyncio.sleep(1)
+            clock = asyncio.get_running_loop().clock
+            policies = Policies(nothing, directive, build_pod, build_service, pod_name)
+            standby = Operator(spy, clock, chance(), Settings(operator_url="http://o", identity="standby"), policies)
+            waiting = asyncio.create_task(standby.run())
+            await asyncio.sleep(60)
+            assert not standby.ready
+            standby.stop()
+            await waiting
+            assert not first.done()
+
+    run_virtual(main())
+
+
 def test_stopping_releases_the_lease():
     async def main():
         async with operating(nothing) as (store, _, operator, running):

@@ -33,7 +33,7 @@ def test_every_job_gets_through_its_faults(batch):
         assert not outcome.violations, f"seed {seed}\n{told(outcome)}"
 
 
-@pytest.mark.parametrize("seed", [1035, 720])
+@pytest.mark.parametrize("seed", [1035, 720, 106])
 def test_seeds_that_once_found_a_bug_stay_good(seed):
     outcome = run_seed(seed)
     assert not outcome.violations, f"seed {seed}\n{told(outcome)}"

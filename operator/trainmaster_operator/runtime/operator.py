@@ -131,30 +131,23 @@ class Operator:
 
     async def run(self) -> None:
         """Ends after `stop`, having released the lease. Raises NotLeading when it was lost."""
-        tasks = [asyncio.create_task(self.jobs.run()), asyncio.create_task(self.pods.run())]
         try:
-            await self.leader.acquire()
-            self.reconciler.leads_from_now()
-            tasks += [self._start(self.leader.hold()), self._start(self.events.run()), self._start(self._resync())]
-            await self.jobs.synced.wait()
-            await self.pods.synced.wait()
-            for key in self.jobs.names():
-                self.queue.add(key)
-            tasks += [self._start(self._work()) for _ in range(self.settings.workers)]
-            tasks.append(self._start(self._stopping.wait()))
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
+            await _until_one_ends(self._stopping.wait(), self.jobs.run(), self.pods.run(), self._lead())
         finally:
             self.queue.shutdown()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self.leader.release()
 
-    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        return asyncio.create_task(work)
+    async def _lead(self) -> None:
+        await self.leader.acquire()
+        self.reconciler.leads_from_now()
+        await _until_one_ends(self.leader.hold(), self.events.run(), self._resync(), self._serve())
+
+    async def _serve(self) -> None:
+        await self.jobs.synced.wait()
+        await self.pods.synced.wait()
+        for key in self.jobs.names():
+            self.queue.add(key)
+        await _until_one_ends(*(self._work() for _ in range(self.settings.workers)))
 
     async def _work(self) -> None:
         while True:
@@ -248,3 +241,17 @@ class Operator:
 
     def _epoch(self) -> float:
         return self.leader.epoch if self.leader.leading else 0
+
+
+async def _until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
+    """Runs them side by side until the first ends, ends the others, and raises what the first raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

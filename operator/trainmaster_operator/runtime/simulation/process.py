@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.world import World
 
 
+STOP_S = 30.0
+
+
 class Connection(FaultyCluster):
     """Its death is that of the whole process, at the very moment."""
 
@@ -75,7 +78,10 @@ class OperatorProcess:
         if self.dead:
             return
         self.operator.stop()
-        await asyncio.wait([self._task])
+        await asyncio.wait([self._task], timeout=STOP_S)
+        if not self._task.done():
+            self.world.violation(f"{self.name} did not stop within {STOP_S:g} s")
+            self.crash("since it did not stop")
         self.dead = True
 
     async def send(self, verb: str, token: str, message: JoinRequest | Report) -> Directive:
