@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.e2e.harness import run
+from tests.e2e.harness import command, run
 
 SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
 
@@ -72,3 +74,20 @@ def test_the_verdict_names_rank_cause_and_end(
     if exit_code is not None:
         assert failure["exitCode"] == exit_code
     assert words in failure["traceback"]
+
+
+@pytest.mark.processes
+def test_a_script_that_ends_well_when_told_to_is_suspended_and_not_done(tmp_path: Path) -> None:
+    path = job(tmp_path, ["--steps", "1000000", "--ends-well-on-sigterm"])
+    with subprocess.Popen(
+        command(path, tmp_path / "out"), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        told = []
+        for line in process.stdout:
+            told.append(line)
+            if line[9:].startswith("running"):
+                process.send_signal(signal.SIGINT)
+    assert process.returncode == 130, "".join(told)
+    status = yaml.safe_load((tmp_path / "out" / "status.yaml").read_text())["status"]
+    assert status["phase"] == "Suspended"

@@ -67,8 +67,9 @@ class Round:
 
     @property
     def done(self) -> bool:
+        """All ranks ended with 0, and of themselves: a script that we told to end has stopped, not finished."""
         codes = self.exit_codes()
-        return codes is not None and not any(codes)
+        return codes is not None and not any(codes) and not self.stopping
 
     @property
     def saved(self) -> bool:
@@ -91,7 +92,7 @@ class Round:
 
     def terminate(self) -> None:
         """Ask ranks that know nothing of stops to end."""
-        self.stopping = True
+        self.stopping = self.alive  # those that have all ended did so of themselves
         for rank in self.ranks:
             rank.told_to_end = True
         signal_all(self.processes, signal.SIGTERM)
