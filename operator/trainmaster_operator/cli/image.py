@@ -44,10 +44,16 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
 
 def data_problems(training: TrainingConfig) -> Iterator[Problem]:
-    """Data that isn't there, or that holds nothing. `training` has valid options and an absolute path."""
-    files, data = trainer("data.files"), trainer("data")
-    if files is not None and data is not None and training.data.source == "text":
-        yield from _problems(lambda: files.find(training.data.path, data.validate(training.data)))
+    """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
+    files, data, models = trainer("data.files"), trainer("data"), trainer("models")
+    if files is None or data is None or models is None or training.data.source != "text":
+        return
+
+    def check() -> None:
+        text = files.find(training.data.path, data.validate(training.data))
+        files.windows(text, models.validate(training.model).context, training.batch.global_)
+
+    yield from _problems(check)
 
 
 def unigram_entropy(training: TrainingConfig) -> float | None:
