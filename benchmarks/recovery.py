@@ -99,8 +99,10 @@ def script(log: Path, kills: int, settle: tuple[float, float]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8, 16, 32])
-    parser.add_argument("--repetitions", type=int, default=5, help="runs of each system at 4 ranks; 2 at other sizes")
-    parser.add_argument("--kills", type=int, default=5, help="kills in a run")
+    parser.add_argument("--repetitions", type=int, default=3, help="runs of each system at 4 ranks; 1 at other sizes")
+    parser.add_argument("--kills", type=int, default=6, help="kills in a run of ours, at 4 ranks; half at other sizes")
+    parser.add_argument("--peer-kills", type=int, default=3, help="kills in a run under torchrun, at 4 ranks")
+    parser.add_argument("--peer-ranks", type=int, default=8, help="the largest size that torchrun is asked for too")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     args = parser.parse_args()
 
@@ -110,31 +112,32 @@ def main() -> None:
         best = Case(f"{ranks} ranks", "torchrun, store not shared", "s")
         documented = Case(f"{ranks} ranks", "torchrun, as documented", "s")
         failed = Case(f"{ranks} ranks, restarts that failed", "torchrun, as documented", "restarts")
+        at_length = ranks == 4
+        systems = [ours] + ([best] if ranks <= args.peer_ranks else []) + ([documented] if at_length else [])
         clocks: list[dict[str, float]] = []
-        settle = (20.0 + ranks, 4.0 + ranks / 4)
-        repetitions = args.repetitions if ranks == 4 else min(2, args.repetitions)
-        for repetition in range(repetitions):
-            systems = [ours, best] + ([documented] if ranks == 4 else [])
-            for case in systems[repetition % 2 :] + systems[: repetition % 2]:
-                # torchrun's first kill needs no long settling, and each of its restarts takes seconds.
-                kills = args.kills if case is ours or ranks == 4 else 2
+        for repetition in range(args.repetitions if at_length else 1):
+            turn = repetition % len(systems)
+            for case in systems[turn:] + systems[:turn]:
                 log = Path(tempfile.mkdtemp(prefix="bench-recovery-"))
                 try:
-                    limit_s = 60 + settle[0] + kills * (settle[1] + 10 + 2 * ranks)
                     if case is ours:
-                        clocks += under_trainmaster(log, ranks, kills, settle, limit_s)
+                        kills = args.kills if at_length else max(1, args.kills // 2)
+                        # Before its first kill the zygote has learned; later rounds fork from it.
+                        settle = (10 + ranks / 2, 2 + ranks / 8)
+                        clocks += under_trainmaster(log, ranks, kills, settle, 120 + kills * (10 + ranks) + 2 * ranks)
                     else:
-                        patience = limit_s if case is best else 60
-                        under_torchrun(log, ranks, kills, (4.0, settle[1]), patience, case is best)
+                        kills = args.peer_kills if at_length else 1
+                        patience_s = 60 + kills * 12 * ranks if case is best else 60
+                        under_torchrun(log, ranks, kills, (4.0, 4.0), patience_s, case is best)
                     times = recovery_times(log, ranks, kills)
                     case.samples += times
                     if case is documented:
                         failed.samples.append(kills - len(times))
-                    print(f"{case.case:10} {case.system:28} " + " ".join(f"{t:.3f}" for t in times), flush=True)
+                    told = " ".join(f"{t:.3f}" for t in times) or "no recovery"
+                    print(f"{case.case:10} {case.system:28} {told}", flush=True)
                 finally:
                     shutil.rmtree(log)
-        cases += [ours, best]
-        cases += [documented, failed] if ranks == 4 else []
+        cases += [*systems, *([failed] if at_length else [])]
         cases += [
             Case(f"{ranks} ranks, phase {name}", "trainmaster", "s", [clock[name] for clock in clocks if name in clock])
             for name in (*PHASES, "total")

@@ -82,6 +82,7 @@ class Run:
         self._checkpoint_dir = checkpoint_dir
         self._keep = keep
         self._step = 0  # completed
+        self._world_size = 1
         self._reported: dict[str, Any] = {}
         self._under_way: list[tuple[int, float, dict[str, Any]]] = []
 
@@ -139,6 +140,7 @@ class Run:
             raise ConfigError(
                 "run.steps() needs torch.distributed.init_process_group() before it in a world of several"
             )
+        self._world_size = world_size
         reporter = self._reporter
         rank = dist.get_rank() if dist.is_initialized() else reporter.rank
         reporter.progress.rendezvous_ns = reporter.progress.built_ns = time.monotonic_ns()
@@ -164,7 +166,7 @@ class Run:
         tokens = self._reported.get("tokens", 0)
         self._reported = {}
         self._settle(wait=False)
-        self._reporter.stepped(step, tokens)
+        self._reporter.stepped(step, tokens // self._world_size)  # an agent hears of its own ranks' share
 
     def _settle(self, wait: bool) -> None:
         """Publish the numbers that have arrived."""
