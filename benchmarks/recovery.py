@@ -124,7 +124,9 @@ def main() -> None:
                         kills = args.kills if at_length else max(1, args.kills // 2)
                         # Before its first kill the zygote has learned; later rounds fork from it.
                         settle = (10 + ranks / 2, 2 + ranks / 8)
-                        clocks += under_trainmaster(log, ranks, kills, settle, 120 + kills * (10 + ranks) + 2 * ranks)
+                        # Each rank of the first round imports torch for itself: some 10 s of a core.
+                        limit_s = 120 + 12 * ranks + kills * (10 + ranks)
+                        clocks += under_trainmaster(log, ranks, kills, settle, limit_s)
                     else:
                         kills = args.peer_kills if at_length else 1
                         patience_s = 60 + kills * 12 * ranks if case is best else 60
