@@ -1,0 +1,26 @@
+"""What holds of the repository as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_folder_operator_never_shadows_the_standard_library() -> None:
+    assert not (ROOT / "operator" / "__init__.py").exists()
+    found = subprocess.run(
+        [sys.executable, "-c", "import operator; print(operator.__file__)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ROOT not in Path(found.stdout.strip()).parents
+
+
+def test_ci_runs_the_test_command_that_the_readme_names() -> None:
+    assert "$ make test" in (ROOT / "README.md").read_text()
+    assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
