@@ -9,6 +9,7 @@ import pytest
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Outcome, Ranks, fault_socket
+from trainmaster.agent import processes
 from trainmaster.checkpoint import lineage
 from trainmaster.checkpoint.storage import PosixStorage
 from trainmaster.contract.wire import environment
@@ -23,9 +24,7 @@ STEPS = 12
 def stopped_children(parent: int, count: int) -> list[int]:
     """Waits until so many children of a process are stopped; the kernel tells their parent, not us, so it is asked."""
     while True:
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        states = {int(pid): Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children}
-        stopped = [pid for pid, state in states.items() if state == "T"]
+        stopped = [pid for pid in processes.children(parent) if processes.state(pid) == "T"]
         if len(stopped) == count:
             return stopped
         os.sched_yield()
