@@ -98,8 +98,10 @@ def _listen(port: int) -> socket.socket:
     """Raises Refusal when the port is taken or is none."""
     if not 0 <= port <= 65535:
         raise Refusal(f"--port {port}: a number up to 65535 is expected; 0 takes a free one")
+    from trainmaster_operator.control.http import listening_socket  # with aiohttp: not before it is needed
+
     try:
-        return socket.create_server((LOOPBACK, port), backlog=1024)
+        return listening_socket(LOOPBACK, port)
     except OSError as error:
         why = os.strerror(error.errno).lower() if error.errno else str(error)
         raise Refusal(f"--port {port}: {LOOPBACK}:{port} can't be used: {why}; leave it out for a free one") from None

@@ -37,19 +37,6 @@ def matches(obj: Object, labels: Labels | None) -> bool:
     return all(key in have and (value is None or have[key] == value) for key, value in labels.items())
 
 
-def selector(labels: Labels | None) -> str:
-    """The selector as the API server's `labelSelector` parameter spells it."""
-    return ",".join(key if value is None else f"{key}={value}" for key, value in (labels or {}).items())
-
-
-def parse_selector(text: str) -> dict[str, str | None]:
-    labels: dict[str, str | None] = {}
-    for term in text.split(",") if text else []:
-        key, equals, value = term.partition("=")
-        labels[key] = value if equals else None
-    return labels
-
-
 def timestamp(seconds: float) -> str:
     """Unix seconds as metav1.Time, which has whole seconds."""
     return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
