@@ -10,7 +10,16 @@ from typing import Any
 
 import aiohttp
 
-from trainmaster_operator.cluster.port import ERRORS, ApiError, Labels, Listing, Object, Unavailable, WatchEvent
+from trainmaster_operator.cluster.port import (
+    ERRORS,
+    ApiError,
+    Labels,
+    Listing,
+    Object,
+    TokenReview,
+    Unavailable,
+    WatchEvent,
+)
 
 CALL_TIMEOUT_S = 10.0
 CONNECTIONS = 64  # watches hold one each; calls above it wait
@@ -74,6 +83,9 @@ class SocketCluster:
             "patch", kind=kind, namespace=namespace, name=name, patch=patch, resource_version=resource_version
         )
 
+    async def apply(self, kind: str, obj: Object) -> Object:
+        return await self._object("apply", kind=kind, obj=obj)
+
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
     ) -> None:
@@ -81,6 +93,9 @@ class SocketCluster:
 
     async def evict(self, namespace: str, name: str) -> None:
         await self._call("evict", namespace=namespace, name=name)
+
+    async def review_token(self, token: str, audience: str) -> TokenReview | None:
+        return None  # nobody issues tokens in the local world
 
     async def bind(self, namespace: str, name: str, node: str) -> Object:
         """Beyond the port: what a scheduler does."""

@@ -25,6 +25,7 @@ from trainmaster_operator.cluster.port import (
     Labels,
     Listing,
     Object,
+    TokenReview,
     Unavailable,
     WatchEvent,
 )
@@ -222,6 +223,9 @@ class FaultyCluster:
         call = lambda: self.inner.patch(kind, namespace, name, patch, resource_version)  # noqa: E731
         return await self._write("patch", kind, f"{namespace}/{name}", call)
 
+    async def apply(self, kind: str, obj: Object) -> Object:
+        return await self._write("apply", kind, _named(obj), lambda: self.inner.apply(kind, obj))
+
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
     ) -> None:
@@ -230,6 +234,12 @@ class FaultyCluster:
 
     async def evict(self, namespace: str, name: str) -> None:
         await self._write("evict", "Pod", f"{namespace}/{name}", lambda: self.inner.evict(namespace, name))
+
+    async def review_token(self, token: str, audience: str) -> TokenReview | None:
+        await self._travel()
+        review = await self.inner.review_token(token, audience)
+        await self._travel()
+        return review
 
     async def _write(self, verb: str, kind: str, name: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._alive()

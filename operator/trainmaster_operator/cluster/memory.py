@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from trainmaster_operator.cluster.port import Labels, Listing, Object, WatchEvent
+from trainmaster_operator.cluster.port import Labels, Listing, Object, TokenReview, WatchEvent
 from trainmaster_operator.cluster.store import MemoryStore
 
 
@@ -46,6 +46,9 @@ class MemoryCluster:
     ) -> Object:
         return self.store.patch(kind, namespace, name, patch, resource_version)
 
+    async def apply(self, kind: str, obj: Object) -> Object:
+        return self.store.apply(kind, obj)
+
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
     ) -> None:
@@ -53,6 +56,9 @@ class MemoryCluster:
 
     async def evict(self, namespace: str, name: str) -> None:
         self.store.evict(namespace, name)
+
+    async def review_token(self, token: str, audience: str) -> TokenReview | None:
+        return None  # nobody issues tokens here
 
     async def list_before(
         self, kind: str, changes: int, namespace: str | None = None, labels: Labels | None = None

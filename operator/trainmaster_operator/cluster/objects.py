@@ -30,6 +30,25 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
+def applied(live: Any, wanted: Any, before: Any) -> Any:
+    """Server-side apply of `wanted` by one manager whose last apply was `before`: objects merge, what only `before`
+    has is taken away, lists are replaced as wholes. Shares what it doesn't change."""
+    if not isinstance(wanted, dict):
+        return wanted
+    result = dict(live) if isinstance(live, dict) else {}
+    known = before if isinstance(before, dict) else {}
+    for key in known:
+        if key in wanted or key not in result:
+            continue
+        if isinstance(known[key], dict) and isinstance(result[key], dict):
+            result[key] = applied(result[key], {}, known[key])
+        if not isinstance(known[key], dict) or not result[key]:
+            del result[key]
+    for key, value in wanted.items():
+        result[key] = applied(result.get(key), value, known.get(key))
+    return result
+
+
 def matches(obj: Object, labels: Labels | None) -> bool:
     if not labels:
         return True

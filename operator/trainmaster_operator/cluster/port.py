@@ -27,6 +27,9 @@ POD = "Pod"
 SERVICE = "Service"
 LEASE = "Lease"
 EVENT = "Event"
+CONFIG_MAP = "ConfigMap"
+SECRET = "Secret"
+CLAIM = "PersistentVolumeClaim"
 
 KINDS: dict[str, Kind] = {
     JOB: Kind("trainmaster.dev/v1alpha1", "distributedtrainingjobs", True),
@@ -34,6 +37,9 @@ KINDS: dict[str, Kind] = {
     SERVICE: Kind("v1", "services", True),
     LEASE: Kind("coordination.k8s.io/v1", "leases", False),
     EVENT: Kind("v1", "events", False),
+    CONFIG_MAP: Kind("v1", "configmaps", False),
+    SECRET: Kind("v1", "secrets", False),
+    CLAIM: Kind("v1", "persistentvolumeclaims", True),
 }
 
 ADDED: Literal["ADDED"] = "ADDED"
@@ -56,6 +62,16 @@ class WatchEvent:
 class Listing:
     items: list[Object]
     resource_version: str  # watch from here
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReview:
+    """Whom the API server has recognised by a token. `pod` and `pod_uid` are empty unless the token is bound to one."""
+
+    username: str
+    namespace: str
+    pod: str
+    pod_uid: str
 
 
 class ApiError(Exception):
@@ -171,6 +187,12 @@ class Cluster(Protocol):
         `resource_version` isn't the current one, NotFound, Invalid."""
         ...
 
+    async def apply(self, kind: str, obj: Object) -> Object:
+        """Server-side apply by one manager, forced: creates the object, or changes what is in `obj`, removes what an
+        earlier `apply` had and `obj` has no more, and leaves the rest to others. The status is left out. Raises
+        Conflict when a uid or resourceVersion in `obj` isn't the current one, Invalid, Forbidden."""
+        ...
+
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
     ) -> None:
@@ -180,4 +202,9 @@ class Cluster(Protocol):
 
     async def evict(self, namespace: str, name: str) -> None:
         """Deletes a Pod as a drain does. Raises TooManyRequests when a disruption budget forbids it, NotFound."""
+        ...
+
+    async def review_token(self, token: str, audience: str) -> TokenReview | None:
+        """Who holds this ServiceAccount token for `audience`; None when the server doesn't recognise it. Raises
+        Unavailable when the server can't tell."""
         ...

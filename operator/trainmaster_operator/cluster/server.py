@@ -42,7 +42,7 @@ class StoreServer:
         if mode & 0o077:
             raise PermissionError(f"{self.path.parent}: mode {mode:04o}; the store's folder must have mode 0700")
         app = web.Application(client_max_size=BODY_LIMIT)
-        for verb in ("list", "get", "create", "update", "update_status", "patch", "delete", "evict", "bind"):
+        for verb in ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "evict", "bind"):
             app.router.add_post(f"/v1/{verb}", _call(getattr(self, f"_{verb}")))
         app.router.add_post("/v1/watch", self._watch)
         self._runner = web.AppRunner(
@@ -78,6 +78,9 @@ class StoreServer:
 
     async def _patch(self, kind: str, namespace: str, name: str, patch: Any, resource_version: str | None) -> Any:
         return self.store.patch(kind, namespace, name, patch, resource_version)
+
+    async def _apply(self, kind: str, obj: Any) -> Any:
+        return self.store.apply(kind, obj)
 
     async def _delete(self, kind: str, namespace: str, name: str, uid: str | None, grace_s: int | None) -> Any:
         self.store.delete(kind, namespace, name, uid, grace_s)

@@ -4,7 +4,8 @@ An object in the store is never changed in place: a write puts a new dict there.
 `on_change` hand out the stored dicts themselves, and nothing copies the world.
 
 Left out on purpose: namespaces as objects (every valid name is one), schemas and defaults (see `admission`), disruption
-budgets. Garbage collection happens inside the write that makes garbage; a real cluster takes some seconds for it.
+budgets, field managers beside the one of `apply`, `stringData` of Secrets. Garbage collection happens inside the write
+that makes garbage; a real cluster takes some seconds for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from trainmaster_operator.cluster import objects, validation
 from trainmaster_operator.cluster.history import Cursor, Entry, History
 from trainmaster_operator.cluster.port import (
     ADDED,
+    CLAIM,
     DELETED,
     JOB,
     KINDS,
@@ -39,7 +41,11 @@ Key = tuple[str, str, str]  # kind, namespace, name
 
 DEFAULT_GRACE_S = 30
 _COUNTS_GENERATIONS = (JOB, POD)
-_FIRST_STATUS: dict[str, Object] = {POD: {"phase": "Pending"}, SERVICE: {"loadBalancer": {}}}
+_FIRST_STATUS: dict[str, Object] = {
+    POD: {"phase": "Pending"},
+    SERVICE: {"loadBalancer": {}},
+    CLAIM: {"phase": "Pending"},
+}
 
 
 def counted_ids() -> Callable[[], str]:
@@ -73,6 +79,7 @@ class MemoryStore:
         self._histories = {kind: History(kind, history, lambda: self.version) for kind in KINDS}
         self._keys: dict[str, Key] = {}  # by uid
         self._dependents: dict[str, dict[Key, None]] = {}  # by the owner's uid, whether it exists or not
+        self._applied: dict[str, Object] = {}  # by uid: the last one given to `apply`
         self._garbage: deque[tuple[Key, str]] = deque()
 
     # -- reading
@@ -169,6 +176,26 @@ class MemoryStore:
             raise Invalid(f'{kind} "{name}" is invalid: metadata.name, metadata.namespace: field is immutable')
         return self._replace(kind, new, status=False)
 
+    def apply(self, kind: str, obj: Object) -> Object:
+        """Every caller counts as the same manager."""
+        wanted = {key: _copied(value) for key, value in obj.items() if key != "status"}
+        meta = wanted.setdefault("metadata", {})
+        given = {field: meta.pop(field) for field in ("uid", "resourceVersion") if field in meta}
+        if not meta.get("name"):
+            raise Invalid(f"{kind}: metadata.name: Required value: name is required for an apply")
+        try:
+            old = self.find(kind, meta.get("namespace", ""), meta["name"])
+        except NotFound:
+            if "uid" in given:
+                raise Conflict(f'{kind} "{meta["name"]}": uid {given["uid"]}: no existing object was found') from None
+            made = self.create(kind, wanted)
+        else:
+            new = objects.applied(old, wanted, self._applied.get(old["metadata"]["uid"]))
+            made = self._replace(kind, {**new, "metadata": {**new["metadata"], **given}}, status=False)
+        if made["metadata"]["uid"] in self._keys:
+            self._applied[made["metadata"]["uid"]] = wanted
+        return made
+
     def delete(self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None) -> None:
         obj = self.find(kind, namespace, name)
         meta = obj["metadata"]
@@ -218,7 +245,11 @@ class MemoryStore:
 
     def snapshot(self) -> dict[str, Any]:
         """A JSON value that `restore` understands. Shares the stored objects: write it out before you change it."""
-        return {"version": self.version, "objects": [obj for kind in KINDS for obj in self._in(kind, None)]}
+        return {
+            "version": self.version,
+            "objects": [obj for kind in KINDS for obj in self._in(kind, None)],
+            "applied": dict(self._applied),
+        }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replaces everything. Watches from before end with Gone; `on_change` isn't called. Versions go on above the
@@ -226,6 +257,7 @@ class MemoryStore:
         for kind in KINDS:
             self._objects[kind] = {}
         self._keys, self._dependents = {}, {}
+        self._applied = {uid: _copied(obj) for uid, obj in snapshot.get("applied", {}).items()}
         restored = [_copied(obj) for obj in snapshot["objects"]]
         versions = [int(obj["metadata"].get("resourceVersion") or 0) for obj in restored]
         self.version = max(self.version + 1, snapshot["version"], *versions)
@@ -316,6 +348,7 @@ class MemoryStore:
         before = before or obj
         self.version += 1
         self._unindex(kind, before)
+        self._applied.pop(obj["metadata"]["uid"], None)
         last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         for key in self._dependents.get(obj["metadata"]["uid"], ()):
             self._garbage.append((key, self.find(*key)["metadata"]["uid"]))
