@@ -71,3 +71,10 @@ def test_the_order_never_changes_between_releases() -> None:
 
 
 RECORDED = [509, 464, 797, 809, 770]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 600), st.integers(1, 700), seeds, st.integers(0, 3))
+def test_the_last_sample_is_found_where_the_order_has_it(samples: int, shard: int, seed: int, epoch: int) -> None:
+    order = Order(samples, shard, seed)
+    assert order(epoch * samples + order.last(epoch), 1).tolist() == [samples - 1]

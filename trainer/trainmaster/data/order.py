@@ -72,6 +72,23 @@ class Order:
         """`samples` of an epoch in shards of `shard` (the last one may be smaller)."""
         self.samples, self.shard, self.seed = samples, shard, seed
         self.shards = -(-samples // shard)
+        self._last: tuple[int, int, int] | None = None
+
+    def last(self, epoch: int) -> int:
+        """The position, within its epoch, of the last sample: the one of sources whose end doesn't fill it."""
+        return self._of_epoch(epoch)[1]
+
+    def _of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the place of the last shard among the shards, the position of the last sample)."""
+        if self._last is None or self._last[0] != epoch:
+            shard = self.shards - 1
+            size = self.samples - shard * self.shard
+            place = int(permutation(self.shards, f"{self.seed}/{epoch}").inverse(np.array([shard], np.uint64))[0])
+            inner = permutation(size, f"{self.seed}/{epoch}/{shard}")
+            # All shards before it are full.
+            position = place * self.shard + int(inner.inverse(np.array([size - 1], np.uint64))[0])
+            self._last = epoch, place, position
+        return self._last[1], self._last[2]
 
     def __call__(self, start: int, count: int) -> Integers:
         """The samples at positions start..start+count."""
@@ -88,7 +105,7 @@ class Order:
         size = np.uint64(self.shard)
         # All shards are full but the last, so what comes after it stands `missing` positions earlier.
         missing = np.uint64(self.shards * self.shard - self.samples)
-        small = shards.inverse(np.array([self.shards - 1], np.uint64))[0]
+        small = np.uint64(self._of_epoch(epoch)[0])
         positions = positions + missing * (positions >= (small + np.uint64(1)) * size - missing).astype(np.uint64)
         which, within = shards(positions // size), positions % size
         result = np.empty_like(positions)

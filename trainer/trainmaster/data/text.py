@@ -51,7 +51,9 @@ class TextSource:
         missing = self.samples * self.context - self.tokens
         if not missing:
             return count * self.context
-        short = int(np.count_nonzero(self.order(consumed, count) == self.samples - 1))
+        end = consumed + count
+        epochs = range(consumed // self.samples, (end - 1) // self.samples + 1)
+        short = sum(consumed <= epoch * self.samples + self.order.last(epoch) < end for epoch in epochs)
         return count * self.context - short * missing
 
     def unigram_entropy(self) -> float:
