@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report
+from trainmaster_operator.control.admission import Admission, Authenticate, Claim, Credential
 from trainmaster_operator.control.slots import SlotState, newest_checkpoint
 from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen
 
 Key = tuple[str, str]  # namespace, name of the job
-Authenticate = Callable[[str, Identity], Awaitable[str | None]]
-"""(token, who it says it is) -> uid of the pod that the token belongs to; None: of nobody. Raises Refused(503) when it
-can't tell now."""
 
-
+EVENT_CHARACTERS = 1024
 MAX_EPOCH = 2**30  # a Lease counts its transitions in 32 bits: what claims more is broken
 
 
 class Refused(Exception):
-    """The answer to a message that can't be served: an HTTP status and a sentence."""
+    """The answer to a message that can't be served: an HTTP status, a sentence, and when to come again."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s  # 0: whenever the sender's back-off says
 
 
 class Monotonic(Protocol):
@@ -72,7 +71,9 @@ class JobFleet:
 
 class Fleet:
     """`changed(key, delay_s)` asks for a pass over a job; `job_uid(key)` is the uid of the job, None if there is none,
-    and raises Refused(503) while that isn't known yet."""
+    and raises Refused(503) while that isn't known yet.
+
+    Whoever brings a message has been admitted before: `join` and `report` take the identity that was proven."""
 
     def __init__(
         self,
@@ -93,9 +94,13 @@ class Fleet:
 
     # -- for agents
 
-    async def join(self, token: str, request: JoinRequest) -> Directive:
+    async def admit(self, credential: Credential, claim: Claim) -> Admission:
+        """Nothing is said about a job before this. Raises Refused: 401, 403, 503."""
+        return await self._authenticate(credential, claim)
+
+    async def join(self, proven: Identity, request: JoinRequest) -> Directive:
         """Answers as soon as the directive's tag differs from `seen_tag`, or with the same one after the hold."""
-        key, job, slot = await self._admit(token, request.identity)
+        key, job, slot = await self._enter(proven, request.identity)
         self._note_epoch(key, job, request.epoch)
         now = self._clock.monotonic()
         returns = not slot.joined(now)
@@ -111,15 +116,16 @@ class Fleet:
             slot.polls -= 1
             slot.polled_at = self._clock.monotonic()
 
-    async def report(self, token: str, report: Report) -> Directive:
-        key, job, slot = await self._admit(token, report.identity)
+    async def report(self, proven: Identity, report: Report) -> Directive:
+        key, job, slot = await self._enter(proven, report.identity)
         self._note_epoch(key, job, report.epoch)
         fenced = report.round < slot.round
         news = slot.take_report(report, self._clock.monotonic())
         if not fenced:
             job.checkpoint = newest_checkpoint(job.checkpoint, report.inventory)
         for event in report.events:
-            job.events.append((self._clock.monotonic(), {**event, "slot": report.identity.slot}))
+            told = {name: event.get(name, "")[:EVENT_CHARACTERS] for name in ("reason", "message")}
+            job.events.append((self._clock.monotonic(), {**told, "slot": report.identity.slot}))
             while len(job.events) > self.settings.events:
                 job.events.popleft()
         self._changed(key, 0.0 if news else self.settings.progress_s)
@@ -184,6 +190,11 @@ class Fleet:
 
     # -- for people
 
+    def connected(self) -> int:
+        """Agents that hold a join poll, or did just now."""
+        now = self._clock.monotonic()
+        return sum(slot.joined(now) for job in self._jobs.values() for slot in job.slots.values())
+
     def view(self, key: Key) -> dict[str, Any] | None:
         """Soft state of a job as a JSON value; None: this leader knows nothing of it."""
         job = self._jobs.get(key)
@@ -208,43 +219,40 @@ class Fleet:
 
     # -- inside
 
-    async def _admit(self, token: str, identity: Identity) -> tuple[Key, JobFleet, SlotState]:
-        """Who speaks, checked. Raises Refused: 401 and 403 for a wrong token, 410 for what is fenced off, 503 for what
-        isn't known yet."""
-        key = (identity.namespace, identity.job)
-        uid = self._job_uid(key)
-        if uid is None or uid != identity.job_uid:
-            raise Refused(410, f"job {identity.namespace}/{identity.job} with uid {identity.job_uid} is gone")
+    async def _enter(self, proven: Identity, claimed: Identity) -> tuple[Key, JobFleet, SlotState]:
+        """The place of whoever speaks. Raises Refused: 403 when it claims to be somebody else, 410 for what is fenced
+        off, 503 for what isn't known yet."""
+        if claimed != proven:
+            raise Refused(403, f"this token belongs to another pod than {claimed.pod_uid:.80} as {_place(claimed)}")
+        self.refuse_gone(proven)
+        key = (proven.namespace, proven.job)
         job = self._job(key)
-        self._refuse_stale(job, identity)
-        owner = await self._authenticate(token, identity)
-        if owner is None:
-            raise Refused(401, "this token is nobody's")
-        if owner != identity.pod_uid:
-            raise Refused(403, f"this token belongs to another pod than {identity.pod_uid}")
         if job.directive_of is None:
             self._changed(key, 0.0)
             try:
                 async with asyncio.timeout(self.settings.first_directive_s):
                     await job.published.wait()
             except TimeoutError:
-                raise Refused(503, f"job {identity.job} has not been looked at yet") from None
+                raise Refused(503, f"job {proven.job} has not been looked at yet") from None
         if self._jobs.get(key) is not job:
-            raise Refused(410, f"job {identity.namespace}/{identity.job} is gone")
-        self._refuse_stale(job, identity)
-        if identity.incarnation > _incarnation(job, identity.slot):
-            raise Refused(503, f"incarnation {identity.incarnation} of slot {identity.slot} is not known yet")
-        slot = job.slots.get(identity.slot)
-        if slot is None or slot.identity != identity:
-            slot = job.slots[identity.slot] = SlotState(identity, self._clock.monotonic())
+            raise Refused(410, f"job {proven.namespace}/{proven.job} is gone")
+        self._refuse_stale(job, proven)
+        if proven.incarnation > _incarnation(job, proven.slot):
+            raise Refused(503, f"incarnation {proven.incarnation} of slot {proven.slot} is not known yet")
+        slot = job.slots.get(proven.slot)
+        if slot is None or slot.identity != proven:
+            slot = job.slots[proven.slot] = SlotState(proven, self._clock.monotonic())
         return key, job, slot
 
-    def _refuse_stale(self, job: JobFleet, identity: Identity) -> None:
-        if job.directive_of is None:
-            return
-        current = _incarnation(job, identity.slot)
-        if identity.incarnation < current or current < 0:
-            raise Refused(410, f"incarnation {identity.incarnation} of slot {identity.slot} is stale")
+    def refuse_gone(self, identity: Identity) -> None:
+        """Raises Refused: 410 when this job, or this incarnation, is known to be over; 503 while no jobs are known."""
+        key = (identity.namespace, identity.job)
+        uid = self._job_uid(key)
+        if uid is None or uid != identity.job_uid:
+            raise Refused(410, f"job {identity.namespace}/{identity.job} with uid {identity.job_uid} is gone")
+        job = self._jobs.get(key)
+        if job is not None:
+            self._refuse_stale(job, identity)
 
     async def _held(self, job: JobFleet, slot: SlotState, seen_tag: str) -> Directive:
         number = slot.identity.slot
@@ -290,4 +298,8 @@ class Fleet:
 
 def _incarnation(job: JobFleet, slot: int) -> int:
     """The current one; -1: there is no such slot any more."""
-    return job.incarnations[slot] if slot < len(job.incarnations) else -1
+    return job.incarnations[slot] if 0 <= slot < len(job.incarnations) else -1
+
+
+def _place(identity: Identity) -> str:
+    return f"slot {identity.slot}, incarnation {identity.incarnation} of {identity.namespace:.80}/{identity.job:.80}"

@@ -1,4 +1,4 @@
-"""A cache of one kind of object, kept by list and watch.
+"""A cache of one kind of object, kept by list and watch, or by lists and what somebody else's watch feeds it.
 
 A relist replaces the cache, so that what vanished while nobody looked is deleted here too. Replies of our own
 writes are laid over it at once, and nothing older than such a reply is ever shown again.
@@ -41,6 +41,8 @@ class Informer(Generic[T]):
     `owner` names the job that it belongs to.
 
     `changed(key)` is called after each change of an object, with its owner: synchronous, cheap, any number of times.
+
+    `relist_s`: don't watch, since `feed` is told what changes; list at the start, and again so often.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Informer(Generic[T]):
         chance: random.Random,
         labels: Labels | None = None,
         namespace: str | None = None,
+        relist_s: float | None = None,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -64,10 +67,14 @@ class Informer(Generic[T]):
         self._random = chance
         self._labels = labels
         self._namespace = namespace
+        self._relist_s = relist_s
         self._entries: dict[JobKey, Entry[T]] = {}
         self._by_owner: dict[JobKey, dict[JobKey, Entry[T]]] = {}
-        self._deleted: set[str] = set()  # uids that we deleted at once and whose DELETED is still to come
-        self._seen = 0  # the newest resourceVersion that the server told us by itself
+        # Uids that may not come back: deleted by us and DELETED is still to come, or since the last list of a fed cache.
+        self._deleted: set[str] = set()
+        self._seen = 0  # all that the server knew at this resourceVersion is known here
+        self._heard_at: float | None = None
+        self._tried_at: float | None = None
         self.relists = 0
 
     # -- reading
@@ -83,8 +90,22 @@ class Informer(Generic[T]):
     def names(self) -> Iterator[JobKey]:
         return iter(sorted(self._entries))
 
+    def values(self) -> Iterator[T]:
+        return (entry.value for entry in self._entries.values())
+
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def age_s(self) -> float:
+        """Since the server last told anything: an event, a bookmark, a list. Infinity: never."""
+        return float("inf") if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
+
+    @property
+    def stuck_s(self) -> float:
+        """Since anything happened here, failures included: a stream that is dead without an error shows as this."""
+        moments = [at for at in (self._heard_at, self._tried_at) if at is not None]
+        return asyncio.get_running_loop().time() - max(moments) if moments else 0.0
 
     # -- replies of our own writes
 
@@ -123,9 +144,14 @@ class Informer(Generic[T]):
                 if not version:
                     version = await self._relist()
                     failures = 0
+                if self._relist_s is not None:
+                    version = ""  # in any case: list again
+                    await asyncio.sleep(self._relist_s * (1 + 0.2 * self._random.random()))
+                    continue
                 async for event in self._cluster.watch(self.kind, version, self._namespace, self._labels):
                     version = event.object["metadata"]["resourceVersion"]
                     failures = 0
+                    self._hear()
                     self._seen = max(self._seen, int(version))
                     if event.type != BOOKMARK:
                         self._apply(event.type == DELETED, event.object)
@@ -136,14 +162,28 @@ class Informer(Generic[T]):
             except ApiError as error:
                 failures += 1
                 log.warning("%s: %s: attempt %d", self.kind, error, failures)
+            self._tried_at = asyncio.get_running_loop().time()
             if failures:
                 first, longest = BACKOFF_S
                 delay = min(longest, first * 2.0 ** min(failures - 1, 16))
                 await asyncio.sleep(delay * (1 - 0.5 * self._random.random()))
 
+    def feed(self, deleted: bool, obj: Object) -> None:
+        """A change that somebody else's watch has told: of one object in their order, of several in any order."""
+        self._hear()
+        if _version(obj) <= self._seen:
+            return  # the list was newer; what it didn't hold is gone
+        self._apply(deleted, obj)
+        if deleted:
+            self._deleted.add(obj["metadata"]["uid"])  # a reply of ours that comes later was older
+
+    def _hear(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+
     async def _relist(self) -> str:
         listing = await self._cluster.list(self.kind, self._namespace, self._labels)
         self.relists += 1
+        self._hear()
         at = int(listing.resource_version)
         present = set()
         for obj in listing.items:

@@ -5,7 +5,8 @@ stands in status and in every directive, so that agents refuse a leader of the p
 renewal and the monotonic deadline that it bought; whoever acts asks `check` right before.
 
 A busy event loop must not lose the lease: on a real cluster an Elector runs in a thread and loop of its own, with a
-Cluster of its own; `check` and `epoch` only read plain attributes and may be called from any thread.
+Cluster of its own (election.py); `leading`, `check`, `epoch` and `rival_address` only read plain attributes and may be
+called from any thread.
 """
 
 from __future__ import annotations
@@ -16,11 +17,30 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Protocol
 
-from trainmaster_operator.cluster.port import KINDS, LEASE, AlreadyExists, ApiError, Cluster, Conflict, NotFound, Object
+from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cluster.port import (
+    ADDED,
+    KINDS,
+    LEASE,
+    MODIFIED,
+    AlreadyExists,
+    ApiError,
+    Cluster,
+    Conflict,
+    NotFound,
+    Object,
+)
 from trainmaster_operator.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
+
+ADDRESS = f"{GROUP}/address"
+"""Annotation of the Lease: where the leader's control channel listens, for agents that met a standby."""
+
+LEASE_LABEL = f"{GROUP}/lease"
+"""So that a watch sees this Lease and no other."""
 
 
 class NotLeading(Exception):
@@ -35,6 +55,22 @@ class LeaseSettings:
     renew_deadline_s: float = 10.0  # we stop acting so long after the start of our last good renewal
     retry_s: float = 2.0
     takeover: bool = False  # who starts us guarantees that nobody else runs: take the lease whoever holds it
+    watch: bool = False  # while we wait: a lease that is given up is noticed at once
+    address: str = ""  # host:port of our control channel
+
+
+class Leadership(Protocol):
+    """What the rest of the operator needs of an Elector, wherever that runs."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def leading(self) -> bool: ...
+    def check(self) -> None: ...
+    async def acquire(self) -> int: ...
+    async def hold(self) -> None: ...
+    async def outgrow(self, epoch: int) -> None: ...
+    async def release(self) -> None: ...
 
 
 class Elector:
@@ -57,6 +93,8 @@ class Elector:
         self._deadline = float("-inf")
         self._lease: Object | None = None
         self._rival: tuple[tuple[str, str, str], float] | None = None  # what we saw of another holder, and since when
+        self._freed = asyncio.Event()
+        self.rival_address = ""  # of the leader that we wait for; "": there is none, or it isn't known
 
     @property
     def leading(self) -> bool:
@@ -69,11 +107,16 @@ class Elector:
 
     async def acquire(self) -> int:
         """Waits until the lease is ours; returns the epoch."""
-        while True:
-            if await self._attempt(self._try_acquire):
-                log.info("%s leads in epoch %d", self.identity, self.epoch)
-                return self.epoch
-            await asyncio.sleep(self.settings.retry_s * (1 + 0.2 * self._random.random()))
+        watching = asyncio.create_task(self._watch()) if self.settings.watch else None
+        try:
+            while not await self._attempt(self._try_acquire):
+                await self._until_freed(self.settings.retry_s * (1 + 0.2 * self._random.random()))
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        log.info("%s leads in epoch %d", self.identity, self.epoch)
+        return self.epoch
 
     async def hold(self) -> None:
         """Renews the lease for ever. Raises NotLeading when it is lost."""
@@ -107,12 +150,46 @@ class Elector:
         self._deadline = float("-inf")
         if lease is None or not was_leading:
             return
-        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
         try:
             async with asyncio.timeout(self.settings.retry_s):
-                await self._cluster.update(LEASE, {**lease, "spec": spec})
+                while not await self._give_up(lease):
+                    # A renewal of ours that was cut off may have taken effect.
+                    lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+                    if lease["spec"].get("holderIdentity") != self.identity:
+                        return
         except (ApiError, TimeoutError) as error:
-            log.warning("the lease was not released: %s", error)
+            log.warning("the lease was not released: %s", error or "no answer")
+
+    async def _give_up(self, lease: Object) -> bool:
+        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
+        try:
+            await self._cluster.update(LEASE, {**lease, "spec": spec})
+        except Conflict:
+            return False
+        return True
+
+    async def _until_freed(self, seconds: float) -> None:
+        """Until somebody gives the lease up, and no longer than `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._freed.wait()
+        except TimeoutError:
+            pass
+        self._freed.clear()
+
+    async def _watch(self) -> None:
+        """For ever: tells when the lease is given up. What it misses is found by looking, a little later."""
+        while True:
+            try:
+                lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+                version = lease["metadata"]["resourceVersion"]
+                labels = {LEASE_LABEL: self.settings.name}
+                async for event in self._cluster.watch(LEASE, version, self.settings.namespace, labels):
+                    if event.type in (ADDED, MODIFIED) and not event.object["spec"].get("holderIdentity"):
+                        self._freed.set()
+            except ApiError as error:
+                log.debug("the lease can't be watched: %s", error)
+            await asyncio.sleep(self.settings.retry_s)
 
     async def _attempt(self, act: Callable[[], Awaitable[bool]]) -> bool:
         try:
@@ -134,12 +211,18 @@ class Elector:
                 return False
             return True
         if not self._is_free(lease["spec"], started):
+            self.rival_address = (lease["metadata"].get("annotations") or {}).get(ADDRESS, "")
             return False
+        self.rival_address = ""
         ours = lease["spec"].get("holderIdentity") == self.identity
         transitions = int(lease["spec"].get("leaseTransitions") or 0)
-        spec = {**self._new()["spec"], "leaseTransitions": transitions if ours else transitions + 1}
+        new = self._new()
+        spec = {**new["spec"], "leaseTransitions": transitions if ours else transitions + 1}
+        meta = dict(lease["metadata"])
+        for field in ("labels", "annotations"):
+            meta[field] = {**(meta.get(field) or {}), **new["metadata"][field]}
         try:
-            self._won(await self._cluster.update(LEASE, {**lease, "spec": spec}), started)
+            self._won(await self._cluster.update(LEASE, {**lease, "metadata": meta, "spec": spec}), started)
         except Conflict:
             return False
         return True
@@ -184,7 +267,12 @@ class Elector:
         return {
             "apiVersion": KINDS[LEASE].api_version,
             "kind": LEASE,
-            "metadata": {"namespace": self.settings.namespace, "name": self.settings.name},
+            "metadata": {
+                "namespace": self.settings.namespace,
+                "name": self.settings.name,
+                "labels": {LEASE_LABEL: self.settings.name},
+                "annotations": {ADDRESS: self.settings.address},
+            },
             "spec": {
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": int(self.settings.duration_s),

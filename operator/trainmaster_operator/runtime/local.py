@@ -31,7 +31,7 @@ async def serve(store: Path, control_fd: int, settings: Settings) -> None:
     cluster = SocketCluster(store)
     # The seed is drawn here, at the edge: everything inside gets its randomness injected.
     operator = Operator(cluster, RealClock(), random.Random(os.urandom(16)), settings)
-    server = ControlServer(operator.fleet, lambda: operator.ready, operator.metrics.render)
+    server = ControlServer(operator.fleet, lambda: operator.ready, operator.render_metrics)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, operator.stop)
     await server.start(inherited_socket(control_fd))
     try:

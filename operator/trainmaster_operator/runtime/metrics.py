@@ -1,4 +1,5 @@
-"""Prometheus metrics of the operator. Labels are bounded: nothing per job, per pod or per rank."""
+"""Prometheus metrics of the operator. Labels are bounded: nothing per pod or per rank, and per job only gauges of jobs
+that run (gauges.py). docs/metrics.md is made from these."""
 
 from __future__ import annotations
 
@@ -6,7 +7,20 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.status import JobStatus, Recovery
+from trainmaster_operator.cluster.port import KINDS
+from trainmaster_operator.runtime.informer import JobKey
+
 _FAST_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_RECOVERY_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
+
+OTHER = "other"  # what isn't known here: names that come from agents or from a newer operator's status
+_CAUSES = frozenset(cause.value for cause in Cause)
+_PHASES = frozenset(
+    ("detect", "decide", "drain", "schedule", "start", "fork", "rendezvous", "build", "load", "first_step")
+)
+SETTLED_S = 10.0  # after a round's first step its slowest agents have told their clocks
 
 
 class Metrics:
@@ -15,33 +29,106 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.passes = Counter(
-            "trainmaster_reconcile_total", "Passes over a job.", ["result"], registry=self.registry
-        )  # ok, conflict, unavailable, error
-        self.pass_seconds = Histogram(
-            "trainmaster_reconcile_seconds", "Duration of a pass.", buckets=_FAST_S, registry=self.registry
-        )
-        self.queue_wait_seconds = Histogram(
-            "trainmaster_queue_wait_seconds",
-            "How long a job waits for its pass.",
-            buckets=_FAST_S,
+            "trainmaster_reconcile_total",
+            "Passes over a job, by result: ok, conflict, unavailable, error.",
+            ["result"],
             registry=self.registry,
         )
-        self.decide_seconds = Histogram(
-            "trainmaster_recovery_decide_seconds",
+        self.pass_seconds = self._histogram("reconcile_seconds", "Duration of a pass.")
+        self.queue_wait_seconds = self._histogram("queue_wait_seconds", "How long a job waits for its pass.")
+        self.decide_seconds = self._histogram(
+            "recovery_decide_seconds",
             "From the arrival of a failure's verdict to the publication of the next round.",
-            buckets=_FAST_S,
-            registry=self.registry,
         )
         self.writes = Counter(
-            "trainmaster_api_writes_total", "Writes to the API server.", ["what"], registry=self.registry
-        )  # intent, progress, create, delete, event
-        self._gauges: dict[str, Gauge] = {}
+            "trainmaster_api_writes_total",
+            "Writes to the API server by what they are: intent, progress, create, delete.",
+            ["what"],
+            registry=self.registry,
+        )
+        self.api_calls = Counter(
+            "trainmaster_api_calls_total",
+            "Calls of the API server by verb, kind and HTTP status; code 0: no answer.",
+            ["verb", "kind", "code"],
+            registry=self.registry,
+        )
+        self.api_seconds = Histogram(
+            "trainmaster_api_call_seconds",
+            "Duration of calls of the API server; of a watch, until it is open.",
+            ["verb", "kind"],
+            buckets=_FAST_S,
+            registry=self.registry,
+        )
+        self.restarts = Counter(
+            "trainmaster_restarts_total",
+            "Recoveries that were begun, by cause and scope: inPlace, pod, full, free.",
+            ["cause", "scope"],
+            registry=self.registry,
+        )
+        self.recovery_seconds = Histogram(
+            "trainmaster_recovery_seconds",
+            "Where the time of recoveries went, by phase, of each phase the slowest pod's; total: from the failure to "
+            "the first step of the new round.",
+            ["phase"],
+            buckets=_RECOVERY_S,
+            registry=self.registry,
+        )
+        self.lost_steps = Counter(
+            "trainmaster_lost_steps_total", "Steps that had to be done again after failures.", registry=self.registry
+        )
+        self.events = Counter(
+            "trainmaster_events_total",
+            "Kubernetes Events by what became of them: told, counted (one more of the same), dropped (too many of one "
+            "job), failed.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._unsettled: dict[tuple[JobKey, int], tuple[float, Recovery]] = {}
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that is read when metrics are."""
-        gauge = Gauge(f"trainmaster_{name}", text, registry=self.registry)
-        gauge.set_function(value)
-        self._gauges[name] = gauge
+        Gauge(f"trainmaster_{name}", text, registry=self.registry).set_function(value)
 
-    def render(self) -> bytes:
+    def render(self, now: float) -> bytes:
+        """`now`: of the monotonic clock that `wrote` is given."""
+        self._settle(now)
         return generate_latest(self.registry)
+
+    def called(self, verb: str, kind: str, seconds: float, code: int) -> None:
+        """The adapter's ApiCalls."""
+        kind = kind if kind in KINDS else OTHER
+        self.api_calls.labels(verb, kind, str(code)).inc()
+        self.api_seconds.labels(verb, kind).observe(seconds)
+
+    def wrote(self, key: JobKey, old: JobStatus, new: JobStatus, now: float) -> None:
+        """A job's status was written: counts the recoveries that it begins or ends."""
+        if new.recoveries is old.recoveries:
+            return
+        known = {recovery.round: recovery for recovery in old.recoveries}
+        for recovery in new.recoveries:
+            before = known.get(recovery.round)
+            if before is None:
+                cause = recovery.cause if recovery.cause in _CAUSES else OTHER
+                self.restarts.labels(cause, recovery.rung.value).inc()
+            if recovery.totalSeconds is None:
+                continue
+            unsettled = self._unsettled.get((key, recovery.round))
+            if unsettled is not None:
+                self._unsettled[key, recovery.round] = (unsettled[0], recovery)
+            elif before is None or before.totalSeconds is None:
+                self._unsettled[key, recovery.round] = (now, recovery)
+                self.recovery_seconds.labels("total").observe(recovery.totalSeconds)
+                self.lost_steps.inc(recovery.lostSteps or 0)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        """Observes the phases of recoveries that ended a while ago: agents tell theirs one after the other."""
+        for key, (ended_at, recovery) in list(self._unsettled.items()):
+            if now - ended_at < SETTLED_S:
+                return  # they are in the order of their ends
+            del self._unsettled[key]
+            for phase, seconds in recovery.clock.items():
+                self.recovery_seconds.labels(phase if phase in _PHASES else OTHER).observe(seconds)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(f"trainmaster_{name}", text, buckets=_FAST_S, registry=self.registry)

@@ -13,13 +13,23 @@ from typing import Any
 
 from trainmaster.contract.wire import Identity
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cluster.port import JOB, POD, ApiError, Cluster, Conflict, TooManyRequests, Unavailable
+from trainmaster_operator.cluster.port import (
+    JOB,
+    POD,
+    ApiError,
+    Cluster,
+    Conflict,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
 from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.events import EventWriter
+from trainmaster_operator.runtime.gauges import observe
 from trainmaster_operator.runtime.informer import Informer, JobKey
-from trainmaster_operator.runtime.lease import Elector, LeaseSettings, NotLeading
+from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import PodSettings, Policies, Reconciler
@@ -31,6 +41,8 @@ CONFLICT_LIMIT_S = 0.5
 OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after the back-off of a bad job
 TOKEN_WAIT_S = 1.0
 TOKEN_LOOK_S = 0.02
+PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
+STUCK_S = 120.0  # bookmarks come every minute
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,8 @@ class Settings:
     namespace: str | None = None  # None: all
     workers: int = 8
     resync_s: float = 600.0
+    relist_jobs_s: float | None = None  # somebody else's watch feeds `jobs`, which is listed so often
+    job_metrics: bool = True  # gauges of each running job
     progress_interval_s: float = 0.5
     progress_rate: float = 20.0
     lease: LeaseSettings = field(default_factory=LeaseSettings)
@@ -66,11 +80,12 @@ class Operator:
         chance: random.Random,
         settings: Settings,
         policies: Policies | None = None,
+        leader: Leadership | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.queue: WorkQueue[JobKey] = WorkQueue(chance)
-        self.leader = Elector(cluster, clock, chance, settings.identity, settings.lease)
+        self.leader: Leadership = leader or Elector(cluster, clock, chance, settings.identity, settings.lease)
         self._policies = policies or default_policies()
         self._random = chance
         self.jobs: Informer[JobRecord] = Informer(
@@ -78,16 +93,17 @@ class Operator:
             JOB,
             slim=job_record,
             owner=job_key,
-            changed=self.queue.add,
+            changed=self._mark,
             chance=chance,
             namespace=settings.namespace,
+            relist_s=settings.relist_jobs_s,
         )
         self.pods: Informer[PodEntry] = Informer(
             cluster,
             POD,
             slim=lambda obj, known: pod_entry(obj, known, clock.monotonic()),
             owner=owning_job,
-            changed=self.queue.add,
+            changed=self._mark,
             chance=chance,
             labels={f"{GROUP}/job": None},
             namespace=settings.namespace,
@@ -115,27 +131,53 @@ class Operator:
             metrics=self.metrics,
         )
         self._clock = clock
+        self._serving = False
         self._stopping = asyncio.Event()
         self.queue.on_wait = self.metrics.queue_wait_seconds.observe
-        self.metrics.watch("queue_depth", "Jobs that wait for a pass.", lambda: len(self.queue))
-        self.metrics.watch("jobs", "Jobs in the cache.", lambda: len(self.jobs))
-        self.metrics.watch("pods", "Pods in the cache.", lambda: len(self.pods))
-        self.metrics.watch("leader_epoch", "The epoch in which this operator leads; 0: it doesn't.", self._epoch)
+        observe(self)
+
+    @property
+    def warm(self) -> bool:
+        """The caches are filled: this operator can lead at once."""
+        return self.jobs.synced.is_set() and self.pods.synced.is_set()
 
     @property
     def ready(self) -> bool:
-        return self.leader.leading and self.jobs.synced.is_set() and self.pods.synced.is_set()
+        return self.leader.leading and self.warm
 
     def stop(self) -> None:
         self._stopping.set()
 
+    def stuck(self) -> list[str]:
+        """What has stopped moving in this process, in sentences: only a restart helps."""
+        found = []
+        relist_s = (self.settings.relist_jobs_s or 0.0) * 1.2
+        for informer, allowed_s in ((self.jobs, STUCK_S + relist_s), (self.pods, STUCK_S)):
+            if informer.stuck_s > allowed_s:
+                found.append(f"nothing was heard of any {informer.kind} for {informer.stuck_s:.0f} s")
+        if self._serving and self.queue.oldest_s > STUCK_S:
+            found.append(f"the next job has waited for a pass for {self.queue.oldest_s:.0f} s")
+        return found
+
+    def render_metrics(self) -> bytes:
+        return self.metrics.render(self._clock.monotonic())
+
     async def run(self) -> None:
-        """Ends after `stop`, having released the lease. Raises NotLeading when it was lost."""
+        """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was
+        lost."""
         try:
-            await _until_one_ends(self._stopping.wait(), self.jobs.run(), self.pods.run(), self._lead())
+            await _until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), self._lead())
         finally:
+            self._serving = False
             self.queue.shutdown()
             await self.leader.release()
+
+    async def _asked_to_stop(self) -> None:
+        await self._stopping.wait()
+        self.queue.shutdown(drop=True)
+        if self._serving:
+            await asyncio.sleep(PASSES_END_WITHIN_S)  # the last worker's end ends this sooner
+            log.warning("stopping with %d passes unfinished", self.queue.processing)
 
     async def _lead(self) -> None:
         await self.leader.acquire()
@@ -145,9 +187,21 @@ class Operator:
     async def _serve(self) -> None:
         await self.jobs.synced.wait()
         await self.pods.synced.wait()
+        self._serving = True
         for key in self.jobs.names():
             self.queue.add(key)
-        await _until_one_ends(*(self._work() for _ in range(self.settings.workers)))
+        workers = [asyncio.create_task(self._work()) for _ in range(self.settings.workers)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    def _mark(self, key: JobKey) -> None:
+        """A standby has all jobs before it once it leads; until then none waits."""
+        if self._serving:
+            self.queue.add(key)
 
     async def _work(self) -> None:
         while True:
@@ -172,15 +226,21 @@ class Operator:
             result = "conflict"
             await self._refresh(key)
             self.queue.add_rate_limited(key, CONFLICT_LIMIT_S)
+        except NotFound as error:
+            await self._refresh(key)
+            if self.jobs.get(key) is None:
+                result = "ok"  # the job itself is gone, and its DELETED is on its way or was lost
+                self.queue.add(key)
+            else:
+                result = "error"
+                await self._bad(key, error)
         except (Unavailable, TooManyRequests) as error:
             result = "unavailable"
             delay_s = self.queue.add_rate_limited(key, OUTAGE_LIMIT_S)
             log.warning("%s: %s: again in %.3f s", key, error, delay_s)
         except Exception as error:
             result = "error"
-            delay_s = self.queue.add_rate_limited(key)
-            log.exception("%s: again in %.3f s", key, delay_s)
-            await self._quarantine(key, error)
+            await self._bad(key, error)
         else:
             result = "ok"
             self.queue.forget(key)
@@ -188,6 +248,11 @@ class Operator:
                 self.queue.add_after(key, max(after_s, 0.001))
         self.metrics.passes.labels(result).inc()
         self.metrics.pass_seconds.observe(self._clock.monotonic() - started)
+
+    async def _bad(self, key: JobKey, error: Exception) -> None:
+        delay_s = self.queue.add_rate_limited(key)
+        log.error("%s: again in %.3f s", key, delay_s, exc_info=error)
+        await self._quarantine(key, error)
 
     async def _refresh(self, key: JobKey) -> None:
         try:
@@ -238,9 +303,6 @@ class Operator:
             if self._clock.monotonic() >= give_up_at:
                 raise Refused(503, f"pod {name} with uid {identity.pod_uid} is not known yet")
             await asyncio.sleep(TOKEN_LOOK_S)
-
-    def _epoch(self) -> float:
-        return self.leader.epoch if self.leader.leading else 0
 
 
 async def _until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:

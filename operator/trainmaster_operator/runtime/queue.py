@@ -43,6 +43,16 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         return len(self._ready)
 
+    @property
+    def processing(self) -> int:
+        """Keys that are being processed."""
+        return len(self._processing)
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the key that is next has waited for its turn: when nobody takes keys any more, this grows."""
+        return asyncio.get_running_loop().time() - self._added_at[self._ready[0]] if self._ready else 0.0
+
     def add(self, key: K) -> None:
         if self._closed or key in self._dirty:
             return
@@ -112,9 +122,13 @@ class WorkQueue(Generic[K]):
         if key in self._dirty:
             self._push(key)
 
-    def shutdown(self) -> None:
-        """Takes nothing more; what waits is still handed out, then `get` raises ShutDown."""
+    def shutdown(self, *, drop: bool = False) -> None:
+        """Takes nothing more; what waits is still handed out, or dropped, then `get` raises ShutDown."""
         self._closed = True
+        if drop:
+            self._ready.clear()
+            self._dirty.clear()
+            self._added_at.clear()
         for handle in self._delayed.values():
             handle.cancel()
         self._delayed.clear()

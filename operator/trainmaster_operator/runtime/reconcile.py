@@ -35,7 +35,7 @@ from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
-from trainmaster_operator.runtime.lease import Elector
+from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.records import JobRecord, PodEntry
 
@@ -83,7 +83,7 @@ class Reconciler:
         jobs: Informer[JobRecord],
         pods: Informer[PodEntry],
         fleet: Fleet,
-        leader: Elector,
+        leader: Leadership,
         policies: Policies,
         pod_settings: PodSettings,
         budget: ProgressBudget,
@@ -210,6 +210,7 @@ class Reconciler:
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
         body = {**record.raw, "status": new.model_dump(mode="json", exclude_none=True)}
         written = await self._cluster.update_status(JOB, body)
+        self._metrics.wrote(record.key, old, new, self._clock.monotonic())
         known = self._jobs.wrote(written)
         published = self._published.get(record.key)
         if only_progress and published is not None and published[0] == record.version:

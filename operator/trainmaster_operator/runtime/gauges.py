@@ -1,0 +1,110 @@
+"""Metrics that are read from the operator when somebody asks for them. Those of jobs are the leader's alone, so that a
+sum over replicas counts each job once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.runtime.records import JobRecord
+
+if TYPE_CHECKING:
+    from trainmaster_operator.runtime.operator import Operator
+
+UNREADABLE = "Unreadable"  # instead of a phase: nobody can understand the manifest
+_RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.SUSPENDING)
+
+_JOB_GAUGES: tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...] = (
+    ("step", "The last step that a running job has completed.", lambda s: s.progress.step),
+    ("total_steps", "The steps that a running job is to complete.", lambda s: s.progress.totalSteps or None),
+    ("loss", "The last loss of a running job.", lambda s: _number(s.progress.loss)),
+    ("tokens_per_second", "Throughput of a running job, smoothed.", lambda s: s.progress.tokensPerSecond or None),
+    ("goodput", "Share of a running job's time that was not lost to failures.", lambda s: _number(s.goodput)),
+)
+
+
+def observe(operator: Operator) -> None:
+    """Adds them to the operator's registry."""
+    watch = operator.metrics.watch
+    watch("queue_depth", "Jobs that wait for a pass.", lambda: len(operator.queue))
+    watch("leader", "1 if this operator leads.", lambda: float(operator.leader.leading))
+    watch(
+        "leader_epoch",
+        "The epoch in which this operator leads: the number of changes of the leader. 0: it doesn't lead.",
+        lambda: operator.leader.epoch if operator.leader.leading else 0,
+    )
+    operator.metrics.registry.register(_Jobs(operator))
+    operator.metrics.registry.register(_Watches(operator))
+
+
+class _Watches(Collector):
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        ages = GaugeMetricFamily(
+            "trainmaster_watch_age_seconds",
+            "Since the API server last told anything about objects of a kind.",
+            labels=["kind"],
+        )
+        for informer in (self._operator.jobs, self._operator.pods):
+            ages.add_metric([informer.kind], informer.age_s)
+        yield ages
+
+
+class _Jobs(Collector):
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        operator = self._operator
+        leads = operator.leader.leading
+        records = list(operator.jobs.values()) if leads else []
+        yield _by_phase(records, leads)
+        pods = GaugeMetricFamily("trainmaster_pods", "Pods of jobs. Only the leader tells.")
+        agents = GaugeMetricFamily(
+            "trainmaster_agents_connected", "Agents that hold a connection, or did just now. Only the leader tells."
+        )
+        if leads:
+            pods.add_metric([], len(operator.pods))
+            agents.add_metric([], operator.fleet.connected())
+        yield pods
+        yield agents
+        if operator.settings.job_metrics:
+            yield from _of_running(records)
+
+
+def _by_phase(records: list[JobRecord], leads: bool) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "trainmaster_jobs",
+        f"Jobs by phase; {UNREADABLE}: their manifest can't be understood. Only the leader tells.",
+        labels=["phase"],
+    )
+    if leads:
+        counts = Counter(record.status.phase.value if record.job else UNREADABLE for record in records)
+        for phase in (*(phase.value for phase in JobPhase), UNREADABLE):
+            family.add_metric([phase], counts[phase])
+    return family
+
+
+def _of_running(records: list[JobRecord]) -> Iterator[GaugeMetricFamily]:
+    running = [record for record in records if record.job and record.status.phase in _RUNNING]
+    for name, text, value in _JOB_GAUGES:
+        family = GaugeMetricFamily(f"trainmaster_job_{name}", text, labels=["namespace", "job"])
+        for record in running:
+            number = value(record.status)
+            if number is not None:
+                family.add_metric([record.key.namespace, record.key.name], number)
+        yield family
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
