@@ -18,6 +18,7 @@ from trainmaster.contract.wire import (
     StoreAddress,
     Verdict,
 )
+from trainmaster_operator.control.admission import Admission, Credential
 from trainmaster_operator.control.fleet import Fleet, FleetSettings, Refused
 from trainmaster_operator.runtime.clock import run_virtual
 
@@ -42,8 +43,10 @@ class Bench:
             self.decided.append,
         )
 
-    async def authenticate(self, token, identity):
-        return {"good": identity.pod_uid, "other": "other-uid"}.get(token)
+    async def authenticate(self, credential, claim):
+        if credential.secret != "good":
+            raise Refused(401, "nobody's")
+        return Admission(await claim())
 
     def publish(self, round=1, incarnations=(0, 0), state=DirectiveState.RUN, uid="job-uid"):
         self.fleet.publish(
@@ -78,9 +81,9 @@ def test_a_poll_is_held_until_the_directive_changes():
     async def main():
         bench = Bench()
         bench.publish(round=1)
-        first = await bench.fleet.join("good", JoinRequest(ME))
+        first = await bench.fleet.join(ME, JoinRequest(ME))
         assert (first.tag, bench.clock.monotonic()) == ("run1", 0)
-        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        poll = asyncio.create_task(bench.fleet.join(ME, JoinRequest(ME, seen_tag="run1")))
         await asyncio.sleep(3)
         bench.publish(round=1)
         await asyncio.sleep(1)
@@ -95,20 +98,26 @@ def test_a_poll_without_a_change_answers_the_same_after_the_hold():
     async def main():
         bench = Bench()
         bench.publish()
-        answer = await bench.fleet.join("good", JoinRequest(ME, seen_tag="run1"))
+        answer = await bench.fleet.join(ME, JoinRequest(ME, seen_tag="run1"))
         assert answer.tag == "run1"
         assert bench.clock.monotonic() == 8
 
     run_virtual(main())
 
 
-def test_tokens_of_nobody_and_of_other_pods_are_refused():
+def test_who_claims_to_be_somebody_else_is_refused_whatever_becomes_of_the_job():
     async def main():
         bench = Bench()
-        bench.publish()
-        assert await refusal(bench.fleet.join("bad", JoinRequest(ME))) == 401
-        assert await refusal(bench.fleet.report("other", report())) == 403
-        assert bench.fleet.agents(KEY, [0, 0]) == {}
+        bench.publish(incarnations=(1, 0))
+        assert await refusal(bench.fleet.admit(Credential("bearer", "bad"), None)) == 401
+        others = [{"job_uid": "x"}, {"job": "x"}, {"namespace": "x"}, {"slot": 1}, {"incarnation": 1}, {"pod_uid": "x"}]
+        for change in others:
+            stranger = replace(ME, **change)
+            assert await refusal(bench.fleet.join(stranger, JoinRequest(ME))) == 403
+            assert await refusal(bench.fleet.report(ME, Report(stranger, round=1))) == 403
+        bench.uid = None
+        assert await refusal(bench.fleet.join(replace(ME, slot=1), JoinRequest(ME))) == 403
+        assert bench.fleet.agents(KEY, [1, 0]) == {}
 
     run_virtual(main())
 
@@ -117,10 +126,12 @@ def test_a_stale_incarnation_is_gone_and_one_that_is_not_known_yet_must_wait():
     async def main():
         bench = Bench()
         bench.publish(incarnations=(1, 0))
-        assert await refusal(bench.fleet.report("good", report())) == 410
+        assert await refusal(bench.fleet.report(ME, report())) == 410
         newer = replace(ME, incarnation=2)
-        assert await refusal(bench.fleet.report("good", Report(newer, round=1))) == 503
-        assert await refusal(bench.fleet.report("good", Report(replace(ME, slot=5), round=1))) == 410
+        assert await refusal(bench.fleet.report(newer, Report(newer, round=1))) == 503
+        for slot in (5, -1):
+            nowhere = replace(ME, slot=slot)
+            assert await refusal(bench.fleet.report(nowhere, Report(nowhere, round=1))) == 410
 
     run_virtual(main())
 
@@ -129,12 +140,12 @@ def test_an_agent_of_a_job_that_is_gone_is_told_so():
     async def main():
         bench = Bench()
         bench.publish()
-        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        poll = asyncio.create_task(bench.fleet.join(ME, JoinRequest(ME, seen_tag="run1")))
         await asyncio.sleep(1)
         bench.uid = "a later job of that name"
         bench.fleet.forget(KEY)
         assert await refusal(poll) == 410
-        assert await refusal(bench.fleet.report("good", report())) == 410
+        assert await refusal(bench.fleet.report(ME, report())) == 410
 
     run_virtual(main())
 
@@ -143,7 +154,7 @@ def test_a_poll_of_an_incarnation_that_was_replaced_ends_at_once():
     async def main():
         bench = Bench()
         bench.publish()
-        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        poll = asyncio.create_task(bench.fleet.join(ME, JoinRequest(ME, seen_tag="run1")))
         await asyncio.sleep(1)
         bench.publish(incarnations=(1, 0))
         assert await refusal(poll) == 410
@@ -155,13 +166,13 @@ def test_a_poll_of_an_incarnation_that_was_replaced_ends_at_once():
 def test_a_restarted_operator_lets_agents_wait_for_its_first_look_at_the_job():
     async def main():
         bench = Bench()
-        waiting = asyncio.create_task(bench.fleet.report("good", report()))
+        waiting = asyncio.create_task(bench.fleet.report(ME, report()))
         await asyncio.sleep(0.5)
         assert bench.news()
         bench.publish()
         assert (await waiting).tag == "run1"
         late = Bench()
-        assert await refusal(late.fleet.report("good", report())) == 503
+        assert await refusal(late.fleet.report(ME, report())) == 503
 
     run_virtual(main())
 
@@ -184,9 +195,9 @@ def test_progress_is_no_news_but_a_verdict_a_first_step_and_a_checkpoint_are():
             (report(ranks=[rank(step=4)], verdict=verdict(age_s=2)), False),
         ]
         for message, expected in told[:9]:
-            await bench.fleet.report("good", message)
+            await bench.fleet.report(ME, message)
             assert bench.news() == expected, message
-        await bench.fleet.report("good", told[10][0])
+        await bench.fleet.report(ME, told[10][0])
         assert not bench.news()
         assert bench.fleet.checkpoint(KEY).step == 3
 
@@ -197,13 +208,13 @@ def test_the_first_verdict_of_a_round_stays_and_a_new_round_clears_it():
     async def main():
         bench = Bench()
         bench.publish()
-        await bench.fleet.report("good", report(verdict=verdict(age_s=0.25)))
+        await bench.fleet.report(ME, report(verdict=verdict(age_s=0.25)))
         await asyncio.sleep(1)
-        await bench.fleet.report("good", report(verdict=Verdict(1, Cause.HANG, 1, "later")))
+        await bench.fleet.report(ME, report(verdict=Verdict(1, Cause.HANG, 1, "later")))
         record = bench.fleet.agents(KEY, [0, 0])[0]
         assert record.verdict.message == "died"
         assert record.verdict_age_s == pytest.approx(1.25)
-        await bench.fleet.report("good", report(round=2))
+        await bench.fleet.report(ME, report(round=2))
         record = bench.fleet.agents(KEY, [0, 0])[0]
         assert (record.round, record.verdict) == (2, None)
 
@@ -214,9 +225,9 @@ def test_a_report_of_an_older_round_changes_nothing():
     async def main():
         bench = Bench()
         bench.publish(round=2)
-        await bench.fleet.report("good", report(round=2, resumed_step=7))
+        await bench.fleet.report(ME, report(round=2, resumed_step=7))
         answer = await bench.fleet.report(
-            "good", report(round=1, done=True, verdict=verdict(), inventory=[CheckpointRecord(99, 1, "storage")])
+            ME, report(round=1, done=True, verdict=verdict(), inventory=[CheckpointRecord(99, 1, "storage")])
         )
         record = bench.fleet.agents(KEY, [0, 0])[0]
         assert answer.tag == "run2"
@@ -230,9 +241,9 @@ def test_a_checkpoint_of_a_newer_round_counts_more_than_a_later_step_of_an_older
     async def main():
         bench = Bench()
         bench.publish()
-        await bench.fleet.report("good", report(inventory=[CheckpointRecord(50, 1, "storage")]))
-        await bench.fleet.report("good", report(round=2, inventory=[CheckpointRecord(45, 2, "storage")]))
-        await bench.fleet.report("good", report(round=2, inventory=[CheckpointRecord(60, 2, "storage", error="full")]))
+        await bench.fleet.report(ME, report(inventory=[CheckpointRecord(50, 1, "storage")]))
+        await bench.fleet.report(ME, report(round=2, inventory=[CheckpointRecord(45, 2, "storage")]))
+        await bench.fleet.report(ME, report(round=2, inventory=[CheckpointRecord(60, 2, "storage", error="full")]))
         assert (bench.fleet.checkpoint(KEY).round, bench.fleet.checkpoint(KEY).step) == (2, 45)
 
     run_virtual(main())
@@ -242,7 +253,7 @@ def test_a_broken_poll_asks_for_a_look_at_the_job():
     async def main():
         bench = Bench()
         bench.publish()
-        poll = asyncio.create_task(bench.fleet.join("good", JoinRequest(ME, seen_tag="run1")))
+        poll = asyncio.create_task(bench.fleet.join(ME, JoinRequest(ME, seen_tag="run1")))
         await asyncio.sleep(1)
         assert bench.fleet.agents(KEY, [0, 0])[0].joined
         bench.news()
@@ -259,10 +270,10 @@ def test_the_time_from_a_verdict_to_the_next_round_is_measured():
     async def main():
         bench = Bench()
         bench.publish()
-        await bench.fleet.report("good", report(verdict=verdict(age_s=5)))
+        await bench.fleet.report(ME, report(verdict=verdict(age_s=5)))
         await asyncio.sleep(0.25)
         bench.publish(round=2)
-        await bench.fleet.report("good", report(round=2))
+        await bench.fleet.report(ME, report(round=2))
         assert bench.decided == [0.25]
         assert bench.fleet.agents(KEY, [0, 0])[0].clock == {"decide": 0.25}
 
@@ -273,9 +284,7 @@ def test_people_see_ranks_and_events():
     async def main():
         bench = Bench()
         bench.publish()
-        await bench.fleet.report(
-            "good", report(ranks=[rank(step=3)], events=[{"reason": "Saved", "message": "step 3"}])
-        )
+        await bench.fleet.report(ME, report(ranks=[rank(step=3)], events=[{"reason": "Saved", "message": "step 3"}]))
         view = bench.fleet.view(KEY)
         assert view["slots"][0]["ranks"][0].step == 3
         assert view["events"][0]["reason"] == "Saved"

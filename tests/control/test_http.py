@@ -8,7 +8,8 @@ import aiohttp
 import pytest
 
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinRequest, Report, decode, encode
-from trainmaster_operator.control.fleet import Fleet
+from trainmaster_operator.control.admission import Admission, Credential
+from trainmaster_operator.control.fleet import Fleet, Refused
 from trainmaster_operator.control.http import ControlServer, listening_socket
 from trainmaster_operator.runtime.clock import RealClock
 
@@ -19,8 +20,10 @@ GOOD = {"Authorization": "Bearer good"}
 
 @asynccontextmanager
 async def serving(ready=True):
-    async def authenticate(token, identity):
-        return identity.pod_uid if token == "good" else None
+    async def authenticate(credential, claim):
+        if credential != Credential("bearer", "good"):
+            raise Refused(401, "this token is nobody's")
+        return Admission(await claim())
 
     marks: asyncio.Queue[float] = asyncio.Queue()
     fleet = Fleet(RealClock(), authenticate, lambda key, delay_s: marks.put_nowait(delay_s), lambda key: "job-uid")

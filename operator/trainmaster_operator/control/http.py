@@ -14,12 +14,13 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from trainmaster.contract.wire import Directive, JoinRequest, Report, WireError, decode, encode
+from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, WireError, decode, encode
+from trainmaster_operator.control.admission import Credential
 from trainmaster_operator.control.fleet import Fleet, Refused
 
 log = logging.getLogger(__name__)
 
-M = TypeVar("M")
+M = TypeVar("M", JoinRequest, Report)
 
 MAX_REQUEST_BYTES = 1024 * 1024  # a report of 256 ranks with a verdict is below 150 KB
 KEEP_ALIVE_S = 75.0
@@ -71,13 +72,19 @@ class ControlServer:
         return await self._answer(request, Report, self._fleet.report)
 
     async def _answer(
-        self, request: web.Request, kind: type[M], handle: Callable[[str, M], Awaitable[Directive]]
+        self, request: web.Request, kind: type[M], handle: Callable[[Identity, M], Awaitable[Directive]]
     ) -> web.Response:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
+        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+        if not secret:
             raise Refused(401, "an Authorization header with a bearer token is missing")
+
+        async def claim() -> Identity:
+            return decode(kind, await request.read()).identity
+
+        admission = await self._fleet.admit(Credential(scheme.lower(), secret), claim)
         message = decode(kind, await request.read())
-        return web.Response(body=encode(await handle(token, message)), content_type="application/json")
+        answer = await handle(admission.identity, message)
+        return web.Response(body=encode(answer), content_type="application/json")
 
     async def _job(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.contract.wire import Identity
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cluster.port import (
     JOB,
@@ -23,7 +20,9 @@ from trainmaster_operator.cluster.port import (
     TooManyRequests,
     Unavailable,
 )
+from trainmaster_operator.control.admission import Admission, Claim, Credential
 from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.events import EventWriter
@@ -39,8 +38,6 @@ log = logging.getLogger(__name__)
 
 CONFLICT_LIMIT_S = 0.5
 OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after the back-off of a bad job
-TOKEN_WAIT_S = 1.0
-TOKEN_LOOK_S = 0.02
 PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
 STUCK_S = 120.0  # bookmarks come every minute
 
@@ -80,6 +77,7 @@ class Operator:
         chance: random.Random,
         settings: Settings,
         policies: Policies | None = None,
+        authenticator: Authenticator | None = None,
         leader: Leadership | None = None,
     ) -> None:
         self.settings = settings
@@ -87,6 +85,7 @@ class Operator:
         self.queue: WorkQueue[JobKey] = WorkQueue(chance)
         self.leader: Leadership = leader or Elector(cluster, clock, chance, settings.identity, settings.lease)
         self._policies = policies or default_policies()
+        self._authenticator = authenticator or TokenHashes(self._policies.pod_name, clock)
         self._random = chance
         self.jobs: Informer[JobRecord] = Informer(
             cluster,
@@ -288,21 +287,10 @@ class Operator:
         record = self.jobs.get(JobKey(*key))
         return record.uid if record else None
 
-    async def _authenticate(self, token: str, identity: Identity) -> str | None:
-        """Compares with the hash in the pod's status. A pod that isn't in the cache yet is waited for."""
-        name = self._policies.pod_name(identity.job, identity.role, identity.slot, identity.incarnation)
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        give_up_at = self._clock.monotonic() + TOKEN_WAIT_S
-        while True:
-            entry = self.pods.get(JobKey(identity.namespace, name))
-            if entry is not None and entry.token_sha256 and entry.record.uid == identity.pod_uid:
-                if hmac.compare_digest(entry.token_sha256, digest):
-                    return entry.record.uid
-                owned = self.pods.owned(JobKey(identity.namespace, identity.job))
-                return next((other.record.uid for other in owned if other.token_sha256 == digest), None)
-            if self._clock.monotonic() >= give_up_at:
-                raise Refused(503, f"pod {name} with uid {identity.pod_uid} is not known yet")
-            await asyncio.sleep(TOKEN_LOOK_S)
+    async def _authenticate(self, credential: Credential, claim: Claim) -> Admission:
+        if not self.ready:
+            raise Refused(503, "this operator does not lead yet")
+        return await self._authenticator.authenticate(credential, claim, Known(self.pods, self.fleet.refuse_gone))
 
 
 async def _until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:

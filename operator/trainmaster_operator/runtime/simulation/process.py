@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from trainmaster.contract.wire import Directive, JoinRequest, Report, decode, encode
+from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, decode, encode
 from trainmaster_operator.cluster.faulty import FaultyCluster, OperatorCrash
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, LEASE
+from trainmaster_operator.control.admission import BEARER, Credential
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
 
@@ -88,11 +89,7 @@ class OperatorProcess:
         """A request over HTTP, as far as the fleet can tell. Raises Refused, ConnectionError."""
         if self.dead:
             raise ConnectionError(f"{self.name} is dead")
-        fleet, raw = self.operator.fleet, encode(message)
-        if verb == "join":
-            call = asyncio.ensure_future(fleet.join(token, decode(JoinRequest, raw)))
-        else:
-            call = asyncio.ensure_future(fleet.report(token, decode(Report, raw)))
+        call = asyncio.ensure_future(self._handle(verb, token, encode(message)))
         self._calls[call] = None
         try:
             return decode(Directive, encode(await call))
@@ -102,6 +99,18 @@ class OperatorProcess:
             raise
         finally:
             del self._calls[call]
+
+    async def _handle(self, verb: str, token: str, raw: bytes) -> Directive:
+        fleet = self.operator.fleet
+        message = decode(JoinRequest, raw) if verb == "join" else decode(Report, raw)
+
+        async def claim() -> Identity:
+            return message.identity
+
+        proven = (await fleet.admit(Credential(BEARER, token), claim)).identity
+        if isinstance(message, JoinRequest):
+            return await fleet.join(proven, message)
+        return await fleet.report(proven, message)
 
     async def _run(self) -> None:
         try:
