@@ -41,6 +41,7 @@ class PodEntry:
     running_since: float | None
     job_uid: str  # of the controlling owner
     token_sha256: str
+    job: str = ""  # its name
 
 
 def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
@@ -99,6 +100,7 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
         ),
         job_uid=(_controller(obj) or {}).get("uid", ""),
         token_sha256=status.get("tokenSha256", ""),
+        job=(_controller(obj) or {}).get("name", ""),
     )
 
 
