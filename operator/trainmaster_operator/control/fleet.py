@@ -83,6 +83,7 @@ class Fleet:
         job_uid: Callable[[Key], str | None],
         settings: FleetSettings | None = None,
         on_decided: Callable[[float], None] | None = None,
+        on_event: Callable[[Key, str, str], None] | None = None,
     ) -> None:
         self.settings = settings or FleetSettings()
         self._clock = clock
@@ -90,6 +91,7 @@ class Fleet:
         self._changed = changed
         self._job_uid = job_uid
         self._on_decided = on_decided
+        self._on_event = on_event  # told what agents have to say to people: reason, message
         self._jobs: dict[Key, JobFleet] = {}
 
     # -- for agents
@@ -128,6 +130,11 @@ class Fleet:
             job.events.append((self._clock.monotonic(), {**told, "slot": report.identity.slot}))
             while len(job.events) > self.settings.events:
                 job.events.popleft()
+            if self._on_event:
+                self._on_event(key, told["reason"], told["message"])
+        for record in report.inventory:
+            if record.error and self._on_event:
+                self._on_event(key, "CheckpointFailed", record.error[:EVENT_CHARACTERS])
         self._changed(key, 0.0 if news else self.settings.progress_s)
         return job.directive(report.identity.slot)
 

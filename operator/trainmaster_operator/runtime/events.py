@@ -1,15 +1,21 @@
-"""Kubernetes Events for people, written in the background: they may be lost, and nothing waits for them."""
+"""Kubernetes Events for people, written in the background: they may be lost, and nothing waits for them.
+
+What repeats itself is one Event with a count. A job that has too much to say is cut short, others aren't.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Sequence
+import re
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trainmaster_operator.api.meta import API_VERSION
-from trainmaster_operator.cluster.port import EVENT, JOB, KINDS, AlreadyExists, ApiError, Cluster, Object
-from trainmaster_operator.planning.observation import PlannedEvent
+from trainmaster_operator.cluster.port import EVENT, JOB, KINDS, AlreadyExists, ApiError, Cluster, NotFound, Object
+from trainmaster_operator.planning.observation import EventType, PlannedEvent
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import timestamp
 from trainmaster_operator.runtime.records import JobRecord
@@ -18,59 +24,206 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1000
 DELAY_S = 0.1  # what an event tells of happens first: agents wait for their directives
+BURST = 30  # of decisions about one job, and of what its agents say: neither can crowd out the other...
+REFILL_S = 20.0  # ...and one more each so many seconds
+REPEAT_S = 1.0  # a count is written no more often
+REMEMBERED = 4096  # events whose repetitions are counted, and jobs whose number of events is
+FORGOTTEN_S = 600.0  # what comes again after so long is news
+DRAIN_S = 0.5
 _MESSAGE_LIMIT = 1000
+_REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
+_BAD = ("Failed", "Lost", "Damaged", "Pending", "Fallback", "Refused")  # how reasons of warnings end
+
+
+class _Content(NamedTuple):
+    source: str  # the job's uid, and who speaks
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass
+class _Told:
+    """An Event that stands in the cluster, or that is about to."""
+
+    namespace: str
+    name: str
+    body: Object | None  # until it is created
+    last: float
+    count: int = 1
+    written: int = 0  # the count that the cluster has
+    waiting: bool = True  # in the backlog
+
+
+@dataclass
+class _Bucket:
+    tokens: float = BURST
+    at: float = field(default=0.0)
 
 
 class EventWriter:
-    """An event is named after the status write that it belongs to, so that telling it twice is telling it once."""
+    """A decision's event is named after the status write that it belongs to: telling it twice is telling it once."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, component: str = "trainmaster") -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        component: str = "trainmaster",
+        counted: Callable[[str], None] = lambda result: None,
+    ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._component = component
-        self._backlog: deque[Object] = deque(maxlen=BACKLOG)
+        self._counted = counted
+        self._backlog: deque[_Told] = deque()
+        self._known: OrderedDict[_Content, _Told] = OrderedDict()
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
         self._waiting = asyncio.Event()
+        self._number = 0
 
     def emit(self, job: JobRecord, events: Sequence[PlannedEvent]) -> None:
-        now = self._clock.now()
+        """Events of a status write that has taken effect; `job` is what it wrote."""
         for number, event in enumerate(events):
             log.info("%s: %s: %s", job.key, event.reason, event.message)
-            self._backlog.append(
-                {
-                    "apiVersion": KINDS[EVENT].api_version,
-                    "kind": EVENT,
-                    "metadata": {"namespace": job.key.namespace, "name": f"{job.key.name}.{job.version}.{number}"},
-                    "type": event.type.value,
-                    "reason": event.reason,
-                    "message": event.message[:_MESSAGE_LIMIT],
-                    "involvedObject": {
-                        "apiVersion": API_VERSION,
-                        "kind": JOB,
-                        "namespace": job.key.namespace,
-                        "name": job.key.name,
-                        "uid": job.uid,
-                        "resourceVersion": job.version,
-                    },
-                    "source": {"component": self._component},
-                    "reportingComponent": self._component,
-                    "eventTime": timestamp(now).replace("Z", "000Z"),
-                    "firstTimestamp": timestamp(now)[:19] + "Z",
-                    "lastTimestamp": timestamp(now)[:19] + "Z",
-                    "count": 1,
-                }
-            )
-        self._waiting.set()
+            name = f"{job.key.name}.{job.version}.{number}"
+            self._tell(job, f"{job.uid}/operator", event.type, event.reason, event.message, name)
+
+    def relay(self, job: JobRecord, reason: str, message: str) -> None:
+        """What an agent has to say to people. Its words may be anything."""
+        reason = reason if _REASON.fullmatch(reason) else "Agent"
+        type = EventType.WARNING if reason.endswith(_BAD) else EventType.NORMAL
+        self._tell(job, f"{job.uid}/agents", type, reason, message, self._new_name(job))
+
+    def remark(self, job: JobRecord, type: EventType, reason: str, message: str) -> None:
+        """Something that no status write belongs to."""
+        self._tell(job, f"{job.uid}/operator", type, reason, message, self._new_name(job))
 
     async def run(self) -> None:
         while True:
             await self._waiting.wait()
             await asyncio.sleep(DELAY_S)
             self._waiting.clear()
-            while self._backlog:
-                event = self._backlog.popleft()
-                try:
-                    await self._cluster.create(EVENT, event)
-                except AlreadyExists:
-                    pass
-                except ApiError as error:
-                    log.warning("an event was not told: %s: %s", event["reason"], error)
+            await self._write_all()
+            if self._backlog:
+                self._waiting.set()
+                await asyncio.sleep(REPEAT_S)
+
+    async def drain(self) -> None:
+        """Writes what waits, unless that takes long: the process ends."""
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._write_all()
+        except TimeoutError:
+            log.info("%d events were not told", len(self._backlog))
+
+    def _new_name(self, job: JobRecord) -> str:
+        self._number += 1
+        return f"{job.key.name}.{int(self._clock.now() * 1e6):x}.{self._number:x}"
+
+    def _tell(self, job: JobRecord, source: str, type: EventType, reason: str, message: str, name: str) -> None:
+        now = self._clock.monotonic()
+        content = _Content(source, type.value, reason, message[:_MESSAGE_LIMIT])
+        known = self._known.get(content)
+        if known is not None and now - known.last < FORGOTTEN_S:
+            known.count += 1
+            known.last = now
+            self._known.move_to_end(content)
+            if self._may_speak(source, now):  # else its count is written with the next one
+                self._queue(known)
+            return
+        if not self._may_speak(source, now):
+            self._counted("dropped")
+            return
+        told = _Told(job.key.namespace, name, self._body(job, content, name), now, waiting=False)
+        self._known[content] = told
+        self._known.move_to_end(content)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        self._queue(told)
+
+    def _queue(self, told: _Told) -> None:
+        if told.waiting:
+            return
+        if len(self._backlog) >= BACKLOG:
+            self._backlog.popleft().waiting = False
+            self._counted("dropped")
+        told.waiting = True
+        self._backlog.append(told)
+        self._waiting.set()
+
+    def _may_speak(self, source: str, now: float) -> bool:
+        bucket = self._buckets.get(source)
+        if bucket is None:
+            bucket = self._buckets[source] = _Bucket(at=now)
+            if len(self._buckets) > REMEMBERED:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(source)
+        bucket.tokens = min(BURST, bucket.tokens + (now - bucket.at) / REFILL_S)
+        bucket.at = now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+    async def _write_all(self) -> None:
+        """What waits at this moment, once."""
+        for _ in range(len(self._backlog)):
+            if not self._backlog:
+                return
+            told = self._backlog.popleft()
+            told.waiting = False
+            await self._write(told)
+
+    async def _write(self, told: _Told) -> None:
+        body, count = told.body, told.count
+        try:
+            if body is not None:
+                told.body = None
+                told.written = count
+                await self._create({**body, **self._repeated(count)})
+            elif count > told.written:
+                told.written = count
+                await self._cluster.patch(EVENT, told.namespace, told.name, self._repeated(count))
+                self._counted("counted")
+        except NotFound:
+            log.debug("event %s/%s has expired", told.namespace, told.name)
+            told.last = float("-inf")  # the next one like it is a new one
+        except ApiError as error:
+            self._counted("failed")
+            log.warning("event %s/%s was not told: %s", told.namespace, told.name, error)
+
+    async def _create(self, body: Object) -> None:
+        try:
+            await self._cluster.create(EVENT, body)
+        except AlreadyExists:
+            return  # an operator before us has told it
+        self._counted("told")
+
+    def _repeated(self, count: int) -> Object:
+        if count == 1:
+            return {}
+        return {"count": count, "lastTimestamp": timestamp(self._clock.now())[:19] + "Z"}
+
+    def _body(self, job: JobRecord, content: _Content, name: str) -> Object:
+        now = timestamp(self._clock.now())
+        return {
+            "apiVersion": KINDS[EVENT].api_version,
+            "kind": EVENT,
+            "metadata": {"namespace": job.key.namespace, "name": name},
+            "type": content.type,
+            "reason": content.reason,
+            "message": content.message,
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": JOB,
+                "namespace": job.key.namespace,
+                "name": job.key.name,
+                "uid": job.uid,
+                "resourceVersion": job.version,
+            },
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "firstTimestamp": now[:19] + "Z",
+            "lastTimestamp": now[:19] + "Z",
+            "count": 1,
+        }

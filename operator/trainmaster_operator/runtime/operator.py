@@ -22,6 +22,7 @@ from trainmaster_operator.cluster.port import (
 )
 from trainmaster_operator.control.admission import Admission, Claim, Credential
 from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.planning.observation import EventType
 from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
@@ -114,8 +115,9 @@ class Operator:
             self._job_uid,
             settings.fleet,
             self.metrics.decide_seconds.observe,
+            self._relay,
         )
-        self.events = EventWriter(cluster, clock)
+        self.events = EventWriter(cluster, clock, counted=lambda result: self.metrics.events.labels(result).inc())
         self.reconciler = Reconciler(
             cluster=cluster,
             clock=clock,
@@ -170,6 +172,7 @@ class Operator:
             self._serving = False
             self.queue.shutdown()
             await self.leader.release()
+        await self.events.drain()
 
     async def _asked_to_stop(self) -> None:
         await self._stopping.wait()
@@ -260,6 +263,9 @@ class Operator:
             log.warning("%s: not refreshed: %s", key, error)
 
     async def _quarantine(self, key: JobKey, error: Exception) -> None:
+        record = self.jobs.get(key)
+        if record is not None:
+            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{type(error).__name__}: {error}")
         try:
             await self.reconciler.quarantine(key, error)
         except ApiError as refusal:
@@ -280,6 +286,11 @@ class Operator:
             self.queue.add(job)
         elif not self.queue.failures(job):  # progress of a job that can't be handled doesn't cut its back-off short
             self.queue.add_after(job, delay_s)
+
+    def _relay(self, key: Key, reason: str, message: str) -> None:
+        record = self.jobs.get(JobKey(*key))
+        if record is not None:
+            self.events.relay(record, reason, message)
 
     def _job_uid(self, key: Key) -> str | None:
         if not self.ready:

@@ -1,0 +1,133 @@
+"""kopf watches the jobs. It stores nothing, posts nothing and puts nothing on anybody's object: `on.event` alone.
+
+Its events feed the jobs' cache, whose own lists find what kopf never tells (what vanished while its history was gone).
+A kopf that fails ends the process: training goes on without an operator, and the next one starts from what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import kopf
+
+from trainmaster_operator.api.meta import GROUP, JOB_PLURAL, VERSION
+from trainmaster_operator.cluster import kubernetes_credentials
+from trainmaster_operator.cluster.port import DELETED, Object
+
+Feed = Callable[[bool, Object], None]
+"""(deleted, object): one change of a job."""
+
+Login = Callable[[], Awaitable[kopf.ConnectionInfo]]
+
+RETRIES = 24
+LONGEST_RETRY_S = 15.0  # all together about five minutes: an API server that restarts doesn't end us
+ENDS_WITHIN_S = 1.0
+FRESH_S = 600.0  # how long credentials are used before they are read again: tokens in files are rotated
+LOGIN_EVERY_S = 1.0
+LOGIN_BACKOFF_S = 5.0
+
+
+class KopfEnded(Exception):
+    """kopf, which should run for ever, has ended."""
+
+
+class Backoffs:
+    """Seconds between the attempts of one request, with jitter. Iterable again and again: kopf starts anew for each."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._random = chance
+
+    def __iter__(self) -> Iterator[float]:
+        for attempt in range(RETRIES):
+            yield min(LONGEST_RETRY_S, 0.2 * 2.0**attempt) * (1 - 0.5 * self._random.random())
+
+
+def settings(chance: random.Random) -> kopf.OperatorSettings:
+    made = kopf.OperatorSettings()
+    made.posting.enabled = False
+    made.peering.standalone = True
+    made.scanning.disabled = True  # namespaces and CRDs are neither listed nor watched
+    made.persistence.finalizer = f"{GROUP}/kopf"  # never set; the default names another project
+    made.networking.request_timeout = 30.0
+    made.networking.connect_timeout = 5.0
+    made.networking.error_backoffs = Backoffs(chance)
+    made.watching.server_timeout = 300.0
+    made.watching.client_timeout = 330.0
+    made.watching.chunk_size = 500
+    made.queueing.exit_timeout = 0.2
+    made.execution.max_workers = 1  # for synchronous handlers, of which there are none
+    made.process.ultimate_exiting_timeout = None  # we end the process ourselves
+    return made
+
+
+def registry(feed: Feed, login: Login) -> kopf.OperatorRegistry:
+    made = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=made, backoff=LOGIN_BACKOFF_S)
+    async def credentials(**_: Any) -> kopf.ConnectionInfo:
+        return await login()
+
+    @kopf.on.event(GROUP, VERSION, JOB_PLURAL, registry=made)
+    async def job_changed(event: kopf.RawEvent, **_: Any) -> None:
+        obj: Object = dict(event["object"])
+        obj["metadata"] = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+        feed(event["type"] == DELETED, obj)
+
+    return made
+
+
+def login_with(kubeconfig: str | None, now: Callable[[], datetime]) -> Login:
+    """With the credentials that the adapter uses too. Raises NoCluster."""
+    last = float("-inf")
+
+    async def login() -> kopf.ConnectionInfo:
+        nonlocal last
+        moment = asyncio.get_running_loop().time()
+        if moment < last + LOGIN_EVERY_S:
+            await asyncio.sleep(LOGIN_EVERY_S)  # refused credentials are read again, but not in a tight loop
+        last = asyncio.get_running_loop().time()
+        configuration = await kubernetes_credentials.load(kubeconfig)
+        scheme, _, token = (await configuration.get_api_key_with_prefix("BearerToken") or "").partition(" ")
+        return kopf.ConnectionInfo(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+            scheme=scheme.capitalize() or None,
+            token=token or None,
+            proxy_url=configuration.proxy,
+            expiration=now() + timedelta(seconds=FRESH_S),
+        )
+
+    return login
+
+
+async def watch_jobs(
+    feed: Feed, login: Login, chance: random.Random, namespace: str | None, started: Callable[[], None]
+) -> None:
+    """Until it is cancelled. Raises what kopf fails of.
+
+    `started` is called once kopf has taken the process's signals, so that they can be taken back. kopf's own way of
+    ending, `run_tasks`, isn't used: it would wait for, then cancel, every task that was born after kopf's start.
+    """
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    scope: dict[str, Any] = {"namespaces": [namespace]} if namespace else {"clusterwide": True}
+    tasks = await kopf.spawn_tasks(
+        registry=registry(feed, login), settings=settings(chance), standalone=True, **scope
+    )
+    started()
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        raise KopfEnded(f"kopf's {', '.join(sorted(task.get_name() for task in done))} has ended")
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=ENDS_WITHIN_S)
