@@ -12,6 +12,7 @@ INCARNATION = "TRAINMASTER_INCARNATION"
 POD_UID = "TRAINMASTER_POD_UID"
 OPERATOR_URL = "TRAINMASTER_OPERATOR_URL"  # http://127.0.0.1:8443
 TOKEN_FILE = "TRAINMASTER_TOKEN_FILE"  # bearer token, bound to the pod's uid
+CA_FILE = "TRAINMASTER_CA_FILE"  # certificates by which the operator is known, PEM; unset: no TLS, or the system's
 POD_IP = "TRAINMASTER_POD_IP"  # the address under which peers reach this pod's stores
 ZYGOTE = "TRAINMASTER_ZYGOTE"  # socket of a zygote shared by the machine; unset: the agent starts its own
 ZYGOTE_ENABLED = "TRAINMASTER_ZYGOTE_ENABLED"  # "0": ranks are executed, never forked
