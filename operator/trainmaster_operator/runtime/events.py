@@ -10,7 +10,7 @@ import logging
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainmaster_operator.api.meta import API_VERSION
@@ -52,13 +52,13 @@ class _Told:
     last: float
     count: int = 1
     written: int = 0  # the count that the cluster has
-    waiting: bool = True  # in the backlog
+    waiting: bool = False  # in the backlog
 
 
 @dataclass
 class _Bucket:
     tokens: float = BURST
-    at: float = field(default=0.0)
+    at: float = 0.0
 
 
 class EventWriter:
@@ -134,7 +134,7 @@ class EventWriter:
         if not self._may_speak(source, now):
             self._counted("dropped")
             return
-        told = _Told(job.key.namespace, name, self._body(job, content, name), now, waiting=False)
+        told = _Told(job.key.namespace, name, self._body(job, content, name), now)
         self._known[content] = told
         self._known.move_to_end(content)
         if len(self._known) > REMEMBERED:

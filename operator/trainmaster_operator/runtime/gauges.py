@@ -3,6 +3,7 @@ sum over replicas counts each job once."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from trainmaster_operator.runtime.records import JobRecord
 if TYPE_CHECKING:
     from trainmaster_operator.runtime.operator import Operator
 
+LAG_LOOK_S = 1.0
 UNREADABLE = "Unreadable"  # instead of a phase: nobody can understand the manifest
 _RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.SUSPENDING)
 
@@ -28,6 +30,20 @@ _JOB_GAUGES: tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...] = 
 )
 
 
+class LoopLag:
+    """How much later than asked for the event loop came back, when that was last tried."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            asked = loop.time() + LAG_LOOK_S
+            await asyncio.sleep(LAG_LOOK_S)
+            self.seconds = max(0.0, loop.time() - asked)
+
+
 def observe(operator: Operator) -> None:
     """Adds them to the operator's registry."""
     watch = operator.metrics.watch
@@ -37,6 +53,11 @@ def observe(operator: Operator) -> None:
         "leader_epoch",
         "The epoch in which this operator leads: the number of changes of the leader. 0: it doesn't lead.",
         lambda: operator.leader.epoch if operator.leader.leading else 0,
+    )
+    watch(
+        "event_loop_lag_seconds",
+        "How much later than asked for the event loop came back, when that was last tried.",
+        lambda: operator.lag.seconds,
     )
     operator.metrics.registry.register(_Jobs(operator))
     operator.metrics.registry.register(_Watches(operator))

@@ -5,28 +5,12 @@ It is served by the main event loop on purpose: a loop that is stuck doesn't ans
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable
 
 from aiohttp import web
 
-LOOK_EVERY_S = 1.0
 CLOSE_WAIT_S = 0.2
-
-
-class LoopLag:
-    """How much later than asked for the event loop came back, when that was last tried."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            asked = loop.time() + LOOK_EVERY_S
-            await asyncio.sleep(LOOK_EVERY_S)
-            self.seconds = max(0.0, loop.time() - asked)
 
 
 class HealthServer:

@@ -27,7 +27,7 @@ from trainmaster_operator.runtime.authenticate import Authenticator, Known, Toke
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.events import EventWriter
-from trainmaster_operator.runtime.gauges import observe
+from trainmaster_operator.runtime.gauges import LoopLag, observe
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.metrics import Metrics
@@ -132,6 +132,7 @@ class Operator:
             metrics=self.metrics,
         )
         self._clock = clock
+        self.lag = LoopLag()  # who runs a real event loop runs it too
         self._serving = False
         self._stopping = asyncio.Event()
         self.queue.on_wait = self.metrics.queue_wait_seconds.observe
