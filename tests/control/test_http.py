@@ -10,7 +10,7 @@ import pytest
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinRequest, Report, decode, encode
 from trainmaster_operator.control.admission import Admission, Credential
 from trainmaster_operator.control.fleet import Fleet, Refused
-from trainmaster_operator.control.http import ControlServer, listening_socket
+from trainmaster_operator.control.http import ControlServer, Probes, listening_socket
 from trainmaster_operator.runtime.clock import RealClock
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")
@@ -29,7 +29,7 @@ async def serving(ready=True):
     fleet = Fleet(RealClock(), authenticate, lambda key, delay_s: marks.put_nowait(delay_s), lambda key: "job-uid")
     fleet.publish(KEY, "job-uid", 1, [0], lambda slot: Directive(1, DirectiveState.WAIT, 1, "tag"))
     fleet.marks = marks
-    server = ControlServer(fleet, lambda: ready, lambda: b"metric 1\n")
+    server = ControlServer(fleet, Probes(lambda: ready, lambda: b"metric 1\n"))
     sock = listening_socket("127.0.0.1", 0)
     await server.start(sock)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as session:

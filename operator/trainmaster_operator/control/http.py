@@ -1,133 +1,257 @@
 """The control channel over HTTP: a thin shell around the Fleet.
 
-POST /v1/join, /v1/report with `Authorization: Bearer <token>`; GET /v1/jobs/<namespace>/<name> for the CLI;
-/livez, /readyz, /metrics.
+POST /v1/join and /v1/report with `Authorization: Bearer <token>`, or `Session <session>` as a former answer gave it.
+On its way in a request meets, in this order: are we the leader, who is it, is that one asking too much, is its body
+short enough and here in time, is it a message. The local world has GET /v1/jobs/<namespace>/<name> and the probes on
+the same socket.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import web
 
-from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, WireError, decode, encode
+from trainmaster.contract.wire import (
+    SESSION_HEADER,
+    Directive,
+    Identity,
+    JoinRequest,
+    Report,
+    WireError,
+    decode,
+    encode,
+)
 from trainmaster_operator.control.admission import Credential
+from trainmaster_operator.control.connections import Connection, ConnectionLimits, Listener
 from trainmaster_operator.control.fleet import Fleet, Refused
+from trainmaster_operator.control.limits import Allowance, Buckets
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", JoinRequest, Report)
 
-MAX_REQUEST_BYTES = 1024 * 1024  # a report of 256 ranks with a verdict is below 150 KB
-KEEP_ALIVE_S = 75.0
-CLOSE_WAIT_S = 0.2
+_BACKLOG = 1024
+_LONGEST_PAUSE_S = 1.0  # of who asks too much, before it is told so
+_STRIKE_PAUSE_S = 0.1
+_MOST_STRIKES = 5
+_STRIKES = (400, 401, 403, 404, 405, 408, 413)
+
+
+@dataclass(frozen=True)
+class Limits:
+    body_bytes: int = 1024 * 1024  # a report of 256 ranks with a verdict is below 150 KB
+    body_s: float = 20.0
+    pod_requests: Allowance = field(default_factory=lambda: Allowance(rate=50, burst=200))  # an agent sends a few
+    pod_connections: int = 8  # an agent has two; what a broken network left behind counts until it is noticed
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What the local world's command asks on the same socket. On a cluster they are on a port of their own."""
+
+    ready: Callable[[], bool]
+    metrics: Callable[[], bytes]
+
+    def answer(self, path: str) -> web.Response | None:
+        """None: it is none of these paths."""
+        if path == "/livez":
+            return web.Response(text="ok")
+        if path == "/readyz":
+            if not self.ready():
+                raise Refused(503, "not leading yet, or caches are still filling")
+            return web.Response(text="ok")
+        if path == "/metrics":
+            return web.Response(
+                body=self.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            )
+        return None
 
 
 class ControlServer:
-    """`ready` says whether this operator serves: its caches are filled and it leads. `metrics` renders them."""
+    """`leader()`: None while this process leads, else the leader's https://address, or "" while that isn't known.
+    `people`: this socket serves people and probes too, without asking who they are: the local world."""
 
-    def __init__(self, fleet: Fleet, ready: Callable[[], bool], metrics: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        people: Probes | None = None,
+        *,
+        leader: Callable[[], str | None] = lambda: None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self._fleet = fleet
-        self._ready = ready
-        self._metrics = metrics
-        self._runner: web.AppRunner | None = None
+        self._people = people
+        self._leader = leader
+        self._limits = limits or Limits()
+        self._buckets = Buckets(self._limits.pod_requests)
+        self._pods: dict[str, dict[Connection, None]] = {}  # the connections of each pod, oldest first
+        self._listener = Listener(self._answer, tls, self._limits.connections, self._lost)
 
     async def start(self, sock: socket.socket) -> None:
         """Serves on a bound (and perhaps already listening) socket."""
-        app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=[_explained])
-        app.add_routes(
-            [
-                web.post("/v1/join", self._join),
-                web.post("/v1/report", self._report),
-                web.get("/v1/jobs/{namespace}/{name}", self._job),
-                web.get("/livez", self._livez),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._render_metrics),
-            ]
-        )
-        # A poll whose connection breaks must be cancelled: that is how the death of an agent shows at once.
-        self._runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=KEEP_ALIVE_S,
-            handle_signals=False,
-            shutdown_timeout=CLOSE_WAIT_S,
-        )
-        await self._runner.setup()
-        await web.SockSite(self._runner, sock, backlog=1024).start()
+        await self._listener.start(sock)
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._listener.stop()
 
-    async def _join(self, request: web.Request) -> web.Response:
-        return await self._answer(request, JoinRequest, self._fleet.join)
+    async def _answer(self, connection: Connection, request: web.BaseRequest) -> web.Response:
+        try:
+            response = await self._route(connection, request)
+        except Refused as refused:
+            response = _refusal(refused)
+        except WireError as error:
+            response = _error(400, str(error))
+        except Exception as error:
+            log.exception("%s %s", request.method, request.path)
+            response = _error(500, f"{type(error).__name__} in the operator: its log says more")
+        if response.status not in _STRIKES or self._people is not None:
+            connection.strikes = 0
+            return response
+        # One refusal is an accident. More in a row are answered more and more slowly, then not at all.
+        await asyncio.sleep(_STRIKE_PAUSE_S * connection.strikes)
+        connection.strikes += 1
+        if connection.strikes >= _MOST_STRIKES:
+            response.force_close()
+        return response
 
-    async def _report(self, request: web.Request) -> web.Response:
-        return await self._answer(request, Report, self._fleet.report)
+    async def _route(self, connection: Connection, request: web.BaseRequest) -> web.Response:
+        path = request.path
+        if path == "/v1/join":
+            return await self._message(connection, request, JoinRequest, self._fleet.join)
+        if path == "/v1/report":
+            return await self._message(connection, request, Report, self._fleet.report)
+        if self._people is not None and request.method == "GET":
+            page = self._people.answer(path)
+            if page is None:
+                page = self._job(path)
+            if page is not None:
+                return page
+        raise Refused(404, "there is nothing here")
 
-    async def _answer(
-        self, request: web.Request, kind: type[M], handle: Callable[[Identity, M], Awaitable[Directive]]
+    async def _message(
+        self,
+        connection: Connection,
+        request: web.BaseRequest,
+        kind: type[M],
+        handle: Callable[[Identity, M], Awaitable[Directive]],
     ) -> web.Response:
+        if request.method != "POST":
+            raise Refused(405, "POST is expected")
+        leader = self._leader()
+        if leader is not None:
+            return _elsewhere(leader)
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if not secret:
             raise Refused(401, "an Authorization header with a bearer token is missing")
+        message: M | None = None
+
+        async def read() -> M:
+            nonlocal message
+            if message is None:
+                message = decode(kind, await self._body(request))
+            return message
 
         async def claim() -> Identity:
-            return decode(kind, await request.read()).identity
+            return (await read()).identity
 
         admission = await self._fleet.admit(Credential(scheme.lower(), secret), claim)
-        message = decode(kind, await request.read())
-        answer = await handle(admission.identity, message)
-        return web.Response(body=encode(answer), content_type="application/json")
+        self._keep(connection, admission.identity.pod_uid)
+        await self._allow(admission.identity.pod_uid)
+        answer = await handle(admission.identity, await read())
+        response = web.Response(body=encode(answer), content_type="application/json")
+        if admission.session:
+            response.headers[SESSION_HEADER] = admission.session
+        return response
 
-    async def _job(self, request: web.Request) -> web.Response:
-        namespace, name = request.match_info["namespace"], request.match_info["name"]
-        view = self._fleet.view((namespace, name))
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        """Refused as soon as it is known to be too long."""
+        limit = self._limits.body_bytes
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                while len(body) <= limit and (request.content_length or 0) <= limit:
+                    part = await request.content.readany()
+                    if not part:
+                        return bytes(body)
+                    body += part
+        except TimeoutError:
+            raise Refused(408, f"the body was not here within {self._limits.body_s:g} s") from None
+        except web.RequestPayloadError as error:
+            raise Refused(400, f"the body is broken: {error}") from None
+        raise Refused(413, f"the body exceeded {limit} bytes")
+
+    async def _allow(self, pod_uid: str) -> None:
+        """A flood is slowed down to its own pod's share, and costs the others nothing."""
+        wait_s = self._buckets.take(pod_uid, asyncio.get_running_loop().time())
+        if wait_s:
+            await asyncio.sleep(_LONGEST_PAUSE_S)
+            raise Refused(429, "this pod sends more messages than an agent has to", max(wait_s, _LONGEST_PAUSE_S))
+
+    def _keep(self, connection: Connection, pod_uid: str) -> None:
+        """The oldest goes when a pod has too many: an agent that lost its network has left it behind."""
+        if connection.pod == pod_uid or not connection.connected:
+            return
+        self._lost(connection)
+        connection.pod = pod_uid
+        mine = self._pods.setdefault(pod_uid, {})
+        mine[connection] = None
+        if len(mine) > self._limits.pod_connections:
+            oldest = next(iter(mine))
+            del mine[oldest]
+            oldest.abort()
+
+    def _lost(self, connection: Connection) -> None:
+        mine = self._pods.get(connection.pod)
+        if mine is not None:
+            mine.pop(connection, None)
+            if not mine:
+                del self._pods[connection.pod]
+
+    def _job(self, path: str) -> web.Response | None:
+        parts = path.split("/")
+        if len(parts) != 5 or parts[:3] != ["", "v1", "jobs"]:
+            return None
+        view = self._fleet.view((parts[3], parts[4]))
         if view is None:
-            raise Refused(404, f"nothing is known of job {namespace}/{name}")
+            raise Refused(404, f"nothing is known of job {parts[3]}/{parts[4]}")
         return web.Response(body=encode(view), content_type="application/json")
 
-    async def _livez(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok")
 
-    async def _readyz(self, request: web.Request) -> web.Response:
-        if not self._ready():
-            raise Refused(503, "not leading yet, or caches are still filling")
-        return web.Response(text="ok")
-
-    async def _render_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+def _elsewhere(leader: str) -> web.Response:
+    """The answer of a standby: 421 Misdirected Request."""
+    if not leader:
+        return _error(503, "this operator does not lead, and does not know who does")
+    return _error(421, "this operator does not lead", leader=leader)
 
 
-@web.middleware
-async def _explained(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except Refused as refused:
-        return _error(refused.status, str(refused))
-    except WireError as error:
-        return _error(400, str(error))
-    except web.HTTPException as error:
-        return _error(error.status, error.text or error.reason)
+def _refusal(refused: Refused) -> web.Response:
+    response = _error(refused.status, str(refused))
+    if refused.retry_after_s:
+        response.headers["Retry-After"] = str(math.ceil(refused.retry_after_s))
+    return response
 
 
-def _error(status: int, message: str) -> web.Response:
-    return web.Response(status=status, body=json.dumps({"error": message}).encode(), content_type="application/json")
+def _error(status: int, message: str, **more: str) -> web.Response:
+    body = json.dumps({"error": message, **more}).encode()
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """Raises OSError with the address when it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
 

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from trainmaster_operator.cluster.client import SocketCluster
-from trainmaster_operator.control.http import ControlServer, inherited_socket
+from trainmaster_operator.control.http import ControlServer, Probes, inherited_socket
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
@@ -31,7 +31,7 @@ async def serve(store: Path, control_fd: int, settings: Settings) -> None:
     cluster = SocketCluster(store)
     # The seed is drawn here, at the edge: everything inside gets its randomness injected.
     operator = Operator(cluster, RealClock(), random.Random(os.urandom(16)), settings)
-    server = ControlServer(operator.fleet, lambda: operator.ready, operator.render_metrics)
+    server = ControlServer(operator.fleet, Probes(lambda: operator.ready, operator.render_metrics))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, operator.stop)
     await server.start(inherited_socket(control_fd))
     try:

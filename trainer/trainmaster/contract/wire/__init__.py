@@ -9,6 +9,7 @@ from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode
 from trainmaster.contract.wire.lineage import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
 from trainmaster.contract.wire.messages import (
     PROTOCOL,
+    SESSION_HEADER,
     Assignment,
     CheckpointRecord,
     Directive,
@@ -29,6 +30,7 @@ from trainmaster.contract.wire.progress import Control, Phase, Progress, Progres
 __all__ = [
     "EXIT_CODES",
     "PROTOCOL",
+    "SESSION_HEADER",
     "Assignment",
     "Cause",
     "CheckpointRecord",

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from trainmaster.contract.wire.codes import Cause
 
 PROTOCOL = 1
+SESSION_HEADER = "Trainmaster-Session"  # of an answer: what to show next time instead of the token
 
 M = TypeVar("M")
 

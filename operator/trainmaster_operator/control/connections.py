@@ -1,0 +1,263 @@
+"""Connections of the control channel: TLS, deadlines and bounds. What is said over them is http.py's business.
+
+Everything that a stranger can make us keep is bounded: the number of connections, of handshakes at a time, the seconds
+until a request is there, the bytes of it that are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+import ssl
+from asyncio import sslproto
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+CLOSE_WAIT_S = 0.2
+BACKLOG = 1024
+_OUT_OF_FILES_S = 0.5  # until the next try, when this process has no descriptor left
+_READ_BYTES = 32 * 1024
+_SHORT_BYTES = 64 * 1024  # an unwanted body of at most so much is read, and its connection goes on
+_SHORT_S = 1.0
+
+Answer = Callable[["Connection", web.BaseRequest], Awaitable[web.Response]]
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    connections: int = 16384
+    handshakes: int = 64  # at a time: whoever is connected is served between them, however many come
+    handshake_s: float = 10.0
+    head_s: float = 10.0  # from the handshake, or from the first byte of a request, to the end of its headers
+    send_s: float = 10.0
+    keep_alive_s: float = 75.0
+    linger_s: float = 0.5  # who is refused before it has sent all has so long to read why
+
+
+class Connection(web.RequestHandler):
+    """One of them: its deadline for the next request's headers, whose it is, and how often it was refused."""
+
+    __slots__ = ("_busy", "_late", "_limits", "_lost", "made", "pod", "strikes")
+
+    def __init__(self, server: web.Server, limits: ConnectionLimits, lost: Callable[[Connection], None]) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=limits.keep_alive_s,
+            access_log=None,  # type: ignore[arg-type]
+            lingering_time=0.0,
+            read_bufsize=_READ_BYTES,
+            auto_decompress=False,  # agents don't compress, and a bomb is small
+        )
+        self.made = False
+        self.pod = ""  # uid of the pod that has proven to be at the other end
+        self.strikes = 0  # refusals since the last good request
+        self._lost = lost
+        self._limits = limits
+        self._busy = False
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.made = True
+        self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        if data and not self._busy:
+            self._expect_request()
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+        self._lost(self)
+
+    def begin(self) -> None:
+        """The headers of a request are there."""
+        self._busy = True
+        self._stop_waiting()
+
+    def end(self) -> None:
+        self._busy = False
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """For what isn't HTTP. No traceback goes into the log: anybody can send this."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        log.debug("not HTTP, from %s: %s", request.remote, message)
+        body = b'{"error": "this is not HTTP as it is understood here"}'
+        response = web.Response(status=status, body=body, content_type="application/json")
+        response.force_close()
+        return response
+
+    def _expect_request(self) -> None:
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(self._limits.head_s, self.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class Listener:
+    """Accepts connections on one socket, and has `answer` respond to each of their requests; it must not raise.
+    `lost(connection)`: one has ended."""
+
+    def __init__(
+        self, answer: Answer, tls: ssl.SSLContext | None, limits: ConnectionLimits, lost: Callable[[Connection], None]
+    ) -> None:
+        self._answer = answer
+        self._tls = tls
+        self._limits = limits
+        self._lost = lost
+        self._server: web.Server | None = None
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._handshaking: set[asyncio.Task[None]] = set()
+        self._open = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def start(self, sock: socket.socket) -> None:
+        """Serves on a bound (and perhaps already listening) socket."""
+        if self._tls is not None:
+            # asyncio would fill a buffer of 256 KiB with zeros for each connection: 2 GiB for the agents of 4,000 pods.
+            sslproto.SSLProtocol.max_size = _READ_BYTES
+        _allow_files(self._limits.connections + 512)
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._socket = sock
+        # A poll whose connection breaks must be cancelled: that is how the death of an agent shows at once.
+        self._server = web.Server(self._respond, handler_cancellation=True)
+        self._accepting = asyncio.create_task(self._accept(sock))
+
+    async def stop(self) -> None:
+        if self._accepting is None or self._server is None or self._socket is None:
+            return
+        tasks = [self._accepting, *self._handshaking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._socket.close()
+        self._server.pre_shutdown()
+        await self._server.shutdown(CLOSE_WAIT_S)
+
+    async def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        handshakes = asyncio.Semaphore(self._limits.handshakes)
+        while True:
+            await self._room.wait()
+            await handshakes.acquire()
+            try:
+                client, _ = await loop.sock_accept(sock)
+            except OSError as error:
+                handshakes.release()
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    log.warning("no connection can be accepted now: %s", error)
+                    await asyncio.sleep(_OUT_OF_FILES_S)
+                else:
+                    log.debug("a connection was not accepted: %s", error)
+                    await asyncio.sleep(0)
+                continue
+            self._count(1)
+            task = loop.create_task(self._welcome(client, handshakes))
+            self._handshaking.add(task)
+            task.add_done_callback(self._handshaking.discard)
+            await asyncio.sleep(0)  # accepting what waits does not give way by itself
+
+    async def _welcome(self, client: socket.socket, handshakes: asyncio.Semaphore) -> None:
+        assert self._server is not None
+        connection = Connection(self._server, self._limits, self._ended)
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            tls = {
+                "ssl": self._tls,
+                "ssl_handshake_timeout": self._limits.handshake_s,
+                "ssl_shutdown_timeout": CLOSE_WAIT_S,
+            }
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client, **tls)
+        except (OSError, EOFError) as error:
+            log.debug("a connection was not made: %s", error)
+        finally:
+            handshakes.release()
+            if not connection.made:
+                self._count(-1)
+
+    def _ended(self, connection: Connection) -> None:
+        self._count(-1)
+        self._lost(connection)
+
+    def _count(self, change: int) -> None:
+        self._open += change
+        if self._open < self._limits.connections:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.begin()
+        try:
+            response = await self._answer(connection, request)
+            whole = await _finish_body(request)
+            if not whole:
+                response.force_close()
+            try:
+                async with asyncio.timeout(self._limits.send_s):
+                    await response.prepare(request)
+                    await response.write_eof()
+            except TimeoutError:
+                connection.abort()  # nobody reads the answer
+            except ConnectionError:
+                pass  # the other side is gone
+            else:
+                if not whole:
+                    await asyncio.sleep(self._limits.linger_s)
+            return response
+        finally:
+            connection.end()
+
+
+async def _finish_body(request: web.BaseRequest) -> bool:
+    """Reads what nobody has asked for, if it is short. False: not all of the body was read."""
+    content = request.content
+    if content.is_eof():
+        return True
+    if (request.content_length or _SHORT_BYTES + 1) > _SHORT_BYTES:
+        return False
+    try:
+        async with asyncio.timeout(_SHORT_S):
+            while not content.at_eof():
+                await content.readany()
+    except (TimeoutError, web.RequestPayloadError):
+        return False
+    return True
+
+
+def _allow_files(count: int) -> None:
+    """Each connection needs a descriptor, and many systems start processes with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
