@@ -1,11 +1,12 @@
 """Tokens/s of our loop beside a hand-written minimal loop of the same model and the same parallelism calls.
 
-    python -m benchmarks.overhead [--pairs 24] [--steps 36]
+    python -m benchmarks.overhead [--pairs 48] [--steps 10]
 
-Each sample is one run of two ranks on loopback; the runs of a pair follow each other, in alternating order, so that
-a machine whose speed drifts drifts for both. A rank's rate counts the steps after its warm-up. Our loop runs as a job
-would have it: progress record, channel, metrics, checkpoints on; the other has nothing of that. Prints the ratio of
-each case with the lower end of its one-sided 95 % interval. Goal: at least 0.97.
+Both run at once, two ranks each on loopback, and take turns: one trains a block of steps while the other waits. The
+blocks of a pair follow each other, in alternating order, so that a machine whose speed drifts drifts for both. Our
+loop runs as a job would have it: progress record, channel, metrics, and a checkpoint in the middle of every fourth
+block (each eight seconds or so); the other has nothing of that. Prints the ratio of each case with the lower end of its one-sided 95 % interval.
+Goal: at least 0.97.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ import sys
 import tempfile
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Case, write
 
 WORLD = 2
-WARM_UP = 10
+WARM_UP = 10  # steps, at least
+CHECKPOINT_BLOCKS = 4
 GOAL = 0.97
 CASES = {"replicate": {"dp_replicate": WORLD}, "shard": {"dp_shard": WORLD}}
-# One-sided 95 % quantiles of Student's t by degrees of freedom; beyond the last one, of the normal distribution.
-T95 = {9: 1.833, 10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 19: 1.729, 23: 1.714, 24: 1.711, 29: 1.699}
+# One-sided 95 % quantiles of Student's t by degrees of freedom; for others, of the next lower one here.
+T95 = {9: 1.833, 11: 1.796, 14: 1.761, 19: 1.729, 24: 1.711, 29: 1.699, 39: 1.685, 47: 1.678, 59: 1.671}
 
 
-def config(mesh: dict[str, int], steps: int) -> dict[str, Any]:
+def config(mesh: dict[str, int], steps: int, block: int) -> dict[str, Any]:
     return {
         "model": {"options": {"layers": 4, "width": 128, "heads": 4, "context": 128}},
         "data": {"path": "@stdlib"},
@@ -42,11 +43,12 @@ def config(mesh: dict[str, int], steps: int) -> dict[str, Any]:
         "batch": {"global": 16},
         "parallelism": mesh,
         "optimizer": {"lr": 1e-3},
-        "checkpoint": {"every": max(1, steps // 2)},
+        # In the middle of a block, so that what it takes falls into our own time.
+        "checkpoint": {"every": CHECKPOINT_BLOCKS * block, "keep": 2},
     }
 
 
-def ours(rank: int, folder: str) -> None:
+def ours(rank: int, folder: str, meter: Meter) -> None:
     """One rank of our loop, with a record and a channel as an agent gives them."""
     from trainmaster import loop
     from trainmaster.contract.wire import ProgressRecord, environment
@@ -59,11 +61,10 @@ def ours(rank: int, folder: str) -> None:
     os.environ[environment.CHECKPOINT_DIR] = os.path.join(folder, "checkpoints")
     os.environ[environment.OUTPUT_DIR] = folder
     timed = loop.Training.one_step
-    meter = Meter(rank, folder)
 
     def one_step(self: Any) -> None:
         timed(self)
-        meter.step(self.step, 16 * 128)
+        meter.step(self.step)
 
     loop.Training.one_step = one_step  # type: ignore[method-assign]
     try:
@@ -72,7 +73,7 @@ def ours(rank: int, folder: str) -> None:
         agents.close()
 
 
-def minimal(rank: int, folder: str) -> None:
+def minimal(rank: int, folder: str, meter: Meter) -> None:
     """What one would write by hand."""
     import torch
     import torch.distributed as dist
@@ -95,7 +96,6 @@ def minimal(rank: int, folder: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=given.optimizer.lr, weight_decay=0.1, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.steps)
     source = data.build(given)
-    meter = Meter(rank, folder)
     share = given.batch.global_ // WORLD
     for step in range(1, given.steps + 1):
         consumed = (step - 1) * given.batch.global_
@@ -106,30 +106,34 @@ def minimal(rank: int, folder: str) -> None:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        meter.step(step, 16 * 128)
+        meter.step(step)
     dist.destroy_process_group()
 
 
 class Meter:
-    """Tokens/s from the end of the warm-up to the last step, written by rank 0."""
+    """Ends a rank's block: tells how long it took, and waits for the next turn."""
 
-    def __init__(self, rank: int, folder: str) -> None:
-        self.rank, self.path = rank, Path(folder, "rate")
-        self.began = 0.0
-        self.tokens = 0
+    def __init__(self, first: int, block: int, turns: int, took: int) -> None:
+        self.first, self.block = first, block
+        self._turns, self._took = turns, took
+        self._began = time.perf_counter()
 
-    def step(self, step: int, tokens: int) -> None:
-        now = time.perf_counter()
-        if step == WARM_UP:
-            self.began = now
-        elif step > WARM_UP and self.rank == 0:
-            self.tokens += tokens
-            self.path.write_text(str(self.tokens / (now - self.began)))
+    def step(self, step: int) -> None:
+        """After the warm-up of `first` steps and after each block."""
+        if step >= self.first and (step - self.first) % self.block == 0:
+            os.write(self._took, f"{time.perf_counter() - self._began:020.9f}".encode())
+            os.read(self._turns, 1)
+            self._began = time.perf_counter()
 
 
-def run(system: str, case: str, steps: int) -> float:
-    """Tokens/s of one run. Its ranks are forked from this process, which has imported all and computed nothing."""
-    with tempfile.TemporaryDirectory() as folder:
+class World:
+    """The ranks of one system, forked from this process, which has imported all and computed nothing."""
+
+    def __init__(self, system: str, case: str, pairs: int, block: int) -> None:
+        self.system, self.case, self.block = system, case, block
+        # Checkpoints come in the middle of blocks.
+        self.first = WARM_UP // block * block + block + block // 2
+        self._folder = tempfile.TemporaryDirectory()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -137,45 +141,77 @@ def run(system: str, case: str, steps: int) -> float:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
             WORLD_SIZE=str(WORLD),
-            TRAINMASTER_CONFIG=json.dumps(config(CASES[case], steps)),
+            TRAINMASTER_CONFIG=json.dumps(config(CASES[case], self.first + pairs * block, block)),
         )
-        ranks = [_fork(system, rank, folder) for rank in range(WORLD)]
-        if any([os.waitpid(pid, 0)[1] for pid in ranks]):  # noqa: C419 all of them are to be waited for
-            raise SystemExit(f"overhead: a rank of {case}/{system} failed")
-        return float(Path(folder, "rate").read_text())
+        self._turns = [os.pipe() for _ in range(WORLD)]
+        self._took = [os.pipe() for _ in range(WORLD)]
+        self._ranks = [self._fork(rank) for rank in range(WORLD)]
+        for pipe in self._turns:
+            os.close(pipe[0])
+        for pipe in self._took:
+            os.close(pipe[1])
+        self._finished()
 
+    def train(self) -> float:
+        """Train one block; returns tokens/s."""
+        self._release()
+        return self.block * 16 * 128 / self._finished()
 
-def _fork(system: str, rank: int, folder: str) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        {"trainmaster": ours, "minimal": minimal}[system](rank, folder)
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    except Exception:  # noqa: BLE001 a fork must not run on into the caller
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    def end(self) -> None:
+        """Let the ranks finish."""
+        self._release()
+        failed = [os.waitpid(pid, 0)[1] for pid in self._ranks]
+        for pipe in self._turns:
+            os.close(pipe[1])
+        for pipe in self._took:
+            os.close(pipe[0])
+        self._folder.cleanup()
+        if any(failed):
+            raise SystemExit(f"overhead: a rank of {self.case}/{self.system} failed")
+
+    def _release(self) -> None:
+        for pipe in self._turns:
+            os.write(pipe[1], b".")
+
+    def _finished(self) -> float:
+        """Seconds that the slowest rank took."""
+        took = [os.read(pipe[0], 20) for pipe in self._took]
+        if not all(took):
+            raise SystemExit(f"overhead: a rank of {self.case}/{self.system} failed")
+        return max(float(seconds) for seconds in took)
+
+    def _fork(self, rank: int) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+            meter = Meter(self.first, self.block, self._turns[rank][0], self._took[rank][1])
+            {"trainmaster": ours, "minimal": minimal}[self.system](rank, self._folder.name, meter)
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        except Exception:  # noqa: BLE001 a fork must not run on into the caller
+            traceback.print_exc()
+        finally:
+            os._exit(code)
 
 
 def lower_bound(ratios: list[float]) -> float:
     """Lower end of the one-sided 95 % interval of the mean of log-ratios, as a ratio."""
     logs = [math.log(ratio) for ratio in ratios]
-    quantile = T95.get(len(logs) - 1, 1.645 if len(logs) > 30 else 1.833)
+    quantile = T95[max(degrees for degrees in T95 if degrees < len(logs))]
     return math.exp(statistics.mean(logs) - quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--pairs", type=int, default=24)
-    arguments.add_argument("--steps", type=int, default=36)
+    arguments.add_argument("--pairs", type=int, default=48)
+    arguments.add_argument("--steps", type=int, default=10, help="of a block (default: 10)")
     given = arguments.parse_args()
-    if given.pairs < 10 or given.steps < 2 * WARM_UP:
-        arguments.error(f"at least 10 pairs of at least {2 * WARM_UP} steps tell something")
+    if given.pairs < 10 or given.steps < 4:
+        arguments.error("at least 10 pairs of blocks of at least 4 steps tell something")
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
     for name in ("trainmaster.loop", "torch._dynamo"):  # the second is imported by the first FSDP2 step anyway
         importlib.import_module(name)
@@ -183,9 +219,13 @@ def main() -> int:
     good = True
     for name in CASES:
         both = {system: Case(name, system, "tokens/s") for system in ("trainmaster", "minimal")}
+        worlds = {system: World(system, name, given.pairs, given.steps) for system in both}
         for pair in range(given.pairs):
-            for system in sorted(both, reverse=bool(pair % 2)):
-                both[system].samples.append(run(system, name, given.steps))
+            # Both orders have as many of the blocks with a checkpoint.
+            for system in sorted(both, reverse=bool((pair + pair // CHECKPOINT_BLOCKS) % 2)):
+                both[system].samples.append(worlds[system].train())
+        for world in worlds.values():
+            world.end()
         pairs = zip(both["trainmaster"].samples, both["minimal"].samples, strict=True)
         ratios = [a / b for a, b in pairs]
         bound = lower_bound(ratios)
