@@ -5,8 +5,8 @@
 Both run at once, two ranks each on loopback, and take turns: one trains a block of steps while the other waits. The
 blocks of a pair follow each other, in alternating order, so that a machine whose speed drifts drifts for both. Our
 loop runs as a job would have it: progress record, channel, metrics, and a checkpoint in the middle of every fourth
-block (each eight seconds or so); the other has nothing of that. Prints the ratio of each case with the lower end of its one-sided 95 % interval.
-Goal: at least 0.97.
+block (each eight seconds or so); the other has nothing of that. Prints the ratio of each case with the lower end of
+its one-sided 95 % interval. Goal: at least 0.97.
 """
 
 from __future__ import annotations
