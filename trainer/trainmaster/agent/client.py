@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import socket
 import ssl
 import urllib.parse
-from typing import TypeVar
+from dataclasses import dataclass
 
-from trainmaster.contract.wire import Directive, JoinRequest, Report, decode, encode
+from trainmaster.contract.wire import SESSION_HEADER, Directive, JoinRequest, Report, decode, encode
 
 _HEAD_LIMIT = 64 * 1024
 _BODY_LIMIT = 16 * 1024 * 1024
-
-M = TypeVar("M")
+_MOST_RETRY_AFTER_S = 60.0
+_CONNECT_S = 4.0
+_HOPS = 4  # from one operator to another within one request
+_UNAUTHORIZED = 401
+_MISDIRECTED = 421
 
 
 class Unreachable(Exception):
@@ -23,22 +28,93 @@ class Unreachable(Exception):
 class Refused(Exception):
     """The operator answered with a status that says no: 401, 403, 410..."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{status}: {text[:200]}")
         self.status = status
+        self.retry_after_s = retry_after_s  # 0: the operator doesn't say when to come again
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: dict[str, str]
+    text: bytes
+    session: str  # that was shown
+
+    def retry_after_s(self) -> float:
+        seconds = self.headers.get("retry-after", "")
+        return min(float(seconds), _MOST_RETRY_AFTER_S) if seconds.isdecimal() else 0.0
+
+
+class Access:
+    """What all connections of an agent share: where the operator is, how it proves who it is, and how we do."""
+
+    def __init__(self, url: str, token_file: str, ca_file: str = "") -> None:
+        self._service = _address(url)
+        self._leader: tuple[str, int] | None = None  # as a standby told us
+        self._secure = url.startswith("https:")
+        self._token_file = token_file
+        self._ca_file = ca_file
+        self._ca = ""
+        self._tls: ssl.SSLContext | None = None
+        self.session = ""
+
+    @property
+    def server_name(self) -> str:
+        """Every operator's certificate is valid for it, wherever that operator is reached."""
+        return self._service[0]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._leader or self._service
+
+    def authorization(self) -> tuple[str, str]:
+        """The header's line, and the session in it. The token is read each time, since it is rotated."""
+        if self.session:
+            return f"Authorization: Session {self.session}\r\n", self.session
+        if not self._token_file:
+            return "", ""
+        with open(self._token_file) as file:
+            return f"Authorization: Bearer {file.read().strip()}\r\n", ""
+
+    def tls(self) -> ssl.SSLContext | None:
+        """For a new connection: the certificates are read again, since they are rotated too."""
+        if not self._secure:
+            return None
+        ca = ""
+        if self._ca_file:
+            with open(self._ca_file) as file:
+                ca = file.read()
+            if not ca.strip():
+                raise ValueError(f"{self._ca_file} is empty")  # it must not mean: trust whom this image trusts
+        if self._tls is None or ca != self._ca:
+            self._tls = ssl.create_default_context(cadata=ca or None)
+            self._ca = ca
+        return self._tls
+
+    def follow(self, text: bytes) -> bool:
+        """Go where a standby's answer says that the leader is; False: it doesn't say, or what we can't accept."""
+        try:
+            leader = json.loads(text)["leader"]
+            address = _address(leader)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+        if leader.startswith("https:") != self._secure:
+            return False
+        self._leader = address
+        return True
+
+    def forget_leader(self) -> bool:
+        """Back to the service's address. False: we were there."""
+        known, self._leader = self._leader, None
+        return known is not None
 
 
 class Connection:
     """One request at a time over one TCP connection, opened when needed and kept."""
 
-    def __init__(self, url: str, token_file: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"operator address {url!r}: http://host:port is expected")
-        self._host = parts.hostname
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._port = parts.port or (443 if self._tls else 80)
-        self._token_file = token_file
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def join(self, request: JoinRequest, timeout_s: float) -> Directive:
@@ -54,32 +130,50 @@ class Connection:
             self._streams = None
 
     async def _post(self, path: str, body: bytes, timeout_s: float) -> Directive:
-        """Raises Unreachable or Refused. A kept connection that the other side has closed is opened anew, once."""
-        kept = self._streams is not None
+        """Raises Unreachable or Refused."""
+        access = self._access
+        for _ in range(_HOPS):
+            answer = await self._ask(path, body, timeout_s)
+            if answer.status == _UNAUTHORIZED and answer.session:
+                if access.session == answer.session:
+                    access.session = ""  # the token tells who we are, and a new session comes with the answer
+            elif answer.status == _MISDIRECTED and access.follow(answer.text):
+                self.close()
+            else:
+                break
+        if answer.status != 200:
+            raise Refused(answer.status, answer.text.decode(errors="replace"), answer.retry_after_s())
+        access.session = answer.headers.get(SESSION_HEADER.lower(), access.session)
         try:
-            status, text = await asyncio.wait_for(self._exchange(path, body), timeout_s)
-        except (OSError, EOFError, asyncio.TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
-            self.close()
-            if kept and isinstance(error, (ConnectionError, EOFError)):
-                return await self._post(path, body, timeout_s)
-            raise Unreachable(f"{type(error).__name__}: {error}") from None
-        except asyncio.CancelledError:
-            self.close()
-            raise
-        if status == 200:
-            try:
-                return decode(Directive, text)
-            except ValueError as error:
-                raise Unreachable(str(error)) from None
-        raise Refused(status, text.decode(errors="replace"))
+            return decode(Directive, answer.text)
+        except ValueError as error:
+            raise Unreachable(str(error)) from None
 
-    async def _exchange(self, path: str, body: bytes) -> tuple[int, bytes]:
+    async def _ask(self, path: str, body: bytes, timeout_s: float) -> _Answer:
+        """Raises Unreachable. A kept connection that the other side has closed is opened anew, and a leader that isn't
+        where a standby said is looked for behind the service's address, once each."""
+        while True:
+            kept = self._streams is not None
+            try:
+                return await asyncio.wait_for(self._exchange(path, body), timeout_s)
+            except (OSError, EOFError, asyncio.TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
+                self.close()
+                broken = isinstance(error, (ConnectionError, EOFError, ssl.SSLError))
+                if (kept and broken) or self._access.forget_leader():
+                    continue
+                raise Unreachable(f"{type(error).__name__}: {error}") from None
+            except asyncio.CancelledError:
+                self.close()
+                raise
+
+    async def _exchange(self, path: str, body: bytes) -> _Answer:
         if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_HEAD_LIMIT)
+            self._streams = await self._open()
         reader, writer = self._streams
+        authorization, session = self._access.authorization()
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n{self._authorization()}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {self._access.server_name}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n{authorization}\r\n"
         )
         writer.write(head.encode() + body)
         await writer.drain()
@@ -98,14 +192,38 @@ class Connection:
             text = await reader.readexactly(length)
         if headers.get("connection", "").lower() == "close":
             self.close()
-        return status, text
+        return _Answer(status, headers, text, session)
 
-    def _authorization(self) -> str:
-        """Read each time: a projected token is rotated."""
-        if not self._token_file:
-            return ""
-        with open(self._token_file) as file:
-            return f"Authorization: Bearer {file.read().strip()}\r\n"
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The service may lead to a machine that is gone: there a connection is tried for a moment only, while the
+        handshake with an operator that has thousands of them to do may take its time."""
+        tls = self._access.tls()
+        loop = asyncio.get_running_loop()
+        host, port = self._access.address
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for last, (family, kind, protocol, _, where) in enumerate(found, 1 - len(found)):
+            sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            try:
+                await asyncio.wait_for(loop.sock_connect(sock, where), _CONNECT_S)
+                break
+            except (OSError, asyncio.TimeoutError):
+                sock.close()
+                if last == 0:
+                    raise
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+        name = self._access.server_name if tls else None
+        return await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name, limit=_HEAD_LIMIT)
+
+
+def _address(url: str) -> tuple[str, int]:
+    """Raises ValueError."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"operator address {url!r}: http://host:port is expected")
+    return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:

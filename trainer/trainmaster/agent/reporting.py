@@ -9,7 +9,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from trainmaster.agent.client import Connection, Refused, Unreachable
+from trainmaster.agent.client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.termination import write_termination
 from trainmaster.contract.wire import ExitCode, JoinRequest, Report
 
@@ -27,8 +27,9 @@ class Reporter:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         settings = supervisor.settings
-        self._join = Connection(settings.operator_url, settings.token_file)
-        self._report = Connection(settings.operator_url, settings.token_file)
+        access = Access(settings.operator_url, settings.token_file, settings.ca_file)
+        self._join = Connection(access)
+        self._report = Connection(access)
         self._wake = asyncio.Event()
         self._joined = asyncio.Event()
         self._fenced = False
@@ -135,11 +136,13 @@ class Reporter:
         )
 
     async def _away(self, error: Unreachable | Refused, pause: float) -> float:
-        """Wait with jitter before trying again; returns the next pause. A fenced agent ends."""
+        """Wait with jitter before trying again, and no shorter than the operator asks; returns the next pause. A fenced
+        agent ends."""
         if isinstance(error, Refused) and error.status == _GONE:
             self._fenced = True
             self._supervisor.end(ExitCode.FENCED)
         if self._supervisor.draining_until is not None and isinstance(error, Unreachable):
             self._supervisor.end(128 + 15)  # nobody is there to have ranks save together
-        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+        asked = error.retry_after_s if isinstance(error, Refused) else 0.0
+        await asyncio.sleep(max(pause * random.uniform(0.5, 1.5), asked * random.uniform(1.0, 1.5)))
         return min(pause * 2, _BACKOFF_S[1])

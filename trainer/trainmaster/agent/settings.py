@@ -22,6 +22,7 @@ _EXECUTED_LOOP: dict[str, Any] = {"kind": "module", "name": "trainmaster.loop", 
 _OURS = {
     environment.OPERATOR_URL,
     environment.TOKEN_FILE,
+    environment.CA_FILE,
     environment.ZYGOTE,
     environment.ZYGOTE_ENABLED,
     environment.TERMINATION_LOG,
@@ -41,6 +42,7 @@ class Settings:
     identity: Identity
     operator_url: str
     token_file: str
+    ca_file: str
     framework: str
     command: Command
     zygote: str
@@ -77,6 +79,7 @@ class Settings:
             ),
             operator_url=text(environment.OPERATOR_URL),
             token_file=env.get(environment.TOKEN_FILE, ""),
+            ca_file=env.get(environment.CA_FILE, ""),
             framework=framework,
             command=_command(framework, env),
             zygote=env.get(environment.ZYGOTE, ""),
