@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_operator.cluster.port import EVENT, JOB, KINDS, LEASE, POD, SERVICE, Object
+from trainmaster_operator.cluster.port import (
+    CLAIM,
+    CONFIG_MAP,
+    EVENT,
+    JOB,
+    KINDS,
+    LEASE,
+    POD,
+    SECRET,
+    SERVICE,
+    Object,
+)
 
 
 def make(kind: str, namespace: str, name: str, labels: dict[str, str] | None = None, **fields: Any) -> Object:
@@ -25,7 +36,9 @@ def job(namespace: str, name: str, **spec: Any) -> Object:
 
 
 def pod(namespace: str, name: str, labels: dict[str, str] | None = None, **spec: Any) -> Object:
-    fields = {"containers": [container()], "automountServiceAccountToken": False, **spec}
+    """One that no scheduler touches."""
+    unscheduled = {"automountServiceAccountToken": False, "schedulerName": "nobody"}
+    fields = {"containers": [container()], **unscheduled, **spec}
     return make(POD, namespace, name, labels, spec=fields)
 
 
@@ -35,6 +48,25 @@ def service(namespace: str, name: str) -> Object:
 
 def lease(namespace: str, name: str, holder: str = "a") -> Object:
     return make(LEASE, namespace, name, spec={"holderIdentity": holder, "leaseDurationSeconds": 15})
+
+
+def config_map(
+    namespace: str, name: str, data: dict[str, str] | None = None, labels: dict[str, str] | None = None
+) -> Object:
+    return make(CONFIG_MAP, namespace, name, labels, data=data or {})
+
+
+def secret(namespace: str, name: str, data: dict[str, str] | None = None) -> Object:
+    """`data`: base64."""
+    return make(SECRET, namespace, name, data=data or {})
+
+
+def claim(namespace: str, name: str) -> Object:
+    """Of no storage class: nobody makes a volume for it."""
+    resources = {"requests": {"storage": "1Mi"}}
+    return make(
+        CLAIM, namespace, name, spec={"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": resources}
+    )
 
 
 def event(namespace: str, name: str) -> Object:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.conformance import SCENARIOS, Scenario, World
+from tests.cluster.scenario import forgotten_by
 from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.server import StoreServer
@@ -21,7 +22,7 @@ from trainmaster_operator.cluster.store import MemoryStore
 @asynccontextmanager
 async def memory() -> AsyncIterator[World]:
     store = MemoryStore()
-    yield World(MemoryCluster(store), "space", collects_garbage=True, compact=_compaction(store))
+    yield World(MemoryCluster(store), "space", collects_garbage=True, forgotten=forgotten_by(store))
 
 
 @asynccontextmanager
@@ -33,18 +34,11 @@ async def socket() -> AsyncIterator[World]:
         await server.start()
         cluster = SocketCluster(path)
         try:
-            yield World(cluster, "space", collects_garbage=True, compact=_compaction(store))
+            yield World(cluster, "space", collects_garbage=True, forgotten=forgotten_by(store))
         finally:
             await cluster.close()
             await server.close()
             assert os.listdir(folder) == []
-
-
-def _compaction(store: MemoryStore) -> Callable[[], Awaitable[None]]:
-    async def compact() -> None:
-        store.compact()
-
-    return compact
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.conformance import SCENARIOS, Scenario, World
 from tests.cluster.examples import lease, pod
+from tests.cluster.scenario import forgotten_by
 from trainmaster_operator.cluster.faulty import CrashPoint, Fault, FaultyCluster, OperatorCrash, Rates, Scripted
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import (
@@ -48,12 +49,8 @@ async def taken(cluster: Cluster, since: str, count: int) -> list[str]:
 def test_without_faults_it_is_a_cluster_like_any_other(scenario: Scenario) -> None:
     async def run() -> None:
         memory = MemoryCluster()
-
-        async def compact() -> None:
-            memory.store.compact()
-
         cluster = FaultyCluster(memory, random.Random(0), latency_s=(0.0, 0.001))
-        await scenario(World(cluster, "space", collects_garbage=True, compact=compact))
+        await scenario(World(cluster, "space", collects_garbage=True, forgotten=forgotten_by(memory.store)))
 
     asyncio.run(run())
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from trainmaster_operator.cluster.lines import LineSplitter
 from trainmaster_operator.cluster.port import (
     ERRORS,
     ApiError,
@@ -53,10 +54,9 @@ class SocketCluster:
             async with self._session.post("http://store/v1/watch", data=_dumped(asked), timeout=endless) as response:
                 if response.status != 200:
                     raise _error(await response.read())
-                rest = b""
+                lines = LineSplitter()
                 async for chunk in response.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
+                    for line in lines.feed(chunk):
                         event = json.loads(line)
                         if "reason" in event:
                             raise _error(line)

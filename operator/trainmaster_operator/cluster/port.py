@@ -124,6 +124,7 @@ class TooManyRequests(ApiError):
 
     code = 429
     reason = "TooManyRequests"
+    retry_after_s: float = 0.0  # how long the server asks to wait; 0: it doesn't say
 
 
 class Unavailable(ApiError):

@@ -5,16 +5,18 @@ Not a schema: only what the operator could get wrong. Messages follow the API se
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Iterable, Iterator
 
 from trainmaster_operator.cluster.objects import finalizers, owners
-from trainmaster_operator.cluster.port import EVENT, KINDS, POD, SERVICE, Invalid, Object
+from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, KINDS, POD, SECRET, SERVICE, Invalid, Object
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _PLAIN_FINALIZERS = ("foregroundDeletion", "orphan", "kubernetes")
 _MUTABLE_POD_SPEC = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 
@@ -83,6 +85,21 @@ def _content(kind: str, obj: Object) -> Iterator[str]:
         involved = (obj.get("involvedObject") or {}).get("namespace")
         if involved != (obj.get("metadata") or {}).get("namespace"):
             yield f"involvedObject.namespace: {involved!r}: does not match event.namespace"
+    if kind in (CONFIG_MAP, SECRET):
+        yield from _data(kind, obj.get("data") or {})
+
+
+def _data(kind: str, data: Object) -> Iterator[str]:
+    for key, value in data.items():
+        if not _DATA_KEY.fullmatch(key) or len(key) > 253:
+            yield f"data: {key!r}: a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
+        if not isinstance(value, str):
+            yield f"data.{key}: must be a string"
+        elif kind == SECRET:
+            try:
+                binascii.a2b_base64(value, strict_mode=True)
+            except ValueError as error:
+                yield f"data.{key}: illegal base64 data: {error}"
 
 
 def _pod(pod: Object) -> Iterator[str]:

@@ -1,0 +1,273 @@
+"""`Cluster` over a real API server."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+from trainmaster_operator.cluster import kubernetes_credentials
+from trainmaster_operator.cluster.kubernetes_connection import (
+    NETWORK_ERRORS,
+    ApiCalls,
+    Connection,
+    Request,
+    unanswered,
+)
+from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream
+from trainmaster_operator.cluster.lines import LineSplitter
+from trainmaster_operator.cluster.port import (
+    KINDS,
+    POD,
+    ApiError,
+    Gone,
+    Invalid,
+    Labels,
+    Listing,
+    NotFound,
+    Object,
+    TokenReview,
+    Unavailable,
+    WatchEvent,
+)
+
+FIELD_MANAGER = "trainmaster"
+PAGE = 500
+WATCH_S = 300.0  # at least; the server ends a watch then. Up to a quarter more, so that not all end at once
+WATCH_GRACE_S = 30.0  # how much longer the client waits for that end
+SILENCE_S = 90.0  # bookmarks come about each minute: a watch that says nothing for so long is dead
+
+_ROOTS = {name: f"/{'apis' if '/' in kind.api_version else 'api'}/{kind.api_version}" for name, kind in KINDS.items()}
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+_POD_NAME = "authentication.kubernetes.io/pod-name"
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+
+
+class KubernetesCluster:
+    """Use it in the event loop that it was made in, and close it. Objects come without managedFields, which nobody
+    here reads and which are half of a Pod's size."""
+
+    def __init__(self, connection: Connection, chance: random.Random | None = None) -> None:
+        self.connection = connection
+        self._random = chance or random.Random()
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, calls: ApiCalls | None = None) -> KubernetesCluster:
+        """In a pod without `kubeconfig`: the pod's own credentials. Talks to nobody yet. Raises NoCluster."""
+        configuration = await kubernetes_credentials.load(kubeconfig)
+        try:
+            return cls(Connection(configuration, calls))
+        except OSError as error:
+            raise kubernetes_credentials.NoCluster(f"{configuration.host}: certificates: {error}") from error
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    async def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
+        expired: Gone | None = None
+        for limit in (PAGE, PAGE, 0):  # the last one asks for all at once: that can't expire half-way
+            try:
+                return await self._pages(kind, namespace, labels, limit)
+            except Gone as error:
+                expired = error
+        assert expired is not None
+        raise expired
+
+    async def _pages(self, kind: str, namespace: str | None, labels: Labels | None, limit: int) -> Listing:
+        query = _selected(labels)
+        if limit:
+            query["limit"] = str(limit)
+        items: list[Object] = []
+        while True:
+            request = Request("list", kind, "GET", _path(kind, namespace), query)
+            page = await self.connection.call(request)
+            try:
+                meta, some = page["metadata"], page["items"] or []
+                for obj in some:
+                    obj["kind"], obj["apiVersion"] = kind, KINDS[kind].api_version  # lists leave them out
+                    items.append(_slim(obj))
+                rest = meta.get("continue")
+                if not rest:
+                    items.sort(key=_order)  # etcd orders by "namespace/name" as one text: "a-b" comes before "a"
+                    return Listing(items, meta["resourceVersion"])
+            except (KeyError, TypeError, AttributeError) as error:
+                raise Unavailable(f"{request}: not a list") from error
+            query = {**query, "continue": rest}
+
+    async def watch(
+        self, kind: str, resource_version: str, namespace: str | None = None, labels: Labels | None = None
+    ) -> AsyncIterator[WatchEvent]:
+        timeout_s = WATCH_S * (1 + self._random.random() / 4)
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(timeout_s)),
+            "resourceVersion": resource_version,
+            **_selected(labels),
+        }
+        request = Request("watch", kind, "GET", _path(kind, namespace), query)
+        lines = LineSplitter()
+        try:
+            async with self.connection.stream(request, timeout_s + WATCH_GRACE_S, SILENCE_S) as body:
+                async for chunk in body.iter_any():
+                    for line in lines.feed(chunk):
+                        yield _event(request, line)
+        except NETWORK_ERRORS as error:
+            raise unanswered(request, error) from error
+        if lines.unfinished:
+            raise Unavailable(f"{request}: the watch broke in the middle of an event")
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object:
+        return await self._object(Request("get", kind, "GET", _path_of(kind, namespace, name)))
+
+    async def create(self, kind: str, obj: Object) -> Object:
+        path = _path(kind, _meta(obj).get("namespace") or "")
+        return await self._object(Request("create", kind, "POST", path, body=obj))
+
+    async def update(self, kind: str, obj: Object) -> Object:
+        return await self._object(Request("update", kind, "PUT", _path_to(kind, obj), body=_versioned(kind, obj)))
+
+    async def update_status(self, kind: str, obj: Object) -> Object:
+        path = f"{_path_to(kind, obj)}/status"
+        return await self._object(Request("update_status", kind, "PUT", path, body=_versioned(kind, obj)))
+
+    async def patch(
+        self, kind: str, namespace: str, name: str, patch: Object, resource_version: str | None = None
+    ) -> Object:
+        if resource_version is not None:
+            patch = {**patch, "metadata": {**_meta(patch), "resourceVersion": resource_version}}
+        path = _path_of(kind, namespace, name)
+        merge = "application/merge-patch+json"
+        return await self._object(Request("patch", kind, "PATCH", path, body=patch, content_type=merge))
+
+    async def apply(self, kind: str, obj: Object) -> Object:
+        wanted = {key: value for key, value in obj.items() if key != "status"}
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        apply = "application/apply-patch+yaml"
+        return await self._object(Request("apply", kind, "PATCH", _path_to(kind, obj), query, wanted, apply))
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
+    ) -> None:
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        path = _path_of(kind, namespace, name)
+        await self.connection.call(Request("delete", kind, "DELETE", path, body=options))
+
+    async def evict(self, namespace: str, name: str) -> None:
+        path = f"{_path_of(POD, namespace, name)}/eviction"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        await self.connection.call(Request("evict", POD, "POST", path, body=body))
+
+    async def review_token(self, token: str, audience: str) -> TokenReview | None:
+        if not token:
+            return None  # the API server calls such a request malformed
+        api_version = "authentication.k8s.io/v1"
+        body = {
+            "apiVersion": api_version,
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        try:
+            review = await self.connection.call(
+                Request("review_token", "TokenReview", "POST", f"/apis/{api_version}/tokenreviews", body=body)
+            )
+        except ApiError as error:  # whatever is wrong is wrong with us or the server: it says nothing about the token
+            raise Unavailable(f"tokens can't be reviewed: {error}") from error
+        status = review.get("status") if isinstance(review, dict) else None
+        if not isinstance(status, dict):
+            raise Unavailable("tokens can't be reviewed: the answer isn't a review")
+        return _reviewed(status, audience)
+
+    async def _object(self, request: Request) -> Object:
+        obj = await self.connection.call(request)
+        if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
+            raise Unavailable(f"{request}: the answer isn't an object")
+        return _slim(obj)
+
+
+def _reviewed(status: Object, audience: str) -> TokenReview | None:
+    # A server that knows no audiences leaves them out, and has then checked the token for itself only.
+    if status.get("authenticated") is not True or audience not in (status.get("audiences") or []):
+        return None
+    user = status.get("user") or {}
+    extra = user.get("extra") or {}
+    username = str(user.get("username") or "")
+    account = username.removeprefix(_SERVICE_ACCOUNT)
+    namespace = account.partition(":")[0] if account != username else ""
+    return TokenReview(username, namespace, _first(extra.get(_POD_NAME)), _first(extra.get(_POD_UID)))
+
+
+def _first(values: Any) -> str:
+    return str(values[0]) if isinstance(values, list) and values else ""
+
+
+def _event(request: Request, line: bytes) -> WatchEvent:
+    try:
+        event = json.loads(line)
+        if event["type"] != "ERROR":
+            return WatchEvent(event["type"], _slim(event["object"]))
+        told = event["object"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unavailable(f"{request}: not an event: {line[:200]!r}") from error
+    raise refusal_in_stream(str(request), told)
+
+
+def _slim(obj: Object) -> Object:
+    obj["metadata"].pop("managedFields", None)
+    return obj
+
+
+def _order(obj: Object) -> tuple[str, str]:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def _selected(labels: Labels | None) -> dict[str, str]:
+    if not labels:
+        return {}
+    return {"labelSelector": ",".join(key if value is None else f"{key}={value}" for key, value in labels.items())}
+
+
+def _meta(obj: Object) -> Object:
+    return obj.get("metadata") or {}
+
+
+def _versioned(kind: str, obj: Object) -> Object:
+    """Some kinds take an update without a version as "whatever is there now": the port doesn't."""
+    if not _meta(obj).get("resourceVersion"):
+        name = _meta(obj).get("name")
+        raise Invalid(f'{kind} "{name}" is invalid: metadata.resourceVersion: must be specified for an update')
+    return obj
+
+
+def _path(kind: str, namespace: str | None) -> str:
+    if kind not in KINDS:
+        raise NotFound(f"the server doesn't have a resource type {kind!r}")
+    if namespace is None:
+        return f"{_ROOTS[kind]}/{KINDS[kind].plural}"
+    return f"{_ROOTS[kind]}/namespaces/{_segment('metadata.namespace', namespace)}/{KINDS[kind].plural}"
+
+
+def _path_of(kind: str, namespace: str, name: str) -> str:
+    return f"{_path(kind, namespace)}/{_segment('metadata.name', name)}"
+
+
+def _path_to(kind: str, obj: Object) -> str:
+    meta = _meta(obj)
+    return _path_of(kind, meta.get("namespace") or "", meta.get("name") or "")
+
+
+def _segment(field: str, text: str) -> str:
+    """Without this, an empty name would mean the whole collection, and ".." the one above it."""
+    if text in ("", ".", ".."):
+        raise Invalid(f"{field}: {text!r}: Required value")
+    return quote(text, safe="")

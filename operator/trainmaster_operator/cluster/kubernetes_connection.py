@@ -1,0 +1,151 @@
+"""HTTP to one API server through the official client, which brings credentials, TLS and token refresh.
+
+Of that client only the raw path is used: bodies are plain dicts, not models, and nothing checks or copies them on the
+way. Every call has a time limit, and is told to `ApiCalls`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client
+from kubernetes.aio.client import rest
+from kubernetes.aio.config import ConfigException
+from yarl import URL
+
+from trainmaster_operator.cluster.kubernetes_errors import SHOWN_BYTES, refusal
+from trainmaster_operator.cluster.port import Unavailable
+
+CONNECT_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 30.0
+CONNECTIONS = 64  # watches hold one each; calls above it wait
+IDLE_CONNECTION_S = 75.0  # less than the API server's 90 s, so that no call meets a connection that is being closed
+USER_AGENT = "trainmaster-operator"
+
+NETWORK_ERRORS = (aiohttp.ClientError, OSError)  # a time-out is an OSError
+
+ApiCalls = Callable[[str, str, float, int], None]
+"""Called after each call with its verb, kind, seconds and HTTP code; code 0: no answer was read. For a watch, the
+seconds until it is open. It should be cheap, and raise nothing."""
+
+
+class Request(NamedTuple):
+    verb: str  # of the port, for ApiCalls
+    kind: str
+    method: str
+    path: str  # quoted
+    query: Mapping[str, str] | None = None
+    body: Any = None
+    content_type: str = "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Connection:
+    """Use it in the event loop that it was made in, and close it. Sockets are kept and reused."""
+
+    def __init__(self, configuration: client.Configuration, calls: ApiCalls | None = None) -> None:
+        """Raises OSError when certificates can't be loaded."""
+        self.calls = calls
+        self.host: str = configuration.host
+        configuration.connection_pool_maxsize = CONNECTIONS
+        # trust_env would look for a netrc and a proxy in threads of its own, twice for each request, and a netrc entry
+        # beside a token is an error.
+        configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
+        self._api = client.ApiClient(configuration)
+        self._api.rest_client = _Rest(configuration)
+        self._timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def call(self, request: Request) -> Any:
+        """The decoded answer. Raises what a refusal means, and Unavailable when there is no answer."""
+        began = _now()
+        code = 0
+        try:
+            response = await self._open(request, self._timeout)
+            body = await response.read()
+            code = response.status
+        except NETWORK_ERRORS as error:
+            raise unanswered(request, error) from error
+        finally:
+            self._told(request, began, code)
+        if not 200 <= code < 300:
+            raise refusal(str(request), code, body, response.headers.get("Retry-After"))
+        try:
+            return json.loads(body)
+        except ValueError as error:
+            raise Unavailable(f"{request}: not an answer of an API server: {body[:SHOWN_BYTES]!r}") from error
+
+    @asynccontextmanager
+    async def stream(self, request: Request, total_s: float, silence_s: float) -> AsyncIterator[aiohttp.StreamReader]:
+        """The body, as it comes. Reading raises NETWORK_ERRORS: TimeoutError after `silence_s` without a byte, or after
+        `total_s` in all. Raises as `call` does."""
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
+        began = _now()
+        code = 0
+        response: aiohttp.ClientResponse | None = None
+        try:
+            try:
+                response = await self._open(request, timeout)
+                body = b"" if response.status == 200 else await response.read()
+                code = response.status
+            except NETWORK_ERRORS as error:
+                raise unanswered(request, error) from error
+            finally:
+                self._told(request, began, code)
+            if code != 200:
+                raise refusal(str(request), code, body, response.headers.get("Retry-After"))
+            yield response.content
+        finally:
+            if response is not None:
+                response.close()
+
+    async def _open(self, request: Request, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",  # packing and unpacking large lists costs both sides more than sending them
+            "Content-Type": request.content_type,
+            "User-Agent": USER_AGENT,
+        }
+        try:
+            await self._api.update_params_for_auth(
+                headers, [], ("BearerToken",), request.path, request.method, request.body
+            )
+        except ConfigException as error:  # as a token that can't be read just now
+            raise OSError(f"credentials: {error}") from error
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        answer = await self._api.call_api(
+            request.method,
+            URL(f"{self.host}{request.path}{query}", encoded=True),
+            headers,
+            request.body,
+            _request_timeout=timeout,
+        )
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    def _told(self, request: Request, began: float, code: int) -> None:
+        if self.calls:
+            self.calls(request.verb, request.kind, _now() - began, code)
+
+
+def unanswered(request: Request, error: Exception) -> Unavailable:
+    return Unavailable(f"{request}: {error or type(error).__name__}")
+
+
+class _Rest(rest.RESTClientObject):
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, keepalive_timeout=IDLE_CONNECTION_S)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

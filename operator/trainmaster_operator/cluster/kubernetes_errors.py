@@ -1,0 +1,99 @@
+"""What a refusal of a real API server means: its Status body (reason first, then code) as an error of the port."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from trainmaster_operator.cluster.port import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Object,
+    TooManyRequests,
+    Unavailable,
+)
+
+SHOWN_BYTES = 300  # of a body that isn't a Status
+
+_BY_REASON: dict[str, type[ApiError]] = {
+    "AlreadyExists": AlreadyExists,
+    "BadRequest": Invalid,
+    "Conflict": Conflict,
+    "Expired": Gone,
+    "Forbidden": Forbidden,
+    "Gone": Gone,
+    "InternalError": Unavailable,
+    "Invalid": Invalid,
+    "NotFound": NotFound,
+    "RequestEntityTooLarge": Invalid,
+    "ServerTimeout": Unavailable,
+    "ServiceUnavailable": Unavailable,
+    "Timeout": Unavailable,
+    "TooManyRequests": TooManyRequests,
+    # Our own credentials are refused: a token that has just been rotated, or an authenticator in trouble.
+    "Unauthorized": Unavailable,
+}
+_BY_CODE: dict[int, type[ApiError]] = {
+    400: Invalid,
+    401: Unavailable,
+    403: Forbidden,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    410: Gone,
+    413: Invalid,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def refusal(call: str, code: int, body: bytes, retry_after: str | None = None) -> ApiError:
+    """The error for an answer of this HTTP status; `call` says what was asked for where the body doesn't."""
+    status = _status(body)
+    if status is None:
+        text = body[:SHOWN_BYTES].decode(errors="replace").strip()
+        return _made(_by_code(code), f"{call}: HTTP {code}: {text}".rstrip(": "), retry_after)
+    details = status.get("details") or {}
+    return _made(_class_of(status, code), _words(call, status), retry_after or details.get("retryAfterSeconds"))
+
+
+def refusal_in_stream(call: str, status: Any) -> ApiError:
+    """The error for an ERROR event of a watch: Gone, or Unavailable for all else, since a new watch may do better."""
+    if not isinstance(status, dict):
+        return Unavailable(f"{call}: {str(status)[:SHOWN_BYTES]}")
+    known = Gone if _class_of(status, status.get("code") or 500) is Gone else Unavailable
+    return known(_words(call, status))
+
+
+def _status(body: bytes) -> Object | None:
+    try:
+        status = json.loads(body)
+    except ValueError:  # a proxy's page, or plain text
+        return None
+    return status if isinstance(status, dict) and status.get("kind") == "Status" else None
+
+
+def _class_of(status: Object, code: int) -> type[ApiError]:
+    return _BY_REASON.get(status.get("reason") or "") or _by_code(code)
+
+
+def _by_code(code: int) -> type[ApiError]:
+    return _BY_CODE.get(code) or (Unavailable if code >= 500 else ApiError)
+
+
+def _words(call: str, status: Object) -> str:
+    return status.get("message") or f"{call}: {status.get('reason') or 'refused without a reason'}"
+
+
+def _made(known: type[ApiError], message: str, retry_after: object) -> ApiError:
+    error = known(message)
+    if isinstance(error, TooManyRequests):
+        with suppress(TypeError, ValueError):  # an HTTP date, which no API server sends: as if it weren't there
+            error.retry_after_s = max(0.0, float(retry_after or 0))  # type: ignore[arg-type]
+    return error
