@@ -261,6 +261,13 @@ class Fleet:
         if job is not None:
             self._refuse_stale(job, identity)
 
+    def _refuse_stale(self, job: JobFleet, identity: Identity) -> None:
+        if job.directive_of is None:
+            return
+        current = _incarnation(job, identity.slot)
+        if identity.incarnation < current or current < 0:
+            raise Refused(410, f"incarnation {identity.incarnation} of slot {identity.slot} is stale")
+
     async def _held(self, job: JobFleet, slot: SlotState, seen_tag: str) -> Directive:
         number = slot.identity.slot
         directive = job.directive(number)
