@@ -1,0 +1,92 @@
+"""The chart as a person installs it, and the operator's replicas."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.places import REPOSITORY
+from e2e.kube import Kube, Object
+
+NAMESPACE = "trainmaster-system"
+RELEASE = "trainmaster"
+OPERATOR = "trainmaster-operator"
+CHART = REPOSITORY / "charts" / "trainmaster"
+
+VALUES: dict[str, Any] = {
+    "image": {"repository": "docker.io/trainmaster/operator", "tag": "e2e", "pullPolicy": "IfNotPresent"},
+    "trainerImage": {"repository": "docker.io/trainmaster/trainer", "tag": "e2e"},
+    # Two cores carry the control plane, three nodes and the jobs under test.
+    "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": None},
+}
+
+
+class Installation:
+    def __init__(self, kube: Kube, helm: Path) -> None:
+        self.kube, self._helm = kube, helm
+
+    def install(self, chart: Path = CHART, **values: Any) -> None:
+        """Install or upgrade, and wait until all replicas are Ready."""
+        self.helm(
+            "upgrade",
+            "--install",
+            RELEASE,
+            str(chart),
+            "--namespace",
+            NAMESPACE,
+            "--create-namespace",
+            "--values",
+            "-",
+            stdin=json.dumps({**VALUES, **values}),
+        )
+        self.wait_ready()
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+
+    def helm(self, *arguments: str, stdin: str = "") -> str:
+        done = subprocess.run(
+            [str(self._helm), "--kubeconfig", str(self.kube.kubeconfig), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise AssertionError(f"helm {arguments[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+    def wait_ready(self, limit_s: float = 120.0) -> None:
+        """Every replica of the present template is Ready, and one leads."""
+
+        def ready(deployment: Object | None) -> bool:
+            if deployment is None:
+                return False
+            status, wanted = deployment.get("status") or {}, deployment["spec"]["replicas"]
+            seen = status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
+            counts = [status.get(k, 0) for k in ("replicas", "updatedReplicas", "readyReplicas")]
+            return seen and counts == [wanted] * 3
+
+        self.kube.wait("Deployment", OPERATOR, NAMESPACE, ready, "all replicas are Ready", limit_s)
+        if self.kube.get("Deployment", OPERATOR, NAMESPACE)["spec"]["replicas"]:
+            self.leader(limit_s)
+
+    def leader(self, limit_s: float = 60.0, other_than: str = "") -> str:
+        """The name of the pod that leads, once one does."""
+        pods = {p["metadata"]["name"] for p in self.replicas()}
+
+        def held(lease: Object | None) -> str:
+            holder = str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
+            return holder if holder and holder != other_than else ""
+
+        holder: str = self.kube.wait("Lease", OPERATOR, NAMESPACE, held, "a replica leads", limit_s)
+        return next((pod for pod in pods if holder.startswith(pod)), holder)
+
+    def replicas(self) -> list[Object]:
+        return self.kube.list("Pod", NAMESPACE, "app.kubernetes.io/component=operator")
+
+    def scale(self, replicas: int) -> None:
+        self.kube.scale(OPERATOR, NAMESPACE, replicas)
+        self.wait_ready()

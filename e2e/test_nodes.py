@@ -1,0 +1,108 @@
+"""Nodes that vanish, lose their network, or are drained."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.kube import Object
+from e2e.machine import cluster
+from e2e.test_failures import assert_one_curve
+from e2e.world import World
+
+FIRST = "node1"  # carries the cluster's DNS: it can't be lost
+
+
+@pytest.fixture(autouse=True)
+def _own_nodes(own_cluster: bool) -> None:
+    if not own_cluster:
+        pytest.skip("only our own cluster's nodes can be lost")
+
+
+def spread(world: World, **more: object) -> Object:
+    """A job whose two pods lie on two nodes, neither of them the first."""
+    apart = {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 100,
+                    "podAffinityTerm": {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "labelSelector": {"matchLabels": {"trainmaster.dev/job": "job"}},
+                    },
+                }
+            ]
+        },
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 50,
+                    "preference": {
+                        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [FIRST]}]
+                    },
+                }
+            ]
+        },
+    }
+    return world.training(template={"affinity": apart}, **more)
+
+
+def on_a_losable_node(world: World) -> int:
+    """The slot of a pod that isn't on the first node."""
+    for slot in (1, 0):
+        if world.node_of(world.pod(slot)) != FIRST:
+            return slot
+    raise AssertionError("both pods are on node1")
+
+
+def number(node: str) -> str:
+    return node.removeprefix("node")
+
+
+def test_a_lost_node(world: World) -> None:
+    world.submit(spread(world, steps=300))
+    world.wait_step(30)
+    slot = on_a_losable_node(world)
+    node = world.node_of(world.pod(slot))
+    cluster("node", "lose", number(node))
+    try:
+        status = world.succeeded(limit_s=240)
+    finally:
+        cluster("node", "heal", number(node))
+    assert status["recoveries"][-1]["pod"] == world.pod(slot)
+    assert world.node_of(world.pod(slot, 1)) != node
+    assert_one_curve(world, 300)
+
+
+def test_a_partitioned_node_whose_ranks_go_on_is_fenced(world: World) -> None:
+    """Old and new ranks write into one folder: one lineage, one loss curve."""
+    world.submit(spread(world, steps=300, every=10))
+    world.wait_step(30)
+    slot = on_a_losable_node(world)
+    node = world.node_of(world.pod(slot))
+    cluster("node", "partition", number(node))
+    try:
+        world.wait_step(150, limit_s=240)
+    finally:
+        cluster("node", "heal", number(node))
+    status = world.succeeded()
+    rounds = sorted(path.name for path in (world.folder / "lineage").iterdir())
+    assert rounds == [f"round-{number}.json" for number in range(1, status["round"] + 1)] or len(rounds) >= 2
+    assert_one_curve(world, 300)
+
+
+def test_a_drained_node_loses_no_step(world: World) -> None:
+    world.submit(spread(world, steps=250, every=100))
+    world.wait_step(30)
+    slot = on_a_losable_node(world)
+    node = world.node_of(world.pod(slot))
+    try:
+        world.kube.kubectl(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector", "trainmaster.dev/job=job"
+        )
+        status = world.succeeded()
+    finally:
+        world.kube.kubectl("uncordon", node)
+    assert [r["lostSteps"] for r in status["recoveries"]] == [0]
+    assert status["restarts"]["total"] == status["restarts"]["free"]
+    assert world.node_of(world.pod(slot, 1)) != node
+    assert_one_curve(world, 250)

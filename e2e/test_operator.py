@@ -1,0 +1,85 @@
+"""The operator and the API server go away; the training doesn't."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from e2e.installation import NAMESPACE
+from e2e.kube import Object
+from e2e.machine import cluster
+from e2e.test_failures import assert_one_curve
+from e2e.world import World
+
+
+def test_the_operator_dies_in_mid_recovery(world: World) -> None:
+    world.submit(world.training(steps=150))
+    world.wait_step(30)
+    pod = world.pod(1)
+    world.signal(pod, world.rank_process(pod), signal.SIGKILL)
+    world.kube.delete("Pod", world.installation.leader(), NAMESPACE, grace_s=0)
+    status = world.succeeded()
+    assert status["restarts"]["total"] == 1
+    assert_one_curve(world, 150)
+
+
+def test_a_rank_dies_while_no_operator_runs(world: World) -> None:
+    world.submit(world.training(steps=150))
+    world.wait_step(30)
+    world.installation.scale(0)
+    try:
+        pod = world.pod(1)
+        world.signal(pod, world.rank_process(pod), signal.SIGKILL)
+    finally:
+        world.installation.scale(2)
+    status = world.succeeded()
+    assert status["restarts"]["total"] == 1
+    assert_one_curve(world, 150)
+
+
+@pytest.mark.parametrize("grace_s", [None, 0], ids=["terminated", "killed"])
+def test_the_standby_takes_over(world: World, grace_s: int | None) -> None:
+    world.submit(world.training(steps=250))
+    epoch = world.wait_step(30)["leaderEpoch"]
+    leader = world.installation.leader()
+    world.kube.delete("Pod", leader, NAMESPACE, grace_s=grace_s)
+    assert world.installation.leader(other_than=leader) != leader
+    pod = world.pod(1)
+    world.signal(pod, world.rank_process(pod), signal.SIGKILL)
+    status = world.succeeded()
+    assert status["leaderEpoch"] > epoch
+    assert status["restarts"] == {"inPlace": 1, "pod": 0, "full": 0, "free": 0, "total": 1}
+    assert_one_curve(world, 250)
+    world.installation.wait_ready()
+
+
+def test_the_api_server_restarts_in_mid_run(world: World, own_cluster: bool) -> None:
+    if not own_cluster:
+        pytest.skip("only our own cluster's API server can be restarted")
+    world.submit(world.training(steps=250))
+    world.wait_step(30)
+    cluster("apiserver", "restart")
+    pod = world.pod(1)
+    world.signal(pod, world.rank_process(pod), signal.SIGKILL)
+    status = world.succeeded()
+    assert status["restarts"]["total"] == 1
+    assert_one_curve(world, 250)
+
+
+def test_one_bad_job_beside_a_hundred_good_ones(world: World) -> None:
+    """A job that passes the schema and can't be understood harms nobody."""
+    idle = [world.training(name=f"idle-{number}", suspend=True) for number in range(100)]
+    bad = world.training(name="bad", training={"parallelism": {"dp_shard": 2, "dp_replicate": 3}})
+    world.kube.apply(*idle[:50], bad, *idle[50:])
+    world.submit(world.training(steps=40))
+    world.wait(
+        lambda status: any(
+            c["type"] == "ReconcileError" and c["status"] == "True" for c in status.get("conditions", [])
+        ),
+        "the bad job is told of its error",
+        "bad",
+    )
+    world.succeeded()
+    for job in (*idle[:2], *idle[-2:]):
+        world.wait_phase("Suspended", name=job["metadata"]["name"])

@@ -1,0 +1,269 @@
+"""A test's own namespace: jobs in it, its folder on the machine that all nodes share, and what must hold at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.places import STATE
+from e2e.installation import Installation
+from e2e.kube import JOB, Kube, Object
+
+SHARED = STATE / "shared"
+TRAINER = "docker.io/trainmaster/trainer:e2e"
+PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"
+PLAIN = "docker.io/library/python:e2e"
+OUTPUT = "/checkpoints/output"
+FINISHED = ("Succeeded", "Failed")
+SMALL = {"requests": {"cpu": "10m", "memory": "64Mi"}}
+
+
+class World:
+    def __init__(self, kube: Kube, installation: Installation, namespace: str) -> None:
+        self.kube, self.installation, self.namespace = kube, installation, namespace
+        self.folder = SHARED / namespace  # /checkpoints of its jobs
+
+    def open(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "output").mkdir(parents=True)
+        for folder in (self.folder, self.folder / "output"):
+            folder.chmod(0o777)  # pods aren't root
+        labels = {"e2e": "trainmaster"}
+        self.kube.create({"kind": "Namespace", "metadata": {"name": self.namespace, "labels": labels}})
+        self.kube.wait(
+            "ConfigMap", "kube-root-ca.crt", self.namespace, lambda found: found is not None, "the namespace is usable"
+        )
+
+    def close(self) -> None:
+        """Deletes the jobs and sees their pods go, then the namespace."""
+        for job in self.kube.list(JOB, self.namespace):
+            self.delete(job["metadata"]["name"])
+        self.kube.delete("Namespace", self.namespace)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- jobs
+
+    def training(
+        self,
+        name: str = "job",
+        replicas: int = 2,
+        steps: int = 200,
+        every: int = 10,
+        mesh: dict[str, int] | None = None,
+        training: Object | None = None,
+        template: Object | None = None,
+        env: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> Object:
+        """A job of our own trainer: a tiny GPT on the standard library of the image."""
+        variables = {"TRAINMASTER_OUTPUT_DIR": OUTPUT, **(env or {})}
+        container = {
+            "name": "trainer",
+            "resources": SMALL,
+            "env": [{"name": key, "value": value} for key, value in variables.items()],
+        }
+        return {
+            "apiVersion": "trainmaster.dev/v1alpha1",
+            "kind": JOB,
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "framework": "Trainmaster",
+                "workers": {
+                    "replicas": replicas,
+                    "template": {
+                        "spec": {"terminationGracePeriodSeconds": 30, "containers": [container], **(template or {})}
+                    },
+                },
+                "training": {
+                    "model": {"name": "gpt", "options": {"layers": 2, "heads": 2, "width": 32, "context": 32}},
+                    "data": {"source": "text", "path": "@stdlib"},
+                    "batch": {"global": 24},
+                    "parallelism": mesh or {"dp_shard": replicas},
+                    "steps": steps,
+                    "checkpoint": {"every": every, "keep": 3},
+                    "seed": 1,
+                    **(training or {}),
+                },
+                "checkpoint": {"volume": {"hostPath": str(self.folder)}},
+                **spec,
+            },
+        }
+
+    def script(
+        self,
+        command: list[str],
+        name: str = "job",
+        replicas: int = 2,
+        image: str = PLAIN,
+        template: Object | None = None,
+        container: Object | None = None,
+        **spec: Any,
+    ) -> Object:
+        """A job of a user's own command in a user's own image."""
+        return {
+            "apiVersion": "trainmaster.dev/v1alpha1",
+            "kind": JOB,
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "framework": "PyTorch",
+                "workers": {
+                    "replicas": replicas,
+                    "template": {
+                        "spec": {
+                            "terminationGracePeriodSeconds": 10,
+                            "containers": [
+                                {
+                                    "name": "main",
+                                    "image": image,
+                                    "imagePullPolicy": "IfNotPresent",
+                                    "command": command,
+                                    "resources": SMALL,
+                                    **(container or {}),
+                                }
+                            ],
+                            **(template or {}),
+                        }
+                    },
+                },
+                **spec,
+            },
+        }
+
+    def submit(self, job: Object) -> str:
+        self.kube.create(job)
+        return str(job["metadata"]["name"])
+
+    def job(self, name: str = "job") -> Object:
+        return self.kube.get(JOB, name, self.namespace)
+
+    def status(self, name: str = "job") -> Object:
+        status: Object = self.job(name).get("status") or {}
+        return status
+
+    def wait(self, until: Callable[[Object], Any], what: str, name: str = "job", limit_s: float = 120.0) -> Any:
+        """Wait until `until(status)` is true."""
+
+        def look(job: Object | None) -> Any:
+            return None if job is None else until(job.get("status") or {})
+
+        return self.kube.wait(JOB, name, self.namespace, look, what, limit_s)
+
+    def wait_phase(self, *phases: str, name: str = "job", limit_s: float = 120.0) -> Object:
+        """The status once the job's phase is one of these. A job that ends otherwise fails the test at once."""
+
+        def look(status: Object) -> Object | None:
+            phase = status.get("phase")
+            if phase in FINISHED and phase not in phases:
+                raise AssertionError(f"{name} is {phase}: {status.get('lastFailure')}")
+            return status if phase in phases else None
+
+        found: Object = self.wait(look, f"phase {' or '.join(phases)}", name, limit_s)
+        return found
+
+    def wait_step(self, step: int, name: str = "job", limit_s: float = 180.0) -> Object:
+        def look(status: Object) -> Object | None:
+            if status.get("phase") == "Failed":
+                raise AssertionError(f"{name} failed: {status.get('lastFailure')}")
+            return status if (status.get("progress") or {}).get("step", 0) >= step else None
+
+        found: Object = self.wait(look, f"step {step}", name, limit_s)
+        return found
+
+    def succeeded(self, name: str = "job", limit_s: float = 240.0) -> Object:
+        return self.wait_phase("Succeeded", name=name, limit_s=limit_s)
+
+    def delete(self, name: str = "job", limit_s: float = 60.0) -> None:
+        """Deletes a job and waits until nothing of it is left."""
+        self.kube.delete(JOB, name, self.namespace)
+        self.kube.wait(JOB, name, self.namespace, lambda found: found is None, "deleted", limit_s)
+        for kind in ("Pod", "Service"):
+            for obj in self.kube.list(kind, self.namespace, f"trainmaster.dev/job={name}"):
+                self.gone(kind, obj["metadata"]["name"], limit_s)
+
+    def gone(self, kind: str, name: str, limit_s: float = 60.0) -> None:
+        self.kube.wait(kind, name, self.namespace, lambda found: found is None, "gone", limit_s)
+
+    # -- pods
+
+    def pods(self, name: str = "job") -> list[Object]:
+        return self.kube.list("Pod", self.namespace, f"trainmaster.dev/job={name}")
+
+    def pod(self, slot: int, incarnation: int = 0, name: str = "job") -> str:
+        return f"{name}-worker-{slot}-{incarnation}"
+
+    def node_of(self, pod: str) -> str:
+        return str(self.kube.get("Pod", pod, self.namespace)["spec"]["nodeName"])
+
+    def execute(self, pod: str, *command: str) -> str:
+        return self.kube.kubectl("exec", "-n", self.namespace, pod, "--", *command)
+
+    def events(self, name: str = "job") -> list[Object]:
+        found = self.kube.list("Event", self.namespace)
+        return [event for event in found if event["involvedObject"]["name"] == name]
+
+    # -- results
+
+    def losses(self) -> dict[int, set[str]]:
+        """Every loss that was recorded for a step, as exact text: more than one means that a re-run differed."""
+        seen: dict[int, set[str]] = {}
+        for line in self._output("metrics.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            seen.setdefault(record["step"], set()).add(float(record["loss"]).hex())
+        return seen
+
+    def final(self) -> Object:
+        """Step, loss and the digest of parameters and optimizer state at the end."""
+        final: Object = json.loads(self._output("final.json").read_text())
+        return final
+
+    def _output(self, name: str) -> Path:
+        return self.folder / "output" / name
+
+    # -- ranks inside containers
+
+    def rank_process(self, pod: str) -> int:
+        """The pid, as its container sees it, of the newest rank in a pod."""
+        return int(self.execute(pod, "python3", "-c", _FIND_RANK).strip())
+
+    def signal(self, pod: str, pid: int, number: int) -> None:
+        self.execute(pod, "python3", "-c", f"import os; os.kill({pid}, {number})")
+
+    def kill_container(self, pod: str) -> None:
+        """SIGKILL to every process of a pod's first container at once, from the machine that its node runs on."""
+        uid = self.kube.get("Pod", pod, self.namespace)["metadata"]["uid"]
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _in_pod(path, uid)]
+        assert pids, f"no process of {pod} was found on this machine"
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _in_pod(process: Path, uid: str) -> bool:
+    """Whether a process lies in a pod's cgroup, and is not its pause process."""
+    try:
+        return f"pod{uid}" in (process / "cgroup").read_text() and (process / "comm").read_text().strip() != "pause"
+    except OSError:
+        return False
+
+
+_FIND_RANK = r"""
+import os, re
+found = []
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    if pid == "1":
+        continue
+    try:
+        maps = open(f"/proc/{pid}/maps").read()
+    except OSError:
+        continue
+    rounds = re.findall(r"memfd:trainmaster-progress-(\d+)-", maps)
+    if rounds:
+        found.append((max(map(int, rounds)), int(pid)))
+print(max(found)[1])
+"""
