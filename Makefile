@@ -29,6 +29,7 @@ verify: venv lint  ## lint, types, layers, and generated files that are not stal
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
+	$(BIN)/python charts/generate.py --check
 	test ! -e operator/__init__.py
 
 lint: venv
@@ -39,8 +40,9 @@ format: venv  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: venv  ## write the files that are generated from the models
+generate: venv  ## write the files that are generated from models and chart
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
+	$(BIN)/python charts/generate.py
 
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery
