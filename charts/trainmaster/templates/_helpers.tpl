@@ -1,0 +1,81 @@
+{{- define "trainmaster.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 44 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 44 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of the Deployment, Service, ServiceAccount, Role. */}}
+{{- define "trainmaster.operator" -}}
+{{- include "trainmaster.fullname" . }}-operator
+{{- end -}}
+
+{{/* Of what belongs to no namespace: releases that watch one namespace each may bear the same name. */}}
+{{- define "trainmaster.clusterName" -}}
+{{- include "trainmaster.operator" . }}{{ with .Values.watchNamespace }}-{{ $.Release.Namespace }}{{ end }}
+{{- end -}}
+
+{{- define "trainmaster.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "trainmaster.operator" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.create is false: serviceAccount.name must name the ServiceAccount that the operator shall use" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainmaster.priorityClass" -}}
+{{- if .Values.priorityClass.create -}}
+{{- default (include "trainmaster.clusterName" .) .Values.priorityClass.name -}}
+{{- else -}}
+{{- .Values.priorityClass.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainmaster.tlsSecret" -}}
+{{- include "trainmaster.operator" . }}-tls
+{{- end -}}
+
+{{- define "trainmaster.host" -}}
+{{- include "trainmaster.operator" . }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- define "trainmaster.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "trainmaster.labels" -}}
+{{ include "trainmaster.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* repository, with @digest or :tag. Takes (list image defaultTag). */}}
+{{- define "trainmaster.image" -}}
+{{- $image := first . -}}
+{{- with $image.digest -}}
+{{ $image.repository }}@{{ . }}
+{{- else -}}
+{{ $image.repository }}:{{ default (last .) $image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainmaster.operatorImage" -}}
+{{- include "trainmaster.image" (list .Values.image .Chart.AppVersion) -}}
+{{- end -}}
+
+{{/* Takes (list root apiVersion sentence). Rendering without a cluster can't know what one has: only where there is
+     one, which its aggregation API tells, is the absence of an API an error. */}}
+{{- define "trainmaster.requireAPI" -}}
+{{- $has := (index . 0).Capabilities.APIVersions -}}
+{{- if and ($has.Has "apiregistration.k8s.io/v1") (not ($has.Has (index . 1))) -}}
+{{- fail (index . 2) -}}
+{{- end -}}
+{{- end -}}

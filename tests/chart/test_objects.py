@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from charts.generate import CHART, ROOT
+from tests.chart.rendering import EVERYTHING, argument, ids, only, operator_pod, render, values_file
+
+KUBERNETES = "1.36"
+CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml"]
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}  # of other projects: no schema here
+
+SITUATIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "one namespace": {"watchNamespace": "team-a"},
+    **{cloud: values_file(cloud) for cloud in CLOUDS},
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_chart_lints_without_a_warning(situation: str) -> None:
+    report = helm_python.lint(CHART, SITUATIONS[situation], strict=True)
+    assert [message for message in report["messages"] if message["severity"] > 1] == []
+    assert not report["errors"]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_kubernetes_knows_every_field_of_every_object(situation: str) -> None:
+    for obj in render(SITUATIONS[situation]):
+        if obj["kind"] not in FOREIGN:
+            kubernetes_validate.validate(obj, KUBERNETES, strict=True)
+
+
+def test_kubernetes_knows_every_field_of_the_policy_for_jobs() -> None:
+    policy = yaml.safe_load((CHART / "examples" / "job-network-policy.yaml").read_text())
+    kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+    operators = policy["spec"]["egress"][1]["to"][0]["podSelector"]["matchLabels"]
+    assert operators.items() <= only(render(), "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_the_names_are_those_that_operator_and_agents_rely_on() -> None:
+    objects = render()
+    assert {("Deployment", "trainmaster-operator"), ("ServiceAccount", "trainmaster-operator")} < ids(objects)
+    service = only(objects, "Service", "trainmaster-operator")
+    assert service["metadata"]["namespace"] == "trainmaster-system"
+    assert argument(objects, "operator-url") == "https://trainmaster-operator.trainmaster-system.svc:8443"
+    assert [port["port"] for port in service["spec"]["ports"]] == [8443]
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_fewer_than_two_operators_have_no_disruption_budget(replicas: int) -> None:
+    assert "PodDisruptionBudget" not in {kind for kind, _ in ids(render({"replicas": replicas}))}
+
+
+def test_two_operators_are_never_drained_at_once() -> None:
+    assert only(render(), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_an_upgrade_starts_an_operator_before_it_ends_one() -> None:
+    assert only(render(), "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+@pytest.mark.parametrize(
+    ("values", "added"),
+    [
+        ({"priorityClass": {"create": True}}, {("PriorityClass", "trainmaster-operator")}),
+        ({"networkPolicy": {"enabled": True}}, {("NetworkPolicy", "trainmaster-operator")}),
+        ({"metrics": {"serviceMonitor": {"enabled": True}}}, {("ServiceMonitor", "trainmaster-operator")}),
+        ({"metrics": {"prometheusRule": {"enabled": True}}}, {("PrometheusRule", "trainmaster-operator")}),
+        ({"certManager": EVERYTHING["certManager"]}, {("Certificate", "trainmaster-operator")}),
+    ],
+)
+def test_a_switch_adds_its_object_and_no_other(values: dict[str, Any], added: set[tuple[str, str]]) -> None:
+    assert ids(render(values)) - ids(render()) == added
+
+
+def test_the_crd_is_the_generated_one_and_stays_when_the_chart_goes() -> None:
+    crd = only(render(), "CustomResourceDefinition")
+    assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    crd["metadata"].pop("labels")
+    (path,) = (ROOT / "manifests" / "crd").iterdir()
+    assert crd == yaml.safe_load(path.read_text())
+
+
+def test_the_crd_can_be_left_out_or_go_with_the_chart() -> None:
+    assert "CustomResourceDefinition" not in {kind for kind, _ in ids(render({"crds": {"enabled": False}}))}
+    assert "annotations" not in only(render({"crds": {"keep": False}}), "CustomResourceDefinition")["metadata"]
+
+
+def test_the_operator_meets_the_restricted_pod_security_standard() -> None:
+    pod = operator_pod(render(EVERYTHING))
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert {next(iter(set(volume) - {"name"})) for volume in pod["volumes"]} == {"emptyDir", "secret"}
+
+
+def test_the_services_select_the_operators_pods() -> None:
+    objects = render()
+    deployment = only(objects, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    ports = {port["name"] for port in operator_pod(objects)["containers"][0]["ports"]}
+    services = [obj for obj in objects if obj["kind"] == "Service"]
+    assert len(services) == 2
+    for service in services:
+        assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert service["spec"]["ports"][0]["targetPort"] in ports
+
+
+def test_prometheus_finds_the_service_of_metrics_and_no_other() -> None:
+    objects = render(EVERYTHING)
+    monitor = only(objects, "ServiceMonitor")["spec"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    found = [obj for obj in objects if obj["kind"] == "Service" and wanted <= obj["metadata"]["labels"].items()]
+    assert [obj["metadata"]["name"] for obj in found] == ["trainmaster-operator-metrics"]
+    assert monitor["endpoints"][0]["port"] == found[0]["spec"]["ports"][0]["name"]
+
+
+def test_only_the_named_peers_reach_the_operator() -> None:
+    policy = only(render(EVERYTHING), "NetworkPolicy")["spec"]
+    by_port = {rule["ports"][0]["port"]: rule["from"] for rule in policy["ingress"]}
+    assert by_port["control"] == [{"namespaceSelector": {}}]
+    assert by_port["health"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+    assert policy["policyTypes"] == ["Ingress"]
+
+
+def test_an_issued_certificate_is_for_the_name_that_agents_connect_to() -> None:
+    objects = render(EVERYTHING)
+    certificate = only(objects, "Certificate")["spec"]
+    assert argument(objects, "operator-url") == f"https://{certificate['dnsNames'][0]}:8443"
+    (tls,) = [volume for volume in operator_pod(objects)["volumes"] if volume["name"] == "tls"]
+    assert tls["secret"]["secretName"] == certificate["secretName"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in operator_pod(objects)["containers"][0]["volumeMounts"]}
+    assert mounts["tls"] == argument(objects, "tls-dir")
+
+
+def test_a_digest_wins_over_a_tag() -> None:
+    digest = f"sha256:{'ab' * 32}"
+    objects = render({"image": {"repository": "r/o", "tag": "t", "digest": digest}, "trainer": {"image": {"tag": "t"}}})
+    assert operator_pod(objects)["containers"][0]["image"] == f"r/o@{digest}"
+    assert argument(objects, "agent-image") == f"r/o@{digest}"
+    assert argument(objects, "trainer-image") == "trainmaster/trainer:t"
+
+
+def test_releases_that_watch_one_namespace_each_can_bear_one_name() -> None:
+    separate = {"watchNamespace": "jobs", "crds": {"enabled": False}, "rbac": {"aggregateRoles": False}}
+    first, second = (
+        {(obj["kind"], obj["metadata"]["name"]) for obj in render(separate, namespace=namespace) if _is_global(obj)}
+        for namespace in ("a", "b")
+    )
+    assert first
+    assert not first & second
+
+
+def _is_global(obj: dict[str, Any]) -> bool:
+    return "namespace" not in obj["metadata"]
+
+
+def test_every_namespaced_object_says_its_namespace() -> None:
+    unnamed = {obj["kind"] for obj in render(EVERYTHING) if _is_global(obj)}
+    assert unnamed == {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}

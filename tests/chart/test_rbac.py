@@ -1,0 +1,107 @@
+"""The table in the chart's README is what the operator may do: its roles grant that, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from charts.generate import CHART
+from tests.chart.rendering import only, render
+
+Grants = set[tuple[str, str, str]]
+"""(resource, its name or "", verb)"""
+
+SECTIONS = {"namespaces of jobs": "jobs", "its own namespace": "own", "cluster": "tokens"}
+
+
+def told() -> dict[str, Grants]:
+    readme = (CHART / "README.md").read_text()
+    table = readme.split("## What the operator may do")[1].split("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+    grants: dict[str, Grants] = {}
+    section = ""
+    for where, resource, verbs, _ in rows[2:]:
+        section = SECTIONS[where] if where else section
+        for part in verbs.split(";"):
+            names = re.findall(r"of `([^`]+)`", part)
+            for verb in re.findall(r"[a-z]+", part.split(" of ")[0]):
+                grants.setdefault(section, set()).add((resource, names[0] if names else "", verb))
+    return grants
+
+
+def granted(role: dict[str, Any]) -> Grants:
+    return {
+        (resource, name, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "name"),
+    [
+        ({}, "ClusterRole", "trainmaster-operator-jobs"),
+        ({"watchNamespace": "team-a"}, "Role", "trainmaster-operator-trainmaster-system-jobs"),
+    ],
+)
+def test_what_is_granted_where_jobs_run_is_what_the_readme_tells(values: dict[str, Any], kind: str, name: str) -> None:
+    role = only(render(values), kind, name)
+    assert granted(role) == told()["jobs"]
+    assert role["metadata"].get("namespace") == values.get("watchNamespace")
+
+
+def test_what_is_granted_in_the_operators_namespace_is_what_the_readme_tells() -> None:
+    role = only(render(), "Role")
+    assert granted(role) == told()["own"]
+    assert role["metadata"]["namespace"] == "trainmaster-system"
+
+
+def test_of_the_whole_cluster_only_tokens_are_granted_with_one_watched_namespace() -> None:
+    objects = render({"watchNamespace": "team-a", "rbac": {"aggregateRoles": False}})
+    assert granted(only(objects, "ClusterRole")) == told()["tokens"]
+
+
+def test_every_role_of_the_operator_is_bound_to_it_and_to_nobody_else() -> None:
+    for values in ({"rbac": {"aggregateRoles": False}}, {"watchNamespace": "a", "rbac": {"aggregateRoles": False}}):
+        objects = render(values)
+        roles = {_place(obj) for obj in objects if obj["kind"] in ("Role", "ClusterRole")}
+        bound = set()
+        for obj in objects:
+            if obj["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+                ref = obj["roleRef"]
+                bound.add((ref["kind"], obj["metadata"].get("namespace"), ref["name"]))
+                assert obj["subjects"] == [
+                    {"kind": "ServiceAccount", "name": "trainmaster-operator", "namespace": "trainmaster-system"}
+                ]
+        assert roles == bound
+
+
+def _place(role: dict[str, Any]) -> tuple[str, str | None, str]:
+    return role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"]
+
+
+def test_no_rule_has_a_wildcard() -> None:
+    for obj in render():
+        for rule in obj.get("rules", []):
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+def test_viewers_see_jobs_and_editors_run_them() -> None:
+    objects = render()
+    viewer = only(objects, "ClusterRole", "trainmaster-operator-job-viewer")
+    editor = only(objects, "ClusterRole", "trainmaster-operator-job-editor")
+    assert viewer["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert editor["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert {verb for _, _, verb in granted(viewer)} == {"get", "list", "watch"}
+    assert ("distributedtrainingjobs", "", "create") in granted(editor)
+
+
+def test_without_rbac_nothing_is_granted() -> None:
+    objects = render({"rbac": {"create": False, "aggregateRoles": False}})
+    assert not {obj["kind"] for obj in objects} & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
