@@ -1,0 +1,196 @@
+"""Keys and certificates of the control channel: functions over PEM bytes, pure but for the chance that makes keys.
+
+An authority is renewed with overlap, in three steps: its successor is made and lies in everybody's bundle for a day;
+then it signs, and the old one stays in the bundle until all that it has signed has expired; then it goes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from trainmaster_operator.control.sessions import KEY_BYTES
+
+DAY_S = 86400.0
+AUTHORITY_S = 730 * DAY_S
+PREPARE_S = 90 * DAY_S  # before an authority expires, its successor is made
+SETTLE_S = DAY_S  # until every pod has the successor in its bundle
+SERVER_S = 30 * DAY_S
+RENEW_S = 10 * DAY_S  # before a server's certificate expires
+_BACKDATED_S = 3600.0  # clocks differ
+_NAME_CHARACTERS = 64
+
+
+@dataclass(frozen=True)
+class Pair:
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What the replicas of an operator share."""
+
+    session_key: bytes = field(default=b"", repr=False)
+    authority: Pair | None = None
+    successor: Pair | None = None
+    previous: bytes = b""  # a certificate
+    previous_until: float = 0.0
+
+    @property
+    def bundle(self) -> bytes:
+        pairs = [pair.certificate for pair in (self.authority, self.successor) if pair is not None]
+        return b"".join([*pairs, self.previous])
+
+
+def new_session_key() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def advance(known: Secrets, now: float) -> Secrets:
+    """The same, or what the authority's age asks for."""
+    if known.authority is None:
+        return replace(known, authority=new_authority(now))
+    if known.previous and now >= known.previous_until:
+        known = replace(known, previous=b"", previous_until=0.0)
+    expires_at = valid_until(known.authority.certificate)
+    if known.successor is None and now >= expires_at - PREPARE_S:
+        known = replace(known, successor=new_authority(now))
+    assert known.authority is not None
+    if known.successor is None:
+        return known
+    if now >= min(made_at(known.successor.certificate) + SETTLE_S, expires_at):
+        return replace(
+            known,
+            authority=known.successor,
+            successor=None,
+            previous=known.authority.certificate if now < expires_at else b"",
+            previous_until=float(int(now + SERVER_S) + 1) if now < expires_at else 0.0,
+        )
+    return known
+
+
+def new_authority(now: float) -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    name = _name(f"trainmaster control channel {serial:x}")
+    usage = {"key_cert_sign": True, "crl_sign": True}
+    builder = (
+        _certificate(name, serial, now, now + AUTHORITY_S, key, usage)
+        .issuer_name(name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    )
+    return _pair(builder, key, key)
+
+
+def issue(authority: Pair, hosts: Sequence[str], now: float) -> Pair:
+    """A certificate of a server that is known under these names and addresses."""
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    signer = serialization.load_pem_private_key(authority.key, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    until = min(now + SERVER_S, issuer.not_valid_after_utc.timestamp())
+    issuer_key = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    builder = (
+        _certificate(_name(hosts[0]), x509.random_serial_number(), now, until, key, {"digital_signature": True})
+        .issuer_name(issuer.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key), critical=False)
+    )
+    return _pair(builder, key, signer)
+
+
+def valid_until(certificate: bytes) -> float:
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+
+
+def made_at(certificate: bytes) -> float:
+    """When one of ours was made."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_before_utc.timestamp() + _BACKDATED_S
+
+
+def is_pair(pair: Pair) -> bool:
+    """Whether both can be read and belong together."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+        key = serialization.load_pem_private_key(pair.key, None)
+    except (ValueError, TypeError):
+        return False
+    return isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == certificate.public_key()
+
+
+def is_certificate(certificate: bytes) -> bool:
+    try:
+        x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        return False
+    return True
+
+
+def is_from(certificate: bytes, bundle: bytes) -> bool:
+    """Whether one of these authorities has signed it."""
+    for authority in x509.load_pem_x509_certificates(bundle):
+        try:
+            x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        return True
+    return False
+
+
+def _certificate(
+    subject: x509.Name, serial: int, now: float, until: float, key: ec.EllipticCurvePrivateKey, usage: dict[str, bool]
+) -> x509.CertificateBuilder:
+    none = dict.fromkeys(
+        (
+            "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+            "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+        ),
+        False,
+    )  # fmt: skip
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .serial_number(serial)
+        .public_key(key.public_key())
+        .not_valid_before(_moment(now - _BACKDATED_S))
+        .not_valid_after(_moment(until))
+        .add_extension(x509.KeyUsage(**{**none, **usage}), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _pair(
+    builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey
+) -> Pair:
+    certificate = builder.sign(signer, hashes.SHA256())
+    return Pair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:_NAME_CHARACTERS])])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(seconds), timezone.utc)
