@@ -323,6 +323,7 @@ def test_an_epoch_that_agents_have_obeyed_is_outgrown_else_they_would_ignore_us(
             store.update_status(JOB, {**store.get(JOB, "space", "job"), "status": {"incarnations": "0"}})
             store.create(POD, pod("job-worker-0-0", store.find(JOB, "space", "job")))
             made = store.get(POD, "space", "job-worker-0-0")
+            await asyncio.sleep(1)
             me = Identity(uid, "space", "job", "worker", 0, 0, made["metadata"]["uid"])
             await operator.fleet.report(me, Report(me, round=0, epoch=5))
             await asyncio.sleep(1)

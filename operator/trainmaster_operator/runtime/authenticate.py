@@ -113,6 +113,8 @@ class PodTokens:
         raise Refused(401, "the pod of this session is not known here")
 
     async def _by_token(self, token: str, known: Known) -> Admission:
+        if not token.isascii():
+            raise Refused(401, "this token is nobody's")
         self._limit(token, known)
         review = await self._review(token)
         if review is None or not review.pod_uid:

@@ -189,15 +189,15 @@ def encode(message: Any) -> bytes:
 
 
 def decode(cls: type[M], raw: bytes | str) -> M:
-    """The message in `raw`. Raises WireError with the path of what is wrong; ignores unknown keys."""
+    """The message in `raw`, whoever made it. Raises WireError with the path of what is wrong; ignores unknown keys."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise WireError(f"{cls.__name__}: not JSON: {error}") from None
     if isinstance(value, dict):
         protocol = value.get("protocol", PROTOCOL)
-        if not isinstance(protocol, int) or not PROTOCOL - 1 <= protocol <= PROTOCOL:
-            raise WireError(f"{cls.__name__}.protocol: {protocol!r} is not spoken here, {PROTOCOL} is")
+        if type(protocol) is not int or not PROTOCOL - 1 <= protocol <= PROTOCOL:
+            raise WireError(f"{cls.__name__}.protocol: {_shown(protocol)} is not spoken here, {PROTOCOL} is")
     try:
         return typing.cast(M, _reader(typing.cast(Any, cls))(value))
     except _Wrong as wrong:
@@ -220,6 +220,10 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return {k: v if type(v) in _AS_IT_IS else _plain(v) for k, v in vars(value).items()}
     return value.value if isinstance(value, Enum) else value
+
+
+_MOST = 2**63 - 1
+_MOST_DEPTH = 16
 
 
 class _Wrong(Exception):
@@ -246,18 +250,18 @@ def _reader(kind: Any) -> Reader:
     if origin is dict:
         return _dict_reader(_reader(typing.get_args(kind)[1]))
     if kind is Any:
-        return lambda value: value
+        return _read_any
     if dataclasses.is_dataclass(kind):
         return _record_reader(typing.cast(type, kind))
     if issubclass(kind, Enum):
         return _enum_reader(kind)
-    return _float if kind is float else _scalar_reader(kind)
+    return _SCALARS[kind]
 
 
 def _list_reader(read: Reader) -> Reader:
     def read_list(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise _Wrong(f"a list is expected, not {value!r:.80}")
+            raise _Wrong(f"a list is expected, not {_shown(value)}")
         items: list[Any] = []
         try:
             for item in value:
@@ -273,13 +277,13 @@ def _list_reader(read: Reader) -> Reader:
 def _dict_reader(read: Reader) -> Reader:
     def read_dict(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise _Wrong(f"an object is expected, not {value!r:.80}")
+            raise _Wrong(f"an object is expected, not {_shown(value)}")
         items = {}
         for key, item in value.items():
             try:
-                items[key] = read(item)
+                items[_read_str(key)] = read(item)
             except _Wrong as wrong:
-                wrong.path.append(f".{key}")
+                wrong.path.append(f".{key:.80}")
                 raise
         return items
 
@@ -295,7 +299,7 @@ def _record_reader(cls: type) -> Reader:
 
     def read_record(value: Any) -> Any:
         if type(value) is not dict:
-            raise _Wrong(f"an object is expected, not {value!r:.80}")
+            raise _Wrong(f"an object is expected, not {_shown(value)}")
         known = {}
         for name, read, required in fields:
             if name in value:
@@ -316,21 +320,61 @@ def _enum_reader(kind: type[Enum]) -> Reader:
         try:
             return kind(value)
         except ValueError:
-            raise _Wrong(f"{value!r:.80} is none of {', '.join(e.value for e in kind)}") from None
+            raise _Wrong(f"{_shown(value)} is none of {', '.join(e.value for e in kind)}") from None
 
     return read_enum
 
 
-def _float(value: Any) -> float:
-    if type(value) in (float, int) or value in ("nan", "inf", "-inf"):
+def _read_float(value: Any) -> float:
+    if type(value) is float or value in ("nan", "inf", "-inf"):
         return float(value)
-    raise _Wrong(f"float is expected, not {value!r:.80}")
+    if type(value) is int and _fits(value):
+        return float(value)
+    raise _Wrong(f"float is expected, not {_shown(value)}")
 
 
-def _scalar_reader(kind: type) -> Reader:
-    def read_scalar(value: Any) -> Any:
-        if type(value) is kind:
-            return value
-        raise _Wrong(f"{kind.__name__} is expected, not {value!r:.80}")
+def _read_int(value: Any) -> int:
+    if type(value) is int and -_MOST - 1 <= value <= _MOST:
+        return value
+    raise _Wrong(f"int is expected, not {_shown(value)}")
 
-    return read_scalar
+
+def _read_bool(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    raise _Wrong(f"bool is expected, not {_shown(value)}")
+
+
+def _read_str(value: Any) -> str:
+    if type(value) is not str:
+        raise _Wrong(f"str is expected, not {_shown(value)}")
+    if value.isascii():
+        return value
+    # Half a surrogate pair can't be written anywhere: words that hold one are kept, the half isn't.
+    return value.encode(errors="replace").decode()
+
+
+_SCALARS: dict[Any, Reader] = {float: _read_float, int: _read_int, bool: _read_bool, str: _read_str}
+
+
+def _read_any(value: Any, depth: int = 0) -> Any:
+    """An open value: as deep as somebody needs it, not as deep as somebody can make it."""
+    if depth > _MOST_DEPTH:
+        raise _Wrong(f"is nested more than {_MOST_DEPTH} times")
+    if type(value) is dict:
+        return {_read_str(key): _read_any(item, depth + 1) for key, item in value.items()}
+    if type(value) is list:
+        return [_read_any(item, depth + 1) for item in value]
+    read = _SCALARS.get(type(value))
+    return value if read is None else read(value)
+
+
+def _fits(value: int) -> bool:
+    return -_MOST - 1 <= value <= _MOST
+
+
+def _shown(value: Any) -> str:
+    """Enough of it to be found again."""
+    if type(value) in (dict, list):
+        return "an object" if type(value) is dict else "a list"
+    return f"{value!r:.80}" if type(value) is not int or _fits(value) else "one of more than 64 bits"
