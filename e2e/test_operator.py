@@ -73,13 +73,11 @@ def test_one_bad_job_beside_a_hundred_good_ones(world: World) -> None:
     bad = world.training(name="bad", training={"parallelism": {"dp_shard": 2, "dp_replicate": 3}})
     world.kube.apply(*idle[:50], bad, *idle[50:])
     world.submit(world.training(steps=40))
-    world.wait(
-        lambda status: any(
-            c["type"] == "ReconcileError" and c["status"] == "True" for c in status.get("conditions", [])
-        ),
-        "the bad job is told of its error",
-        "bad",
-    )
+
+    def told(status: Object) -> bool:
+        return any(c["type"] == "ReconcileError" and c["status"] == "True" for c in status.get("conditions", []))
+
+    world.wait(told, "the bad job is told of its error", "bad")
     world.succeeded()
     for job in (*idle[:2], *idle[-2:]):
         world.wait_phase("Suspended", name=job["metadata"]["name"])

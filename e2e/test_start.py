@@ -112,7 +112,7 @@ def test_a_foreign_pod_has_the_name(world: World) -> None:
             "containers": [
                 {
                     "name": "main",
-                    "image": "docker.io/library/python:e2e",
+                    "image": PLAIN,
                     "command": ["sleep", "1000"],
                     "resources": SMALL,
                 }

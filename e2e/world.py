@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.places import STATE
+from e2e.cluster.places import REPOSITORY, STATE
 from e2e.installation import Installation
 from e2e.kube import JOB, Kube, Object
 
@@ -206,6 +208,22 @@ class World:
     def events(self, name: str = "job") -> list[Object]:
         found = self.kube.list("Event", self.namespace)
         return [event for event in found if event["involvedObject"]["name"] == name]
+
+    def logs(self, name: str = "job") -> str:
+        return "\n".join(self.kube.logs(pod["metadata"]["name"], self.namespace) for pod in self.pods(name))
+
+    def trainmaster(self, *arguments: str) -> str:
+        """Our own command on this namespace; returns what it printed."""
+        paths = os.pathsep.join(str(REPOSITORY / folder) for folder in ("operator", "trainer"))
+        done = subprocess.run(
+            [sys.executable, "-m", "trainmaster_operator.cli.main", *arguments, "-n", self.namespace],
+            env={**os.environ, "KUBECONFIG": str(self.kube.kubeconfig), "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     # -- results
 
