@@ -9,6 +9,7 @@ import yaml
 
 from charts.generate import CHART, ROOT
 from tests.chart.rendering import EVERYTHING, argument, ids, only, operator_pod, render, values_file
+from trainmaster_operator.runtime import kubernetes
 
 KUBERNETES = "1.36"
 CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml"]
@@ -17,7 +18,7 @@ FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}  # of other projec
 SITUATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": EVERYTHING,
-    "one namespace": {"watchNamespace": "team-a"},
+    "one namespace": {"watchNamespace": "team-a", "metrics": {"jobs": False}},
     **{cloud: values_file(cloud) for cloud in CLOUDS},
 }
 
@@ -50,6 +51,15 @@ def test_the_names_are_those_that_operator_and_agents_rely_on() -> None:
     assert service["metadata"]["namespace"] == "trainmaster-system"
     assert argument(objects, "operator-url") == "https://trainmaster-operator.trainmaster-system.svc:8443"
     assert [port["port"] for port in service["spec"]["ports"]] == [8443]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_operator_understands_its_command_line(situation: str) -> None:
+    (container,) = operator_pod(render(SITUATIONS[situation]))["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    options = kubernetes.parser().parse_args(container["args"])
+    assert (options.control_port, options.health_port) == (ports["control"], ports["health"])
+    assert container["command"] == ["python3", "-m", kubernetes.__name__]
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
