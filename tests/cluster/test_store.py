@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.examples import event, job, lease, owned_by, pod, service
+from tests.cluster.examples import config_map, event, job, lease, owned_by, pod, service
 from trainmaster_operator.cluster import objects
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import (
     BOOKMARK,
+    CONFIG_MAP,
     JOB,
     LEASE,
     POD,
@@ -183,6 +184,40 @@ def test_a_restored_store_goes_on_where_the_other_was() -> None:
         new.watch(POD, owner["metadata"]["resourceVersion"])
     new.delete(JOB, "s", "a", uid=owner["metadata"]["uid"])
     assert names(new) == []
+
+
+def test_a_restored_store_knows_what_was_applied() -> None:
+    old = MemoryStore()
+    old.apply(CONFIG_MAP, config_map("s", "a", {"x": "1", "y": "1"}))
+    old.patch(CONFIG_MAP, "s", "a", {"data": {"z": "theirs"}})
+    new = MemoryStore()
+    new.restore(old.snapshot())
+    assert new.apply(CONFIG_MAP, config_map("s", "a", {"x": "1"}))["data"] == {"x": "1", "z": "theirs"}
+    new.delete(CONFIG_MAP, "s", "a")
+    new.apply(CONFIG_MAP, config_map("s", "a", {}))
+    assert new.apply(CONFIG_MAP, config_map("s", "a", {}))["data"] == {}
+    new.delete(CONFIG_MAP, "s", "a")
+    assert new.snapshot()["applied"] == {}
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "before", "after"),
+    [
+        ({}, {"a": 1}, None, {"a": 1}),
+        ({"a": 1, "b": 2}, {}, {"a": 1}, {"b": 2}),
+        ({"a": {"x": 1, "y": 2}}, {}, {"a": {"x": 1}}, {"a": {"y": 2}}),
+        ({"a": {"x": 1}}, {}, {"a": {"x": 1}}, {}),
+        ({"a": {"x": 1}}, {"a": {}}, {"a": {"x": 1}}, {"a": {}}),
+        ({"a": [1, 2]}, {"a": [3]}, {"a": [1, 2]}, {"a": [3]}),
+        ({"a": "theirs"}, {}, {"b": 1}, {"a": "theirs"}),
+        ({"a": "text"}, {"a": {"x": 1}}, {"a": {"y": 1}}, {"a": {"x": 1}}),
+        ({"a": "text"}, {}, {"a": {"y": 1}}, {"a": "text"}),
+    ],
+)
+def test_an_apply_owns_what_it_said_and_no_more(live: Object, wanted: Object, before: Object, after: Object) -> None:
+    copies = objects.copied([live, wanted, before])
+    assert objects.applied(live, wanted, before) == after
+    assert [live, wanted, before] == copies
 
 
 def test_versions_go_on_above_those_of_restored_objects() -> None:
