@@ -142,7 +142,7 @@ def unanswered(request: Request, error: Exception) -> Unavailable:
     return Unavailable(f"{request}: {error or type(error).__name__}")
 
 
-class _Rest(rest.RESTClientObject):
+class _Rest(rest.RESTClientObject):  # type: ignore[misc]
     def _create_connector(self) -> aiohttp.TCPConnector:
         return aiohttp.TCPConnector(limit=self.maxsize, ssl=self.ssl_context, keepalive_timeout=IDLE_CONNECTION_S)
 
