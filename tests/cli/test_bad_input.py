@@ -180,10 +180,21 @@ def test_a_job_that_has_succeeded_is_left_alone(
     assert (tmp_path / "out" / "status.yaml").read_text() == before
 
 
-@pytest.mark.parametrize("command", ["report", "status"])
-def test_a_folder_without_a_run_has_no_report_and_no_status(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    (line,) = refused(capsys, command, "nowhere")
+def test_a_folder_without_a_run_has_no_report_and_no_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    (tmp_path / "empty").mkdir()
+    for command in ("report", "status"):
+        (line,) = refused(capsys, command, "empty")
+        assert "empty: holds no run" in line
+    (line,) = refused(capsys, "report", "nowhere")
     assert "nowhere: holds no run" in line
+    (line,) = refused(capsys, "status", "nowhere")
+    assert line.startswith(
+        "nowhere: is no folder with a run, and no cluster can be asked for such a job: no kubeconfig"
+    )
 
 
 def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: WriteJob) -> None:

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import recoveries
-from trainmaster_operator.cli.news import News, Tone, count, loss, memory, rate, remaining, seconds
+from trainmaster_operator.cli.news import News, Tone, count, cut, loss, memory, rate, remaining, seconds
+from trainmaster_operator.planning.observation import PodRecord
 
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}
 _PHASES = {
@@ -34,7 +35,8 @@ MOST_RANKS = 16
 
 @dataclass
 class Scene:
-    """All that a picture is made of. `ranks`: reports as the control channel gives them, with their slot."""
+    """All that a picture is made of. `ranks`: reports as the control channel gives them, with their slot; on a cluster
+    `namespace` and `pods` stand instead of them and of the output folder."""
 
     name: str
     world_size: int
@@ -42,6 +44,12 @@ class Scene:
     total_steps: int | None = None
     status: JobStatus = field(default_factory=JobStatus)
     ranks: Sequence[dict[str, Any]] = ()
+    namespace: str = ""
+    pods: Sequence[PodRecord] = ()
+
+    @property
+    def place(self) -> str:
+        return f"in namespace {self.namespace}" if self.namespace else f"output in {self.out}"
 
     @property
     def total(self) -> int:
@@ -75,7 +83,7 @@ class PlainDisplay:
         self._told_step = 0
 
     def start(self) -> None:
-        self._write("job", f"{self._scene.name}: {self._scene.world_size} ranks, output in {self._scene.out}")
+        self._write("job", f"{self._scene.name}: {count(self._scene.world_size, 'rank')}, {self._scene.place}")
 
     def tell(self, news: News) -> None:
         self._write(news.word, news.text)
@@ -128,7 +136,7 @@ class LiveDisplay:
     def start(self) -> None:
         scene = self._scene
         self._console.print(
-            Text.assemble((scene.name, "bold"), f": {scene.world_size} ranks, output in ", (scene.out, "cyan"))
+            Text.assemble((scene.name, "bold"), f": {count(scene.world_size, 'rank')}, ", (scene.place, "cyan"))
         )
         self._live.start()
         self.draw()
@@ -179,6 +187,8 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     parts: list[RenderableType] = ["", head, bar]
     if scene.ranks:
         parts.append(_ranks(scene))
+    if scene.pods:
+        parts.append(pods(scene.pods))
     return Group(*parts)
 
 
@@ -210,13 +220,26 @@ def _ranks(scene: Scene) -> RenderableType:
     return grid
 
 
-def summary(scene: Scene, console: Console, report: str) -> None:
-    """At the end: the recoveries with their phase clock, the final loss, where the report lies."""
+def pods(records: Sequence[PodRecord]) -> RenderableType:
+    """Those with something to say first."""
+    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for title in ("pod", "state", "node", "why"):
+        grid.add_column(title, overflow="fold" if title == "why" else "ellipsis")
+    shown = sorted(records, key=lambda pod: (not pod.reason, pod.phase == "Running", pod.role, pod.slot, pod.name))
+    for pod in shown[:MOST_RANKS]:
+        words = "Terminating" if pod.deleting else pod.phase
+        style = "green" if words == "Running" else "red" if words == "Failed" else "yellow"
+        why = ": ".join(part for part in (pod.reason, cut(pod.message)) if part)
+        grid.add_row(pod.name, Text(words, style), pod.node, Text(why))
+    if len(records) > MOST_RANKS:
+        return Group(grid, Text(f"and {len(records) - MOST_RANKS} more pods", "dim"))
+    return grid
+
+
+def summary(scene: Scene, console: Console, report: str = "") -> None:
+    """At the end: the recoveries with their phase clock, the final loss, where the report lies if there is one."""
     status = scene.status
-    if status.recoveries:
-        _print_table(console, "Recoveries", recoveries.actions(status.recoveries))
-        if any(recovery.clock for recovery in status.recoveries):
-            _print_table(console, "Where their time went", recoveries.clocks(status.recoveries))
+    recovered(status, console)
     facts = [f"step {status.progress.step}"]
     if status.progress.loss:
         facts.append(f"loss {loss(status.progress.loss)}")
@@ -231,7 +254,16 @@ def summary(scene: Scene, console: Console, report: str) -> None:
     failure = status.lastFailure
     if status.phase is JobPhase.FAILED and failure and failure.traceback:
         console.print(Text(failure.traceback.rstrip(), "dim"))
-    console.print(Text.assemble("Report: ", (report, "cyan")), soft_wrap=True)
+    if report:
+        console.print(Text.assemble("Report: ", (report, "cyan")), soft_wrap=True)
+
+
+def recovered(status: JobStatus, console: Console) -> None:
+    """The recoveries that a status remembers, with where their time went."""
+    if status.recoveries:
+        _print_table(console, "Recoveries", recoveries.actions(status.recoveries))
+        if any(recovery.clock for recovery in status.recoveries):
+            _print_table(console, "Where their time went", recoveries.clocks(status.recoveries))
 
 
 def _print_table(console: Console, title: str, cells: recoveries.Table) -> None:

@@ -37,12 +37,48 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/demo"), help="(default: runs/demo)")
     demo.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
 
-    status = commands.add_parser("status", help="how a run stands")
-    status.add_argument("out", type=Path, metavar="DIR", help="the run's output folder")
-
     report = commands.add_parser("report", help="make a run's report.html again")
     report.add_argument("out", type=Path, metavar="DIR", help="the run's output folder")
+
+    status = commands.add_parser(
+        "status",
+        help="how a run on this machine or a job on a cluster stands",
+        description="How a run or a job stands. An existing folder is the output folder of a run on this machine; "
+        "anything else, and everything when -n, --kubeconfig or --context is given, is the name of a job on a cluster.",
+    )
+    status.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
+    _cluster_options(status)
+
+    submit = commands.add_parser("submit", help="hand a job to a cluster")
+    submit.add_argument("job", type=Path, metavar="job.yaml")
+    submit.add_argument("--watch", action="store_true", help="show how it goes; exit 0 only when it succeeds")
+    submit.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
+    _cluster_options(submit)
+
+    watch = commands.add_parser("watch", help="show a job on a cluster as it goes; exit 0 only when it succeeds")
+    watch.add_argument("name", metavar="NAME")
+    watch.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
+    _cluster_options(watch)
+
+    logs = commands.add_parser("logs", help="what the ranks of a job on a cluster print")
+    logs.add_argument("name", metavar="NAME")
+    which = logs.add_mutually_exclusive_group()
+    which.add_argument("--rank", type=int, metavar="R", help="of this rank (default: 0)")
+    which.add_argument("--all", action="store_true", help="of all ranks, in the order of time")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
+    _cluster_options(logs)
+
+    delete = commands.add_parser("delete", help="delete a job on a cluster; its checkpoints stay")
+    delete.add_argument("name", metavar="NAME")
+    _cluster_options(delete)
     return top
+
+
+def _cluster_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which cluster")
+    group.add_argument("-n", "--namespace", metavar="NS", help="(default: the context's)")
+    group.add_argument("--kubeconfig", metavar="FILE", help="(default: KUBECONFIG, else ~/.kube/config)")
+    group.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: the current one)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,10 +106,8 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.validate import validate
 
         return validate(options.job)
-    if options.command == "status":
-        from trainmaster_operator.cli.status import status
-
-        return status(options.out)
+    if options.command in ("status", "submit", "watch", "logs", "delete"):
+        return _dispatch_to_cluster(options)
     if options.command == "report":
         from trainmaster_operator.cli.report import report
 
@@ -94,6 +128,31 @@ def _dispatch(options: argparse.Namespace) -> int:
             fresh=options.fresh,
         )
     )
+
+
+def _dispatch_to_cluster(options: argparse.Namespace) -> int:
+    from trainmaster_operator.cli.kubeconfig import Where
+
+    where = Where(options.namespace, options.kubeconfig, options.context)
+    if options.command == "status":
+        from trainmaster_operator.cli.status import status
+
+        return status(options.what, where)
+    if options.command == "submit":
+        from trainmaster_operator.cli.submit import submit
+
+        return submit(where, options.job, options.watch, options.plain)
+    if options.command == "watch":
+        from trainmaster_operator.cli.watch import watch
+
+        return watch(where, options.name, options.plain)
+    if options.command == "logs":
+        from trainmaster_operator.cli.logs import logs
+
+        return logs(where, options.name, options.rank, options.all, options.follow)
+    from trainmaster_operator.cli.submit import delete
+
+    return delete(where, options.name)
 
 
 if __name__ == "__main__":

@@ -63,9 +63,13 @@ def described(failure: Failure) -> str:
     end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
     if end and end not in words:
         words = f"{end}: {words}" if words else end
-    if len(words) > MESSAGE_LIMIT:
-        words = words[: MESSAGE_LIMIT - 3] + "..."
-    return f"{who}: {failure.cause} in step {failure.step + 1}" + (f": {words}" if words else "")
+    return f"{who}: {failure.cause} in step {failure.step + 1}" + (f": {cut(words)}" if words else "")
+
+
+def cut(words: str) -> str:
+    """One line that isn't too long."""
+    words = (words.strip().splitlines() or [""])[0]
+    return words if len(words) <= MESSAGE_LIMIT else words[: MESSAGE_LIMIT - 3] + "..."
 
 
 def recovered(recovery: Recovery) -> str:

@@ -1,18 +1,41 @@
-"""`trainmaster status OUT`: how a run stands, from its status.yaml."""
+"""`trainmaster status`: how a run on this machine stands, from its status.yaml, or how a job on a cluster does."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from trainmaster_operator.api.status import JobStatus
-from trainmaster_operator.cli import display, output
+from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli import display, kubeconfig, output
+from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.news import described
 from trainmaster_operator.cli.refusal import Refusal
 
+_TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
 
-def status(out: Path) -> int:
+
+def status(what: str, where: Where) -> int:
+    """An existing folder is a local run, unless a cluster is named. Raises Refusal when there is no such thing."""
+    if not where.given and Path(what).is_dir():
+        return of_run(Path(what))
+    if "/" in what:
+        raise Refusal(f"{what}: is no folder; the output folder of a run, or the name of a job, is expected")
+    try:
+        kubeconfig.find(where)
+    except Refusal as refusal:
+        if where.given:
+            raise
+        raise Refusal(
+            f"{what}: is no folder with a run, and no cluster can be asked for such a job: {refusal}"
+        ) from None
+    return asyncio.run(_of_job(where, what))
+
+
+def of_run(out: Path) -> int:
     """Raises Refusal when there is no run."""
     resource = output.read_status(out) if out.is_dir() else None
     if resource is None:
@@ -24,3 +47,37 @@ def status(out: Path) -> int:
     console.print(f"{scene.name}: {job.phase.value}  {display.describe(scene)}")
     display.summary(scene, console, str(out / output.REPORT))
     return 0
+
+
+async def _of_job(where: Where, name: str) -> int:
+    # Imported here: a local run needs no client of Kubernetes.
+    from trainmaster_operator.cli.cluster import connected, find
+    from trainmaster_operator.cli.watch import scene_of
+    from trainmaster_operator.cluster.port import POD
+    from trainmaster_operator.runtime.records import pod_entry
+
+    async with connected(where) as target:
+        job = await find(target, name)
+        listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": name})
+    scene = scene_of(job)
+    scene.pods = [pod_entry(pod, None, 0.0).record for pod in listing.items]
+    show(scene, Console(file=sys.stdout, highlight=False))
+    return 0
+
+
+def show(scene: display.Scene, console: Console) -> None:
+    """A job on a cluster: progress, what isn't well and why, recoveries, pods."""
+    job = scene.status
+    console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {display.describe(scene)}")
+    for condition in job.conditions:
+        wrong = "False" if condition.type == "Scheduled" else "True"
+        if condition.message and condition.status == wrong and condition.type not in _TOLD:
+            console.print(f"{condition.type}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
+    if job.lastFailure:
+        console.print(f"last failure: {described(job.lastFailure)}", soft_wrap=True, markup=False)
+        if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
+            console.print(job.lastFailure.traceback.rstrip(), soft_wrap=True, markup=False)
+    display.recovered(job, console)
+    if scene.pods:
+        console.print()
+        console.print(display.pods(scene.pods))

@@ -70,11 +70,12 @@ class Informer(Generic[T]):
         self._relist_s = relist_s
         self._entries: dict[JobKey, Entry[T]] = {}
         self._by_owner: dict[JobKey, dict[JobKey, Entry[T]]] = {}
-        # Uids that may not come back: deleted by us and DELETED is still to come, or since the last list of a fed cache.
+        # Uids that may not come back: deleted by us, with DELETED still to come, or fed as DELETED since the last list.
         self._deleted: set[str] = set()
         self._seen = 0  # all that the server knew at this resourceVersion is known here
         self._heard_at: float | None = None
         self._tried_at: float | None = None
+        self.failures = 0  # in a row; a stream that ended counts, until the next one tells something
         self.relists = 0
 
     # -- reading
@@ -137,35 +138,34 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Lists and watches until it is cancelled. Any failure is retried: the API server will come back."""
-        failures = 0
         version = ""
         while True:
             try:
                 if not version:
                     version = await self._relist()
-                    failures = 0
+                    self.failures = 0
                 if self._relist_s is not None:
                     version = ""  # in any case: list again
                     await asyncio.sleep(self._relist_s * (1 + 0.2 * self._random.random()))
                     continue
                 async for event in self._cluster.watch(self.kind, version, self._namespace, self._labels):
                     version = event.object["metadata"]["resourceVersion"]
-                    failures = 0
+                    self.failures = 0
                     self._hear()
                     self._seen = max(self._seen, int(version))
                     if event.type != BOOKMARK:
                         self._apply(event.type == DELETED, event.object)
-                failures += 1  # the stream ended: watch again, but never in a tight loop
+                self.failures += 1  # the stream ended: watch again, but never in a tight loop
             except Gone as error:
                 log.info("%s: history is gone (%s): listing again", self.kind, error)
                 version = ""
             except ApiError as error:
-                failures += 1
-                log.warning("%s: %s: attempt %d", self.kind, error, failures)
+                self.failures += 1
+                log.warning("%s: %s: attempt %d", self.kind, error, self.failures)
             self._tried_at = asyncio.get_running_loop().time()
-            if failures:
+            if self.failures:
                 first, longest = BACKOFF_S
-                delay = min(longest, first * 2.0 ** min(failures - 1, 16))
+                delay = min(longest, first * 2.0 ** min(self.failures - 1, 16))
                 await asyncio.sleep(delay * (1 - 0.5 * self._random.random()))
 
     def feed(self, deleted: bool, obj: Object) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import datetime, timedelta
 from typing import Any
 
 import kopf
@@ -27,7 +26,6 @@ Login = Callable[[], Awaitable[kopf.ConnectionInfo]]
 RETRIES = 24
 LONGEST_RETRY_S = 15.0  # all together about five minutes: an API server that restarts doesn't end us
 ENDS_WITHIN_S = 1.0
-FRESH_S = 600.0  # how long credentials are used before they are read again: tokens in files are rotated
 LOGIN_EVERY_S = 1.0
 LOGIN_BACKOFF_S = 5.0
 
@@ -81,8 +79,9 @@ def registry(feed: Feed, login: Login) -> kopf.OperatorRegistry:
     return made
 
 
-def login_with(kubeconfig: str | None, now: Callable[[], datetime]) -> Login:
-    """With the credentials that the adapter uses too. Raises NoCluster."""
+def login_with(kubeconfig: str | None, fresh_until: Callable[[], Any]) -> Login:
+    """With the credentials that the adapter uses too. `fresh_until`: the datetime when those read now are read again:
+    tokens in files are rotated. Raises NoCluster."""
     last = float("-inf")
 
     async def login() -> kopf.ConnectionInfo:
@@ -102,7 +101,7 @@ def login_with(kubeconfig: str | None, now: Callable[[], datetime]) -> Login:
             scheme=scheme.capitalize() or None,
             token=token or None,
             proxy_url=configuration.proxy,
-            expiration=now() + timedelta(seconds=FRESH_S),
+            expiration=fresh_until(),
         )
 
     return login
@@ -118,9 +117,7 @@ async def watch_jobs(
     """
     logging.getLogger("kopf").setLevel(logging.WARNING)
     scope: dict[str, Any] = {"namespaces": [namespace]} if namespace else {"clusterwide": True}
-    tasks = await kopf.spawn_tasks(
-        registry=registry(feed, login), settings=settings(chance), standalone=True, **scope
-    )
+    tasks = await kopf.spawn_tasks(registry=registry(feed, login), settings=settings(chance), standalone=True, **scope)
     started()
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,91 @@
+"""Which cluster a person means: a kubeconfig, one of its contexts, a namespace."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainmaster_operator.cli.refusal import Refusal
+
+POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+DEFAULT = "~/.kube/config"
+
+
+@dataclass(frozen=True)
+class Where:
+    """As given on the command line; None: not given."""
+
+    namespace: str | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    @property
+    def given(self) -> bool:
+        return self != Where()
+
+
+@dataclass(frozen=True)
+class Found:
+    """`kubeconfig` is None when this process runs in a pod whose own credentials serve."""
+
+    kubeconfig: str | None
+    context: str | None
+    namespace: str
+
+
+def find(where: Where) -> Found:
+    """Raises Refusal when there is no kubeconfig, or none with that context."""
+    files = _files(where)
+    if not files:
+        if where.kubeconfig is None and where.context is None and POD_NAMESPACE.is_file():
+            return Found(None, None, where.namespace or POD_NAMESPACE.read_text().strip())
+        raise Refusal(f"no kubeconfig: {DEFAULT} doesn't exist; give --kubeconfig, or set KUBECONFIG")
+    contexts, current = _contexts(files)
+    name = where.context or current
+    path = os.pathsep.join(files)
+    if name is None:
+        raise Refusal(f"{path}: no context is chosen there; give --context, one of {_listed(contexts)}")
+    if name not in contexts:
+        near = difflib.get_close_matches(name, contexts, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {_listed(contexts)}"
+        raise Refusal(f"{path}: there is no context {name}; {hint}")
+    return Found(path, name, where.namespace or contexts[name].get("namespace") or "default")
+
+
+def _files(where: Where) -> list[str]:
+    """That exist: a KUBECONFIG may name several, of which some may be missing."""
+    given = where.kubeconfig or os.environ.get("KUBECONFIG")
+    files = [os.path.expanduser(part) for part in (given or DEFAULT).split(os.pathsep) if part]
+    existing = [file for file in files if os.path.exists(file)]
+    if given and not existing:
+        source = "--kubeconfig" if where.kubeconfig else "KUBECONFIG"
+        raise Refusal(f"{source} {given}: doesn't exist")
+    return existing
+
+
+def _contexts(files: list[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """The contexts by name, and the current one's name. Of several files the first that says something counts."""
+    contexts: dict[str, dict[str, Any]] = {}
+    current: str | None = None
+    for file in files:
+        try:
+            content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+            raise Refusal(f"{file}: can't be read as a kubeconfig: {reason}") from None
+        if not isinstance(content, dict) or not isinstance(content.get("contexts") or [], list):
+            raise Refusal(f"{file}: is no kubeconfig")
+        for entry in content.get("contexts") or []:
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+                contexts.setdefault(entry["name"], entry.get("context") or {})
+        current = current or content.get("current-context") or None
+    return contexts, current
+
+
+def _listed(names: dict[str, Any]) -> str:
+    return ", ".join(sorted(names)) or "none"

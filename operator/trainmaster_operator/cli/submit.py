@@ -1,0 +1,76 @@
+"""`trainmaster submit job.yaml` and `trainmaster delete NAME`: jobs come to a cluster, and go."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from trainmaster_operator.cli import display
+from trainmaster_operator.cli.cluster import Target, connected, find, not_installed, one_line
+from trainmaster_operator.cli.document import Document
+from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.validate import load_job
+from trainmaster_operator.cli.watch import follow
+from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, NotFound, Object
+
+
+def submit(where: Where, file: Path, watching: bool, plain: bool) -> int:
+    """0 when it is submitted; with `watching`, 0 when it succeeds. Raises Refusal, with nothing submitted."""
+    document, _ = load_job(file)
+    return asyncio.run(_submit(where, document, watching, plain))
+
+
+async def _submit(where: Where, document: Document, watching: bool, plain: bool) -> int:
+    async with connected(where) as target:
+        job = await create(target, document, where.namespace)
+        name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+        if watching:
+            return await follow(target, job, lambda scene: display.choose(scene, plain))
+        sys.stdout.write(f"job {name} is submitted; `trainmaster watch {name} -n {namespace}` shows how it goes\n")
+        return 0
+
+
+async def create(target: Target, document: Document, asked: str | None) -> Object:
+    """The job as stored. `asked`: the namespace of the command line. Raises Refusal."""
+    job: Object = copy.deepcopy(document.value)
+    job.pop("status", None)
+    meta = job["metadata"]
+    if asked is not None and meta.get("namespace", asked) != asked:
+        raise Refusal(
+            f"{document.file}: names namespace {meta['namespace']}, the command line {asked}; one is expected"
+        )
+    namespace = meta.setdefault("namespace", target.namespace)
+    try:
+        return await target.cluster.create(JOB, job)
+    except AlreadyExists:
+        raise Refusal(
+            f"{namespace}/{meta['name']}: there is such a job already; delete it first, or give this one another name"
+        ) from None
+    except Invalid as error:
+        raise Refusal(f"{document.file}: the cluster refuses it: {one_line(error)}") from None
+    except NotFound as error:
+        if "namespaces" in str(error):
+            raise Refusal(f"namespace {namespace}: doesn't exist") from None
+        raise not_installed(target) from None
+
+
+def delete(where: Where, name: str) -> int:
+    """Raises Refusal when there is no such job."""
+    return asyncio.run(_delete(where, name))
+
+
+async def _delete(where: Where, name: str) -> int:
+    async with connected(where) as target:
+        await remove(target, name)
+        return 0
+
+
+async def remove(target: Target, name: str) -> None:
+    job = await find(target, name)
+    with suppress(NotFound):  # somebody else was quicker
+        await target.cluster.delete(JOB, target.namespace, name, uid=job["metadata"]["uid"])
+    sys.stdout.write(f"job {name} is deleted; its pods end now\n")

@@ -1,0 +1,134 @@
+"""`trainmaster watch NAME`: a job on a cluster, as it happens, until it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli import display
+from trainmaster_operator.cli.cluster import Target, connected, find
+from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cluster.port import JOB, POD, Object
+from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.runtime.informer import Informer, JobKey
+from trainmaster_operator.runtime.records import job_key, owning_job, pod_entry
+
+FRAME_S = 0.25
+SILENT_FAILURES = 4  # of a list or a watch in a row: below, nobody needs to know
+
+Make = Callable[[display.Scene], display.Display]
+
+
+def watch(where: Where, name: str, plain: bool) -> int:
+    """0 when the job succeeds, 1 when it fails or is deleted. Raises Refusal."""
+    return asyncio.run(_watch(where, name, plain))
+
+
+async def _watch(where: Where, name: str, plain: bool) -> int:
+    async with connected(where) as target:
+        return await follow(target, await find(target, name), lambda scene: display.choose(scene, plain))
+
+
+async def follow(target: Target, job: Object, make: Make) -> int:
+    """Until the job has ended. `job` is what is known of it."""
+    scene = scene_of(job)
+    return await _Follower(target, job, scene, make(scene)).run()
+
+
+def scene_of(job: Object) -> display.Scene:
+    """From the manifest as it is: this command may be older than the cluster's kind."""
+    meta, spec = job["metadata"], job.get("spec") or {}
+    workers, training = spec.get("workers") or {}, spec.get("training") or {}
+    return display.Scene(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        out="",
+        world_size=_number(workers.get("replicas")) * _number(workers.get("ranksPerPod")),
+        total_steps=training.get("steps"),
+        status=JobStatus.model_validate(job.get("status") or {}),
+    )
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+class _Follower:
+    def __init__(self, target: Target, job: Object, scene: display.Scene, shown: display.Display) -> None:
+        self._key = job_key(job)
+        self._uid: str = job["metadata"]["uid"]
+        self._scene = scene
+        self._display = shown
+        self._changed = asyncio.Event()
+        self._lost = False
+        chance = random.Random()
+        self._jobs: Informer[Object] = Informer(
+            target.cluster,
+            JOB,
+            slim=lambda obj, known: obj,
+            owner=job_key,
+            changed=self._mark,
+            chance=chance,
+            namespace=self._key.namespace,
+        )
+        self._pods: Informer[PodRecord] = Informer(
+            target.cluster,
+            POD,
+            slim=lambda obj, known: pod_entry(obj, None, 0.0).record,
+            owner=owning_job,
+            changed=self._mark,
+            chance=chance,
+            labels={f"{GROUP}/job": self._key.name},
+            namespace=self._key.namespace,
+        )
+
+    async def run(self) -> int:
+        self._display.start()
+        helpers = [asyncio.create_task(work) for work in (self._jobs.run(), self._pods.run(), self._draw())]
+        try:
+            return await self._look()
+        except asyncio.CancelledError:
+            name = f"trainmaster watch {self._key.name} -n {self._key.namespace}"
+            self._display.tell(News("leaving", f"the job goes on; `{name}` shows it again"))
+            raise
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            self._display.stop()
+
+    async def _look(self) -> int:
+        await self._jobs.synced.wait()
+        while True:
+            self._scene.pods = self._pods.owned(self._key)
+            job = self._jobs.get(self._key)
+            if job is None or job["metadata"]["uid"] != self._uid:
+                self._display.tell(News("deleted", "the job is gone", Tone.BAD))
+                return 1
+            old, new = self._scene.status, JobStatus.model_validate(job.get("status") or {})
+            self._scene.status = new
+            for piece in news(old, new):
+                self._display.tell(piece)
+            if new.phase.finished:
+                return 0 if new.phase is JobPhase.SUCCEEDED else 1
+            await self._changed.wait()
+            self._changed.clear()
+
+    def _mark(self, key: JobKey) -> None:
+        if key == self._key:
+            self._changed.set()
+
+    async def _draw(self) -> None:
+        while True:
+            lost = max(self._jobs.failures, self._pods.failures) >= SILENT_FAILURES
+            if lost != self._lost:
+                self._lost = lost
+                word = "doesn't answer; trying again" if lost else "answers again"
+                self._display.tell(News("cluster", word, Tone.WARNING if lost else Tone.GOOD))
+            self._display.draw()
+            await asyncio.sleep(FRAME_S)

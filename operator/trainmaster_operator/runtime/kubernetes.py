@@ -1,0 +1,248 @@
+"""The operator on a cluster: `python -m trainmaster_operator.runtime.kubernetes`, one of several replicas.
+
+Every replica fills its caches and serves the control channel; one leads, the others answer agents with its address. A
+replica that loses the lease, or whose kopf fails, ends: training goes on, and the kubelet starts it anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from prometheus_client import ProcessCollector, disable_created_metrics
+
+from trainmaster_operator.cluster.kubernetes import KubernetesCluster
+from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
+from trainmaster_operator.cluster.port import ApiError
+from trainmaster_operator.control.http import ControlServer
+from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.runtime.authenticate import PodTokens
+from trainmaster_operator.runtime.authority import Authority
+from trainmaster_operator.runtime.clock import RealClock
+from trainmaster_operator.runtime.election import Election
+from trainmaster_operator.runtime.health import HealthServer
+from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
+from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.waiting import until_one_ends
+
+log = logging.getLogger(__name__)
+
+RELIST_JOBS_S = 120.0  # finds what kopf never tells
+FRESH = timedelta(minutes=10)  # then kopf reads its credentials again
+RETRY_S = 2.0
+EXIT_WITHIN_S = 4.5  # after SIGTERM, whatever hangs
+
+
+class Replica:
+    """One process. `run` ends after SIGTERM, and raises what it fails of."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._clock = RealClock()
+        # Seeds are drawn here, at the edge: everything inside gets its randomness injected.
+        self._random = random.Random(os.urandom(16))
+        self._stopping = asyncio.Event()
+        self._serving = False
+
+    async def run(self) -> None:
+        options, clock = self._options, self._clock
+        self._take_signals()
+        async with AsyncExitStack() as stack:
+            connect = partial(KubernetesCluster.connect, options.kubeconfig)
+            cluster = await connect()
+            stack.push_async_callback(cluster.close)
+            lease = LeaseSettings(namespace=options.namespace_of_operator, watch=True, address=_address(options))
+            election = Election(connect, clock, random.Random(self._random.random()), options.identity, lease)
+            await election.start()
+            stack.push_async_callback(election.close)
+            authority = Authority(
+                cluster,
+                clock,
+                options.namespace_of_operator,
+                [urlsplit(options.operator_url).hostname or ""],
+                options.tls_dir,
+            )
+            operator = Operator(
+                cluster,
+                clock,
+                self._random,
+                _settings(options, authority),
+                authenticator=PodTokens(cluster, clock, authority.session_key),
+                leader=election,
+            )
+            cluster.connection.calls = operator.metrics.called
+            ProcessCollector(registry=operator.metrics.registry)
+            control_socket = _bound(options.control_port)
+            stack.callback(control_socket.close)
+            health = HealthServer(operator.stuck, lambda: self._missing(operator), operator.render_metrics)
+            await health.start(_bound(options.health_port))
+            stack.push_async_callback(health.stop)
+            await until_one_ends(
+                self._stop_when_asked(operator),
+                operator.lag.run(),
+                self._operate(operator, election, authority, control_socket),
+            )
+
+    async def _operate(
+        self, operator: Operator, election: Election, authority: Authority, control_socket: socket.socket
+    ) -> None:
+        due_s = await self._load(authority)
+        control = ControlServer(operator.fleet, leader=lambda: _leader(election), tls=authority.tls)
+        await control.start(control_socket)
+        self._serving = True
+
+        async def lead_or_wait() -> None:
+            try:
+                await operator.run()
+            finally:
+                await control.stop()  # at once: agents look for the next leader
+
+        await until_one_ends(lead_or_wait(), self._renew(operator, authority, due_s), self._watch(operator))
+
+    async def _load(self, authority: Authority) -> float:
+        while True:
+            try:
+                return await authority.refresh()
+            except (ApiError, OSError, ValueError) as error:
+                log.warning("the control channel has no certificate yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _renew(self, operator: Operator, authority: Authority, due_s: float) -> None:
+        while True:
+            await asyncio.sleep(due_s)
+            due_s = await authority.refresh()
+            if operator.ready:
+                await operator.reconciler.bundle_changed()
+
+    async def _watch(self, operator: Operator) -> None:
+        # Before, there may be no such kind yet, and kopf looks for kinds when it starts, and never again.
+        await operator.jobs.synced.wait()
+        login = login_with(self._options.kubeconfig, lambda: datetime.now(timezone.utc) + FRESH)
+        await watch_jobs(
+            operator.jobs.feed, login, self._random, self._options.watch_namespace, started=self._take_signals
+        )
+
+    def _missing(self, operator: Operator) -> list[str]:
+        """Why this replica could not take over now."""
+        found = [
+            f"{informer.kind}s are not listed yet"
+            for informer in (operator.jobs, operator.pods)
+            if not informer.synced.is_set()
+        ]
+        return found if self._serving else [*found, "the control channel has no certificate yet"]
+
+    # -- the end
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ask_to_stop, number)
+
+    def _ask_to_stop(self, number: int) -> None:
+        if self._stopping.is_set():
+            return
+        log.info("%s: stopping", signal.Signals(number).name)
+        self._stopping.set()
+        deadline = threading.Timer(EXIT_WITHIN_S, _end_process)
+        deadline.daemon = True
+        deadline.start()
+
+    async def _stop_when_asked(self, operator: Operator) -> None:
+        await self._stopping.wait()
+        operator.stop()
+        if self._serving:
+            await asyncio.Event().wait()  # its end is everything's
+
+
+def _leader(election: Election) -> str | None:
+    if election.leading:
+        return None
+    address = election.rival_address
+    return f"https://{address}" if address else ""
+
+
+def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
+    return Settings(
+        operator_url=options.operator_url,
+        identity=options.identity,
+        pods=PodDefaults(
+            options.operator_url,
+            trainer_image=options.trainer_image,
+            agent_image=options.agent_image,
+            in_cluster=True,
+        ),
+        ca_bundle=authority.bundle,
+        namespace=options.watch_namespace,
+        relist_jobs_s=RELIST_JOBS_S,
+        job_metrics=options.job_metrics,
+    )
+
+
+def _address(options: argparse.Namespace) -> str:
+    host = f"[{options.address}]" if ":" in options.address else options.address
+    return f"{host}:{options.control_port}"
+
+
+def _bound(port: int) -> socket.socket:
+    """On all addresses, of both families where there are both. Raises OSError."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+    return socket.create_server(("", port), backlog=1024)
+
+
+def _end_process() -> None:
+    log.critical("did not stop within %g s: ending now", EXIT_WITHIN_S)
+    os._exit(1)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = made.add_argument
+    add("--namespace-of-operator", required=True, metavar="NS", help="where its Lease and its Secret lie")
+    add("--identity", default=socket.gethostname(), help="unique among the replicas: the pod's name")
+    add("--address", default="127.0.0.1", metavar="IP", help="of this replica, for agents that met another one")
+    add("--control-port", type=int, default=8443, metavar="PORT", help="for agents (default: 8443)")
+    add("--health-port", type=int, default=8080, metavar="PORT", help="for probes and metrics (default: 8080)")
+    add("--operator-url", required=True, metavar="URL", help="under which agents reach the replicas: their Service")
+    add("--trainer-image", default=PodDefaults.trainer_image, metavar="IMAGE", help="for pods that name none")
+    add("--agent-image", default=PodDefaults.agent_image, metavar="IMAGE", help="brings the agent into users' images")
+    add("--watch-namespace", metavar="NS", help="jobs of this namespace only (default: of all)")
+    add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
+    add("--tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key and ca.crt that somebody else renews")
+    add("--no-job-metrics", dest="job_metrics", action="store_false", help="no gauges of single jobs")
+    return made
+
+
+def main() -> int:
+    options = parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # What start-up made lives as long as the process: collections need not look at it again.
+    gc.freeze()
+    disable_created_metrics()  # a series more for each counter and histogram, which nobody asks for
+    try:
+        asyncio.run(Replica(options).run())
+    except NotLeading as error:
+        log.error("%s", error)
+        return 1
+    except (NoCluster, OSError) as error:
+        log.error("%s", error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
