@@ -22,6 +22,14 @@ from e2e.world import World
 _numbers = itertools.count(1)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "last: looks back at what all others did")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
 @pytest.fixture(scope="session")
 def own_cluster() -> bool:
     """Whether nodes can be lost and the API server restarted."""

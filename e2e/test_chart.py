@@ -1,0 +1,88 @@
+"""The chart under a running job, agents of another release, and the rights that all of it took."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster.places import AUDIT_LOG
+from e2e.installation import CHART, NAMESPACE, OPERATOR, RELEASE
+from e2e.test_failures import assert_one_curve
+from e2e.world import World
+
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
+
+
+def test_upgrade_and_rollback_touch_no_running_job(world: World, tmp_path: Path) -> None:
+    newer = tmp_path / "trainmaster"
+    shutil.copytree(CHART, newer)
+    chart = yaml.safe_load((newer / "Chart.yaml").read_text())
+    (newer / "Chart.yaml").write_text(yaml.safe_dump({**chart, "version": "99.0.0"}))
+
+    world.submit(world.training(steps=400))
+    world.wait_step(20)
+    before = {pod["metadata"]["uid"] for pod in world.pods()}
+    replicas = {pod["metadata"]["uid"] for pod in world.installation.replicas()}
+    world.installation.install(newer, podAnnotations={"e2e/release": "newer"})
+    assert {pod["metadata"]["uid"] for pod in world.installation.replicas()}.isdisjoint(replicas)
+    world.installation.helm("rollback", RELEASE, "--namespace", NAMESPACE)
+    world.installation.wait_ready()
+    status = world.succeeded()
+    assert {pod["metadata"]["uid"] for pod in world.pods()} == before
+    assert status["restarts"]["total"] == 0
+    assert_one_curve(world, 400)
+
+
+def test_an_agent_of_the_release_before(world: World) -> None:
+    """It speaks protocol n-1: the operator of this release understands it."""
+    messages = "/opt/trainmaster/trainmaster/contract/wire/messages.py"
+    older = {
+        "name": "older",
+        "image": "docker.io/library/python:e2e",
+        "command": ["sed", "-i", "s/^PROTOCOL = 1$/PROTOCOL = 0/", messages],
+        "volumeMounts": [{"name": "trainmaster-agent", "mountPath": "/opt/trainmaster"}],
+    }
+    told = "import trainmaster.contract.wire.messages as m; print('protocol', m.PROTOCOL)"
+    command = ["python3", "-c", f"import sys; sys.path.append('/opt/trainmaster'); {told}"]
+    world.submit(world.script(command, template={"initContainers": [older]}))
+    world.succeeded()
+    assert "protocol 0" in world.logs()
+
+
+@pytest.mark.last
+def test_the_operator_needs_and_has_the_same_rights(world: World, own_cluster: bool) -> None:
+    """What all tests before this one made it do, against what the chart grants."""
+    if not own_cluster:
+        pytest.skip("only our own cluster's audit log can be read")
+    used, refused = set(), []
+    for line in AUDIT_LOG.read_text().splitlines():
+        entry = json.loads(line)
+        target = entry.get("objectRef")
+        if entry["user"]["username"] != ACCOUNT or not target:
+            continue
+        resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
+        use = (target.get("apiGroup", ""), resource, entry["verb"])
+        used.add(use)
+        if entry.get("responseStatus", {}).get("code") == 403 and "quota" not in json.dumps(entry["responseStatus"]):
+            refused.append(use)
+    assert refused == []
+    granted = set()
+    for kind in ("clusterrole", "role"):
+        ours = f"app.kubernetes.io/instance={RELEASE}"
+        listing = json.loads(world.kube.kubectl("get", kind, "-A", "-o", "json", "-l", ours))
+        for role in listing["items"]:
+            if "aggregate" in json.dumps(role["metadata"].get("labels", {})):
+                continue  # for people
+            for rule in role["rules"]:
+                granted |= {
+                    (group, resource, verb)
+                    for group in rule["apiGroups"]
+                    for resource in rule["resources"]
+                    for verb in rule["verbs"]
+                }
+    assert used - granted == set()
+    assert granted - used == set()
