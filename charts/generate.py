@@ -69,6 +69,7 @@ FROM_PARENT: Json = {
     "enabled": {"type": "boolean", "description": "For the condition of a parent chart."},
 }
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the CRD is long
 _TYPES = {str: "string", bool: "boolean", int: "integer"}
 
 
@@ -182,7 +183,7 @@ def render(values: Json | None = None, name: str = RELEASE, namespace: str = NAM
     with helm_python.Chart.load(CHART) as chart:
         manifests = chart.render(values or {}, name=name, namespace=namespace)
     texts = (text for path, text in sorted(manifests.items()) if path.endswith(".yaml"))
-    return [obj for text in texts for obj in yaml.safe_load_all(text) if obj]
+    return [obj for text in texts for obj in yaml.load_all(text, Loader=_LOADER) if obj]
 
 
 def plain_install() -> str:

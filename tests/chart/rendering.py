@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 EVERYTHING: Object = {
     "imagePullSecrets": [{"name": "registry"}],
-    "agent": {"image": {"repository": "somewhere/agent"}},
+    "agentImage": {"repository": "somewhere/agent"},
     "serviceAccount": {"name": "operator"},
     "priorityClass": {"create": True},
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},

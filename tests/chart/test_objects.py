@@ -157,7 +157,7 @@ def test_an_issued_certificate_is_for_the_name_that_agents_connect_to() -> None:
 
 def test_a_digest_wins_over_a_tag() -> None:
     digest = f"sha256:{'ab' * 32}"
-    objects = render({"image": {"repository": "r/o", "tag": "t", "digest": digest}, "trainer": {"image": {"tag": "t"}}})
+    objects = render({"image": {"repository": "r/o", "tag": "t", "digest": digest}, "trainerImage": {"tag": "t"}})
     assert operator_pod(objects)["containers"][0]["image"] == f"r/o@{digest}"
     assert argument(objects, "agent-image") == f"r/o@{digest}"
     assert argument(objects, "trainer-image") == "trainmaster/trainer:t"

@@ -125,6 +125,11 @@ def test_a_parent_chart_may_hand_down_what_helm_hands_down() -> None:
     assert render({"global": {"anything": 1}, "enabled": True}) == render()
 
 
+def test_a_default_can_be_taken_away() -> None:
+    objects = render({"resources": {"limits": None}})
+    assert operator_pod(objects)["containers"][0]["resources"].keys() == {"requests"}
+
+
 def test_operators_spread_over_nodes_and_zones_by_their_own_labels() -> None:
     foreign = {
         "maxSkew": 1,
