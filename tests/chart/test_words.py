@@ -1,0 +1,38 @@
+"""What people read and copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helm_python
+import yaml
+
+from charts.generate import CHART
+from trainmaster_operator.api.validation import validate
+
+
+def notes(values: dict[str, Any] | None = None) -> str:
+    with helm_python.Chart.load(CHART) as chart:
+        rendered = chart.render(values or {}, name="trainmaster", namespace="trainmaster-system")
+    return rendered["trainmaster/templates/NOTES.txt"]
+
+
+def test_the_first_job_of_the_notes_is_valid() -> None:
+    text = notes().split("<<END\n")[1].split("  END\n")[0]
+    assert validate(yaml.safe_load(text)) == []
+
+
+def test_the_notes_start_the_first_job_where_the_operator_looks() -> None:
+    assert "kubectl apply -n default -f -" in notes()
+    assert "kubectl apply -n team-a -f -" in notes({"watchNamespace": "team-a"})
+
+
+def test_the_notes_warn_of_what_an_uninstall_would_delete() -> None:
+    assert "deletes all training jobs" not in notes()
+    assert "deletes all training jobs" in notes({"crds": {"keep": False}})
+
+
+def test_the_example_on_artifact_hub_is_valid() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    (example,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crdsExamples"])
+    assert validate(example) == []
