@@ -18,7 +18,7 @@ def notes(values: dict[str, Any] | None = None) -> str:
 
 
 def test_the_first_job_of_the_notes_is_valid() -> None:
-    text = notes().split("<<END\n")[1].split("  END\n")[0]
+    text = notes().split("<<END\n")[1].split("\nEND\n")[0]
     assert validate(yaml.safe_load(text)) == []
 
 
