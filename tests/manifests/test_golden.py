@@ -10,10 +10,23 @@ import pytest
 import yaml
 
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.manifests import build_pod, build_service, max_job_name_length, pod_name
+from trainmaster_operator.manifests import (
+    PodDefaults,
+    build_ca_bundle,
+    build_pod,
+    build_service,
+    max_job_name_length,
+    pod_name,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-URL = "http://127.0.0.1:8443"
+LOCAL = PodDefaults("http://127.0.0.1:8443", extra_env={"TRAINMASTER_OUTPUT_DIR": "/out"})
+CLUSTER = PodDefaults(
+    "https://trainmaster-operator.trainmaster-system.svc:8443",
+    trainer_image="trainmaster/trainer:1.2.3",
+    agent_image="trainmaster/operator:1.2.3",
+    in_cluster=True,
+)
 
 TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 8}, "parallelism": {"dp_shard": 2}}
 
@@ -23,7 +36,14 @@ def job(name: str = "demo", **spec: Any) -> DistributedTrainingJob:
     return DistributedTrainingJob.model_validate({"metadata": metadata, "spec": spec})
 
 
+def script(container: dict[str, Any] | None = None, pod: dict[str, Any] | None = None, **spec: Any) -> Any:
+    first = {"name": "main", "command": ["python", "train.py"], **(container or {})}
+    template = {"spec": {**(pod or {}), "containers": [first]}}
+    return job("script", framework="PyTorch", workers={"replicas": 2, "template": template}, **spec)
+
+
 SMALLEST = job(training=TRAINING, workers={"replicas": 2})
+OWN_IMAGE = {"spec": {"containers": [{"name": "main", "image": "example/derived:1"}]}}
 
 EVERYTHING = job(
     "everything",
@@ -31,6 +51,7 @@ EVERYTHING = job(
     workers={
         "replicas": 12,
         "ranksPerPod": 8,
+        "sharedMemory": "64Gi",
         "template": {
             "metadata": {
                 "labels": {"team": "vision", "trainmaster.dev/slot": "a lie"},
@@ -41,6 +62,20 @@ EVERYTHING = job(
                 "terminationGracePeriodSeconds": 120,
                 "enableServiceLinks": True,
                 "nodeSelector": {"disk": "ssd"},
+                "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+                ],
+                "schedulerName": "another",
+                "priorityClassName": "high",
+                "runtimeClassName": "nvidia",
+                "serviceAccountName": "trainer",
+                "imagePullSecrets": [{"name": "registry"}],
+                "hostNetwork": True,
+                "securityContext": {"supplementalGroups": [1000]},
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+                "initContainers": [{"name": "fetch", "image": "example/fetch:1", "command": ["fetch"]}],
                 "containers": [
                     {
                         "name": "main",
@@ -54,22 +89,35 @@ EVERYTHING = job(
                             {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
                         ],
                         "resources": {"limits": {"nvidia.com/gpu": 8}},
+                        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+                        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                        "terminationMessagePath": "/tmp/last-words",
                     },
                     {"name": "sidecar", "image": "example/sidecar:1", "command": ["run"]},
                 ],
             },
         },
     },
-    checkpoint={"directory": "/ckpt"},
+    checkpoint={"directory": "/ckpt", "volume": {"hostPath": "/lustre/ckpt"}},
     recovery={"zygote": False},
 )
 
 OBJECTS = {
-    "pod-smallest": build_pod(SMALLEST, "worker", 1, 0, operator_url=URL),
-    "pod-everything": build_pod(
-        EVERYTHING, "worker", 11, 3, operator_url=URL, extra_env={"TRAINMASTER_OUTPUT_DIR": "/out"}
+    "pod-smallest": build_pod(SMALLEST, "worker", 1, 0, LOCAL),
+    "pod-everything": build_pod(EVERYTHING, "worker", 11, 3, LOCAL),
+    "cluster-pod-trainmaster": build_pod(SMALLEST, "worker", 1, 0, CLUSTER),
+    "cluster-pod-trainmaster-claim": build_pod(
+        job(training=TRAINING, workers={"replicas": 2}, checkpoint={"volume": {"claim": "models"}}),
+        *("worker", 0, 2, CLUSTER),
     ),
+    "cluster-pod-trainmaster-own-image": build_pod(
+        job(training=TRAINING, workers={"replicas": 2, "template": OWN_IMAGE}), "worker", 0, 0, CLUSTER
+    ),
+    "cluster-pod-script": build_pod(script({"image": "python:3.12-slim"}), "worker", 0, 0, CLUSTER),
+    "cluster-pod-script-our-image": build_pod(script(), "worker", 0, 0, CLUSTER),
+    "cluster-pod-everything": build_pod(EVERYTHING, "worker", 11, 3, CLUSTER),
     "service-smallest": build_service(SMALLEST),
+    "config-map-ca": build_ca_bundle("team", "-----BEGIN CERTIFICATE-----\n"),
 }
 
 
@@ -81,12 +129,32 @@ def test_an_object_is_as_its_golden_file_says(name: str) -> None:
     assert yaml.safe_load(path.read_text()) == OBJECTS[name]
 
 
-def test_a_builder_leaves_the_job_as_it_is() -> None:
+def test_every_golden_file_has_its_object() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.yaml")} == set(OBJECTS)
+
+
+@pytest.mark.parametrize("defaults", [LOCAL, CLUSTER], ids=["local", "cluster"])
+def test_a_builder_leaves_the_job_and_the_next_pod_as_they_are(defaults: PodDefaults) -> None:
     before = EVERYTHING.model_dump_json()
-    pod = build_pod(EVERYTHING, "worker", 0, 0, operator_url=URL)
-    pod["spec"]["containers"][0]["env"].clear()
-    pod["spec"]["containers"][1]["image"] = "changed"
+    expected = yaml.safe_dump(build_pod(EVERYTHING, "worker", 0, 0, defaults))
+    pod = build_pod(EVERYTHING, "worker", 0, 0, defaults)
+    emptied(pod)
     assert EVERYTHING.model_dump_json() == before
+    assert yaml.safe_dump(build_pod(EVERYTHING, "worker", 0, 0, defaults)) == expected
+
+
+def emptied(value: Any) -> None:
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
+        emptied(child)
+    if isinstance(value, (dict, list)):
+        value.clear()
+
+
+def test_nothing_of_a_container_is_asked_of_the_local_world() -> None:
+    spec = build_pod(EVERYTHING, "worker", 0, 0, LOCAL)["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["data"]
+    assert [container["name"] for container in spec["initContainers"]] == ["fetch"]
+    assert spec["containers"][0]["command"] == ["python", "-m", "trainmaster.agent"]
 
 
 @pytest.mark.parametrize(("replicas", "longest"), [(1, 49), (10, 49), (11, 48), (10_000, 46)])

@@ -6,6 +6,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import JobPhase
 
 
@@ -40,6 +41,65 @@ def test_agents_that_follow_into_silence_are_part_of_the_same_outage() -> None:
     world = running()
     world.agent(0, silent_s=20.0)
     world.agent(1, silent_s=12.0)
+    assert not world.plan().intent
+
+
+def test_a_node_that_does_not_answer_either_makes_a_short_silence_enough() -> None:
+    world = running()
+    world.agent(2, silent_s=2.0)
+    world.pod(2, node_lost=True, node="n3")
+    decision = world.plan()
+    assert not decision.intent
+    assert decision.requeue_after_s == pytest.approx(3.0)
+    world.agent(2, silent_s=5.0)
+    world.write()
+    failure = world.status.lastFailure
+    assert failure is not None
+    assert (failure.cause, failure.node) == (Cause.NODE_LOST.value, "n3")
+    assert (world.status.incarnations, world.status.restarts.free) == ("0*2,1,0", 1)
+    assert [(d.name, d.grace_s) for d in world.plan().delete] == [("job-worker-2-0", 0.0)]
+
+
+def test_a_pod_that_a_taint_deletes_from_a_lost_node_is_replaced_for_free() -> None:
+    world = running()
+    world.agent(2, silent_s=300.0)
+    world.pod(2, deleting=True, deleting_s=1.0, disruption="DeletionByTaintManager", node_lost=True)
+    world.write()
+    failure = world.status.lastFailure
+    assert failure is not None
+    assert (failure.cause, world.status.restarts.free) == (Cause.NODE_LOST.value, 1)
+    assert [d.grace_s for d in world.plan().delete] == [0.0]
+
+
+def test_a_node_whose_kubelet_is_silent_keeps_an_agent_that_speaks() -> None:
+    world = running()
+    world.pod(2, node_lost=True)
+    assert not world.plan().intent
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lost"),
+    [
+        ({0: "a", 1: "a", 2: "b", 3: "b"}, {"a"}),  # half of the agents, but of one node
+        ({0: "a", 1: "a", 2: "a", 3: "a"}, {"a"}),
+        ({0: "a", 1: "b", 2: "c", 3: "d"}, {"a", "b", "c"}),
+    ],
+)
+def test_all_that_lost_nodes_held_is_replaced_together(nodes: dict[int, str], lost: set[str]) -> None:
+    world = running()
+    for slot, node in nodes.items():
+        world.pod(slot, node=node, node_lost=node in lost)
+        world.agent(slot, silent_s=6.0 if node in lost else 0.0)
+    world.write()
+    counts = unpack_counts(world.status.incarnations)
+    assert counts == [int(nodes[slot] in lost) for slot in world.slots]
+
+
+def test_when_no_node_answers_it_is_the_control_plane_that_is_lost() -> None:
+    world = running()
+    for slot, node in enumerate("abcd"):
+        world.pod(slot, node=node, node_lost=True)
+        world.agent(slot, silent_s=6.0)
     assert not world.plan().intent
 
 
@@ -84,6 +144,7 @@ def test_a_pod_that_waits_for_a_node_or_an_image_is_waited_for() -> None:
     world.settle()
     for slot in world.slots:
         world.pod(slot, phase="Pending", reason="Unschedulable", running_s=0.0)
+    world.settle()
     world.now += 10_000
     decision = world.plan()
     assert (decision.intent, decision.create, decision.requeue_after_s) == (False, (), None)

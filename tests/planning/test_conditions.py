@@ -30,7 +30,7 @@ def test_a_transition_time_moves_only_when_the_status_does() -> None:
     for slot in world.slots:
         world.agent(slot)
     world.write()
-    (condition,) = world.status.conditions
+    condition = next(c for c in world.status.conditions if c.type == "Running")
     assert (condition.reason, condition.lastTransitionTime) == ("Starting", created)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.planning.world import NOW, World, job_spec, recovered, running, script_spec, verdict
-from trainmaster.contract.wire import Cause
+from trainmaster.contract.wire import Cause, lastwords
 from trainmaster_operator.api.status import JobPhase, JobStatus, Restarts, Rung
 from trainmaster_operator.planning.observation import EventType
 
@@ -128,6 +128,13 @@ def test_failing_hardware_is_left_behind_with_its_pod() -> None:
         ({"phase": "Failed", "exit_code": 137}, Cause.AGENT_LOST, "pod"),
         ({"phase": "Failed", "exit_code": 137, "reason": "OOMKilled"}, Cause.OUT_OF_MEMORY, "pod"),
         ({"phase": "Failed", "reason": "Evicted"}, Cause.EVICTED, "free"),
+        ({"phase": "Failed", "exit_code": 137, "disruption": "TerminationByKubelet"}, Cause.EVICTED, "free"),
+        ({"phase": "Failed", "exit_code": 137, "disruption": "PreemptionByScheduler"}, Cause.PREEMPTED, "free"),
+        ({"phase": "Failed", "exit_code": 137, "deleting": True}, Cause.EVICTED, "free"),
+        ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, Cause.REFUSED, "free"),
+        ({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, Cause.REFUSED, "free"),
+        ({"phase": "Failed", "reason": "InitContainerFailed"}, Cause.CRASH, "pod"),
+        ({"phase": "Failed", "exit_code": 128, "reason": "StartError"}, Cause.CONFIG_ERROR, "pod"),
         ({"phase": "Failed", "exit_code": 90}, Cause.PREEMPTED, "free"),
         ({"phase": "Succeeded", "exit_code": 0}, Cause.AGENT_LOST, "pod"),
         (None, Cause.EVICTED, "free"),
@@ -151,6 +158,76 @@ def test_a_pod_that_ended_is_replaced_behind_a_fence(pod: dict[str, Any] | None,
         del world.pods[1]
     recovered(world, step=12, resumed=10)
     assert (world.status.phase, world.status.round) == (JobPhase.RUNNING, 2)
+
+
+def test_a_pod_that_fills_its_nodes_disk_each_time_is_not_evicted_for_ever() -> None:
+    world = running()
+    for _ in range(20):
+        world.pod(1, phase="Failed", reason="Evicted", message="The node was low on ephemeral-storage")
+        world.write()
+        if world.status.phase is JobPhase.FAILED:
+            break
+        world.pods, world.agents = {}, {}
+        for slot in world.slots:
+            world.pod(slot)
+            world.agent(slot)
+        world.settle()
+        for slot in world.slots:
+            world.obey(slot)
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.restarts == Restarts(inPlace=0, pod=3, full=2, free=3)
+
+
+def test_evictions_by_the_cluster_are_free_however_many() -> None:
+    world = running()
+    for _ in range(20):
+        world.pod(1, phase="Failed", disruption="EvictionByEvictionAPI")
+        world.write()
+        world.pods, world.agents = {}, {}
+        for slot in world.slots:
+            world.pod(slot)
+            world.agent(slot)
+        world.settle()
+        for slot in world.slots:
+            world.obey(slot)
+    assert world.status.restarts == Restarts(inPlace=0, pod=0, full=0, free=20)
+
+
+def test_a_program_that_is_not_in_the_image_fails_the_job_at_once() -> None:
+    world = running()
+    words = 'exec: "python3": executable file not found in $PATH: unknown'
+    world.pod(1, phase="Failed", exit_code=128, reason="StartError", message=words)
+    world.write()
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert "executable file not found" in world.status.lastFailure.message
+
+
+def left_behind(**fields: Any) -> str:
+    said = verdict(5, Cause.DATA_ERROR, traceback="Traceback: no shard", message="no shard 7", **fields)
+    return lastwords.render(said).decode()
+
+
+def test_what_a_pod_left_behind_is_its_last_word_when_nobody_had_heard_it() -> None:
+    world = running()
+    world.pod(1, phase="Failed", exit_code=1, message=left_behind(step=12))
+    world.write()
+    failure = world.status.lastFailure
+    assert world.status.phase is JobPhase.FAILED
+    assert failure is not None
+    assert (failure.cause, failure.rank, failure.traceback) == ("DataError", 5, "Traceback: no shard")
+    assert "no shard 7" in failure.message
+
+
+@pytest.mark.parametrize("fields", [{"round": 7}, {"cascade": True}], ids=str)
+def test_words_of_another_round_or_about_a_peer_are_not_the_cause(fields: dict[str, Any]) -> None:
+    world = running()
+    world.pod(1, phase="Failed", exit_code=137, reason="OOMKilled", message=left_behind(**fields))
+    world.write()
+    failure = world.status.lastFailure
+    assert failure is not None
+    assert (failure.cause, failure.rank, failure.traceback) == ("OutOfMemory", None, "")
+    assert "no shard" not in failure.message
 
 
 def test_pods_that_ended_together_are_replaced_together_and_counted_once() -> None:

@@ -27,7 +27,8 @@ def test_a_job_has_succeeded_when_every_agent_is_done_in_this_round() -> None:
     world.write()
     assert world.status.phase is JobPhase.SUCCEEDED
     assert world.status.completionTime
-    assert [(c.type, c.status) for c in world.status.conditions] == [("Running", "False"), ("Complete", "True")]
+    holds = {c.type: c.status for c in world.status.conditions}
+    assert holds == {"Scheduled": "True", "Running": "False", "Complete": "True"}
 
 
 def test_done_outweighs_a_pod_that_ends_afterwards() -> None:
@@ -58,6 +59,13 @@ def test_agents_may_end_by_themselves_before_pods_are_cleaned_up(
 
 def world_slot(name: str) -> int:
     return int(name.split("-")[2])
+
+
+def test_a_sidecar_that_runs_on_is_cleaned_up_with_its_pod() -> None:
+    world = done()
+    world.pod(1, phase="Succeeded", lingers=True)
+    world.now += 10
+    assert {world_slot(d.name) for d in world.plan().delete} == {0, 1, 2, 3}
 
 
 def test_the_time_of_the_clean_up_is_asked_for() -> None:

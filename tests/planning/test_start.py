@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
+from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning.observation import PodToCreate
 
@@ -45,13 +48,39 @@ def test_a_pod_of_a_lower_incarnation_is_deleted_at_once_and_its_successor_waits
     assert world.plan().create == (PodToCreate("worker", 1, 1),)
 
 
-def test_a_living_pod_of_a_script_is_given_a_second_so_that_its_end_is_confirmed() -> None:
-    world = running(script_spec())
+@pytest.mark.parametrize("spec", [job_spec(), script_spec()], ids=["fenced", "script"])
+def test_a_living_pod_is_given_a_second_so_that_its_end_is_confirmed(spec: JobSpec) -> None:
+    world = running(spec)
     world.agent(1, silent_s=30.0)
     assert world.write().intent
-    assert [d.grace_s for d in world.plan().delete] == [1.0]
-    world.pods[1] = replace(world.pods[1], deleting=True)
+    assert [(d.grace_s, d.replaced) for d in world.plan().delete] == [(1.0, True)]
+    world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=0.1)
     assert (world.plan().delete, world.plan().create) == ((), ())
+
+
+def test_a_pod_whose_end_nobody_confirms_is_removed_if_the_storage_fences_it_off() -> None:
+    world = running()
+    world.agent(1, silent_s=30.0)
+    world.write()
+    world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=2.0)
+    assert world.plan().requeue_after_s == pytest.approx(3.0)
+    world.pods[1] = replace(world.pods[1], deleting_s=5.0)
+    assert [d.grace_s for d in world.plan().delete] == [0.0]
+
+
+def test_a_script_on_a_node_that_does_not_answer_is_waited_for_since_nothing_fences_it_off() -> None:
+    world = running(script_spec())
+    world.agent(1, silent_s=30.0)
+    world.write()
+    world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=500.0, node_lost=True)
+    assert (world.plan().delete, world.plan().create) == ((), ())
+
+
+def test_a_pod_whose_sidecars_run_on_is_not_taken_for_gone() -> None:
+    world = running()
+    world.pod(1, phase="Failed", exit_code=1, lingers=True)
+    world.write()
+    assert [d.grace_s for d in world.plan().delete] == [1.0]
 
 
 def test_a_pod_newer_than_the_status_is_left_alone() -> None:

@@ -10,7 +10,14 @@ from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning import plan
-from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, Decision, Observation, PodRecord
+from trainmaster_operator.planning.observation import (
+    AgentRecord,
+    CheckpointSeen,
+    Decision,
+    Observation,
+    PodRecord,
+    Refusal,
+)
 
 NOW = 1_700_000_000.0
 
@@ -48,6 +55,7 @@ class World:
     pods: dict[int, PodRecord] = field(default_factory=dict)
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None
+    refusal: Refusal | None = None
     deleting: bool = False
     stores: int = 0
 
@@ -62,6 +70,7 @@ class World:
             pods=tuple(self.pods[s] for s in sorted(self.pods)),
             agents=self.agents,
             checkpoint=self.checkpoint,
+            refusal=self.refusal,
             leading_s=self.leading_s,
         )
 

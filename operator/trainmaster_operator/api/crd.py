@@ -29,8 +29,43 @@ _EXACT = 2**53
 
 _KEPT = ("description", "enum", "maxItems", "maxLength", "minItems", "minLength", "pattern")
 
+_POD = "self.workers.template.spec"
+_NO_POD = f"!has(self.workers.template) || !has({_POD})"
+_VOLUME = "self.checkpoint.volume"
 _MESH = "self.training.parallelism"
 _WORLD = "self.workers.replicas * self.workers.ranksPerPod"
+
+_OPEN = "x-kubernetes-preserve-unknown-fields"
+_WORDS = {"type": "array", "maxItems": 1024, "items": {"type": "string", "maxLength": 131072}}
+_CONTAINER = {
+    "type": "object",
+    _OPEN: True,
+    "properties": {
+        "name": {"type": "string", "maxLength": 63},
+        "image": {"type": "string", "maxLength": 1024},
+        "command": _WORDS,
+        "args": _WORDS,
+    },
+}
+_SHORT = {"type": "string", "maxLength": 63}
+TEMPLATE: dict[str, Any] = {
+    "type": "object",
+    _OPEN: True,
+    "properties": {
+        "metadata": {"type": "object", _OPEN: True},
+        "spec": {
+            "type": "object",
+            _OPEN: True,
+            "properties": {
+                "restartPolicy": _SHORT,
+                "hostname": _SHORT,
+                "subdomain": _SHORT,
+                "containers": {"type": "array", "minItems": 1, "maxItems": 64, "items": _CONTAINER},
+            },
+        },
+    },
+}
+"""Of a PodTemplate what rules speak of; the rest is an open map, which the API server checks when it gets a pod."""
 
 SPEC_RULES = [
     {
@@ -44,6 +79,41 @@ SPEC_RULES = [
     {
         "rule": "self.framework == 'Trainmaster' || !has(self.training)",
         "message": "spec.training belongs to framework Trainmaster only",
+    },
+    {
+        "rule": f"self.framework == 'Trainmaster' || (!({_NO_POD}) && has({_POD}.containers)"
+        f" && {_POD}.containers.size() > 0"
+        f" && (has({_POD}.containers[0].command) || has({_POD}.containers[0].args)))",
+        "message": "framework PyTorch needs workers.template.spec.containers[0].command,"
+        " for example [python, train.py]",
+    },
+    {
+        "rule": f"{_NO_POD} || !has({_POD}.restartPolicy) || {_POD}.restartPolicy == 'Never'",
+        "message": "workers.template.spec.restartPolicy is Never or left out",
+    },
+    {
+        "rule": f"{_NO_POD} || !has({_POD}.hostname)",
+        "message": "workers.template.spec.hostname is set by the operator: leave it out",
+    },
+    {
+        "rule": f"{_NO_POD} || !has({_POD}.subdomain)",
+        "message": "workers.template.spec.subdomain is set by the operator: leave it out",
+    },
+    {
+        "rule": "oldSelf.suspend || self.workers.replicas == oldSelf.workers.replicas",
+        "message": "workers.replicas can be changed only while the job is suspended",
+    },
+    {
+        "rule": "oldSelf.suspend || self.workers.ranksPerPod == oldSelf.workers.ranksPerPod",
+        "message": "workers.ranksPerPod can be changed only while the job is suspended",
+    },
+    {
+        "rule": f"!has({_VOLUME}) || has({_VOLUME}.claim) != has({_VOLUME}.hostPath)",
+        "message": "checkpoint.volume: exactly one of claim and hostPath is expected",
+    },
+    {
+        "rule": f"!has({_VOLUME}) || !has(self.checkpoint.directory) || self.checkpoint.directory.startsWith('/')",
+        "message": "checkpoint.directory must be an absolute path to mount a volume",
     },
     {
         "rule": f"!has(self.training) || !has({_MESH}.dp_replicate) || !has({_MESH}.dp_shard)"
@@ -147,15 +217,17 @@ def _properties(schema: Schema, result: Schema, definitions: dict[str, Schema], 
         }
         if schema.get("required"):
             result["required"] = list(schema["required"])
-        for child in result["properties"].values():
+        for name, child in result["properties"].items():
             # An absent object whose fields all have defaults appears with them: rules and scale find their fields.
-            if defaults and "properties" in child and "required" not in child:
+            # Not where being absent means something.
+            optional = schema["properties"][name].get("default", ...) is None
+            if defaults and "properties" in child and "required" not in child and not optional:
                 child["default"] = {}
     elif isinstance(schema.get("additionalProperties"), dict):
         result["additionalProperties"] = structural(schema["additionalProperties"], definitions, defaults)
         result["maxProperties"] = schema.get("maxProperties", 64)
     else:
-        result["x-kubernetes-preserve-unknown-fields"] = True
+        result[_OPEN] = True
 
 
 def job_schema() -> Schema:
@@ -163,6 +235,8 @@ def job_schema() -> Schema:
     source = DistributedTrainingJob.model_json_schema(mode="serialization")
     given = DistributedTrainingJob.model_json_schema()
     spec = structural(given["$defs"]["JobSpec"], given["$defs"], defaults=True)
+    described = spec["properties"]["workers"]["properties"]["template"]
+    described.update(TEMPLATE)
     status = structural(source["$defs"]["JobStatus"], source["$defs"], defaults=False)
     _require_nothing(status)
     return {

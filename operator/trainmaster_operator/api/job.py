@@ -11,6 +11,12 @@ from trainmaster.contract.config import Name, Strict, TrainingConfig
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.status import JobStatus
 
+CHECKPOINTS = "/checkpoints"
+"""Where a checkpoint volume is mounted unless the job says otherwise."""
+
+Quantity = Annotated[str, Field(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
+"""An amount of memory as Kubernetes writes it."""
+
 
 class Framework(str, Enum):
     """Which environment the ranks get, and what they run."""
@@ -22,9 +28,32 @@ class Framework(str, Enum):
 class WorkersSpec(Strict):
     replicas: int = Field(1, ge=1, le=100_000, description="Pods.")
     ranksPerPod: int = Field(1, ge=1, le=256, description="Processes in each pod; usually one per accelerator.")
+    sharedMemory: Quantity | None = Field(
+        None,
+        description="Size of each pod's /dev/shm, for example 8Gi. It is memory of the pod's container, so it counts "
+        "towards that container's own limit. Default: 1Gi for each rank of the pod.",
+    )
     template: dict[str, Any] = Field(
         default_factory=dict, description="A PodTemplate. Only what is unset and harmless is added to it."
     )
+
+
+class CheckpointVolume(Strict):
+    """Storage that every pod of the job sees. On a cluster only: a local run has its output folder."""
+
+    claim: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = Field(
+        None, description="A PersistentVolumeClaim of the job's namespace; ReadWriteMany when the job has several pods."
+    )
+    hostPath: Annotated[str, Field(max_length=4096, pattern="^/.")] | None = Field(
+        None, description="A folder of each node, shared by the nodes in some other way (NFS, a parallel file system)."
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> CheckpointVolume:
+        if (self.claim is None) == (self.hostPath is None):
+            given = "both" if self.claim is not None else "neither"
+            raise ValueError(f"exactly one of claim and hostPath is expected, not {given}")
+        return self
 
 
 class CheckpointSpec(Strict):
@@ -32,8 +61,30 @@ class CheckpointSpec(Strict):
         "Auto", description="Auto: the newest valid checkpoint. Never: from the start. Or the path of a checkpoint."
     )
     directory: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
-        None, description="Where checkpoints lie, as the pods see it. A local run: OUT/checkpoints."
+        None,
+        description="Where checkpoints lie, as the pods see it. With a volume, /checkpoints is the volume's root and "
+        "the default; a folder below it keeps jobs apart that share a volume. A local run: OUT/checkpoints.",
     )
+    volume: CheckpointVolume | None = Field(None, description="Storage to mount there.")
+
+    @property
+    def folder(self) -> str | None:
+        """Where checkpoints lie; None: the job has no place for them."""
+        return self.directory or (CHECKPOINTS if self.volume else None)
+
+    @property
+    def mount_path(self) -> str:
+        """Where the volume's root appears in the pods."""
+        folder = self.folder or CHECKPOINTS
+        return CHECKPOINTS if f"{folder}/".startswith(f"{CHECKPOINTS}/") else folder
+
+    @model_validator(mode="after")
+    def _can_be_mounted(self) -> CheckpointSpec:
+        if self.volume and (not self.mount_path.strip("/") or self.mount_path[0] != "/" or ":" in self.mount_path):
+            raise ValueError(
+                f"directory must be an absolute path without ':' to mount a volume, not {self.directory!r}"
+            )
+        return self
 
 
 class HangSpec(Strict):
@@ -61,14 +112,27 @@ class RecoverySpec(Strict):
     agentLostSeconds: float = Field(20, gt=0, description="Silence after which a pod's agent counts as dead.")
 
 
+class SchedulingSpec(Strict):
+    releaseSeconds: float | None = Field(
+        120,
+        gt=0,
+        description="When some pods have a place and others find none for so long, all are given back and tried again "
+        "later, so that two jobs that each got half of what they need don't block each other. null: never.",
+    )
+
+
 class JobSpec(Strict):
     framework: Framework = Framework.TRAINMASTER
     workers: WorkersSpec = Field(default_factory=WorkersSpec)
     training: TrainingConfig | None = None
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
     recovery: RecoverySpec = Field(default_factory=RecoverySpec)
+    scheduling: SchedulingSpec = Field(default_factory=SchedulingSpec)
     suspend: bool = False
     activeDeadlineSeconds: float | None = Field(None, gt=0, description="The job fails when it runs longer.")
+    pendingDeadlineSeconds: float | None = Field(
+        None, gt=0, description="The job fails when its pods don't all run within so long, at its start or a restart."
+    )
     cleanPodPolicy: Literal["All", "Running", "None"] = Field("Running", description="Pods to delete at the end.")
 
     @property

@@ -54,6 +54,13 @@ class WorkersStatus(Loose):
     selector: str = ""
 
 
+class ReleasedStatus(Loose):
+    """Pods that were given back because the others found no place. None once all had one."""
+
+    times: int = 0
+    retryAt: str = ""
+
+
 class ProgressStatus(Loose):
     step: int = 0
     totalSteps: int = 0
@@ -143,6 +150,7 @@ class JobStatus(Loose):
     startTime: str = ""
     completionTime: str = ""
     workers: WorkersStatus = Field(default_factory=WorkersStatus)
+    released: ReleasedStatus | None = None
     progress: ProgressStatus = Field(default_factory=ProgressStatus)
     checkpoint: CheckpointStatus | None = None
     restarts: Restarts = Field(default_factory=Restarts)

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from trainmaster.contract.config import BatchConfig, ParallelismConfig
 from trainmaster_operator.api import template
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
-from trainmaster_operator.api.job import DistributedTrainingJob, WorkersSpec
+from trainmaster_operator.api.job import CheckpointSpec, DistributedTrainingJob, WorkersSpec
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.problem import Path, Problem, dotted, instead, shown
 
@@ -47,6 +47,11 @@ _LIMITS = {
     "less_than": ("lt", "less than"),
     "less_than_equal": ("le", "at most"),
 }
+_SHAPES = {
+    "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
+    "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
+    "hostPath": "an absolute path such as /mnt/checkpoints",
+}
 _ABSENT = object()
 
 __all__ = ["Path", "Problem", "dotted", "validate"]
@@ -66,7 +71,10 @@ def validate(document: Any) -> list[Problem]:
     if problems:
         return problems
     problems += _metadata(document.get("metadata"))
-    bad_template = list(template.problems(_at(document, ("spec", "workers", "template"))))
+    mounted = _at(document, ("spec", "checkpoint"))
+    checkpoint = _parsed(CheckpointSpec, mounted) if isinstance(mounted, dict) else None
+    mounts = {checkpoint.mount_path: "checkpoints"} if checkpoint is not None and checkpoint.volume else {}
+    bad_template = list(template.problems(_at(document, ("spec", "workers", "template")), mounts))
     problems += bad_template
     problems += _fields(document, usable_template=not bad_template)
     problems += _across(document)
@@ -138,6 +146,8 @@ def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
         return f"is empty{_described(path)}"
     if kind in ("too_long", "too_short"):
         return f"{_count(context)} entries are expected, not {context['actual_length']}"
+    if kind == "string_pattern_mismatch":
+        return f"{_SHAPES.get(str(path[-1]), 'text of another form')} is expected, not {shown(given)}"
     word = _WORDS.get(kind.split("_")[0])
     if word is not None:
         return f"{word} is expected, not {shown(given)}"

@@ -27,7 +27,9 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
     if training is not None and not training["data"]["path"].startswith("@"):
         training["data"]["path"] = str(_absolute(training["data"]["path"], directory))
     checkpoint = spec.setdefault("checkpoint", {})
-    checkpoint["directory"] = str(_absolute(checkpoint.get("directory") or str(out / "checkpoints"), directory))
+    # A directory on a volume of the cluster is none of this machine's.
+    given = None if checkpoint.pop("volume", None) else checkpoint.get("directory")
+    checkpoint["directory"] = str(_absolute(given or str(out / "checkpoints"), directory))
     if checkpoint.get("resume", "Auto") not in ("Auto", "Never"):
         checkpoint["resume"] = str(_absolute(checkpoint["resume"], directory))
     if spec.get("framework", "Trainmaster") != "Trainmaster":

@@ -9,6 +9,8 @@ JOB = f"{GROUP}/job"
 ROLE = f"{GROUP}/role"
 SLOT = f"{GROUP}/slot"
 INCARNATION = f"{GROUP}/incarnation"
+CURRENT = f"{GROUP}/current"
+"""The job's Service leads to pods that have it; a pod that is to be replaced loses it first."""
 
 NAME_LENGTH = 63  # of a DNS label, which hostnames and label values must be
 INCARNATION_DIGITS = 4

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.manifests import labels
+from trainmaster_operator.manifests.cluster_pod import in_a_cluster
 from trainmaster_operator.manifests.labels import max_job_name_length, pod_name
+from trainmaster_operator.manifests.settings import PodDefaults
 
 AGENT = ["python", "-m", "trainmaster.agent"]
-DEFAULT_IMAGE = "trainmaster:latest"
 DEFAULT_CONTAINER = "trainer"
 GRACE_RESERVE_S = 5  # of the pod's grace period: for the agent's own end, after its ranks'
 
 
 def build_pod(
-    job: DistributedTrainingJob,
-    role: str,
-    slot: int,
-    incarnation: int,
-    *,
-    operator_url: str,
-    extra_env: Mapping[str, str] | None = None,
+    job: DistributedTrainingJob, role: str, slot: int, incarnation: int, defaults: PodDefaults
 ) -> dict[str, Any]:
     template = copy.deepcopy(job.spec.workers.template)
     given = template.get("metadata") or {}
@@ -44,36 +38,35 @@ def build_pod(
             labels.ROLE: role,
             labels.SLOT: str(slot),
             labels.INCARNATION: str(incarnation),
+            labels.CURRENT: "true",
         },
         "ownerReferences": [labels.owner(job)],
     }
     if given.get("annotations"):
         metadata["annotations"] = given["annotations"]
     containers = spec.get("containers") or [{}]
-    variables = _variables(job, role, slot, incarnation, operator_url, extra_env or {})
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            **spec,
-            "restartPolicy": "Never",
-            "hostname": labels.hostname(name, role, slot),
-            "subdomain": name,
-            "containers": [_container(containers[0], variables), *containers[1:]],
-        },
+    main = _container(containers[0], _variables(job, role, slot, incarnation, defaults), defaults)
+    spec = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **spec,
+        "restartPolicy": "Never",
+        "hostname": labels.hostname(name, role, slot),
+        "subdomain": name,
+        "containers": [main, *containers[1:]],
     }
+    if defaults.in_cluster:
+        spec = in_a_cluster(spec, job, defaults)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _container(given: dict[str, Any], variables: list[dict[str, Any]]) -> dict[str, Any]:
+def _container(given: dict[str, Any], variables: list[dict[str, Any]], defaults: PodDefaults) -> dict[str, Any]:
     """The container that runs the ranks. A variable of the user's with one of our names is replaced."""
     ours = {variable["name"] for variable in variables}
     kept = [variable for variable in given.get("env") or [] if variable.get("name") not in ours]
     container = {
         "name": DEFAULT_CONTAINER,
-        "image": DEFAULT_IMAGE,
+        "image": defaults.trainer_image,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **given,
         "command": list(AGENT),
@@ -84,7 +77,7 @@ def _container(given: dict[str, Any], variables: list[dict[str, Any]]) -> dict[s
 
 
 def _variables(
-    job: DistributedTrainingJob, role: str, slot: int, incarnation: int, operator_url: str, extra_env: Mapping[str, str]
+    job: DistributedTrainingJob, role: str, slot: int, incarnation: int, defaults: PodDefaults
 ) -> list[dict[str, Any]]:
     spec = job.spec
     values = {
@@ -94,7 +87,7 @@ def _variables(
         environment.ROLE: role,
         environment.SLOT: str(slot),
         environment.INCARNATION: str(incarnation),
-        environment.OPERATOR_URL: operator_url,
+        environment.OPERATOR_URL: defaults.operator_url,
         environment.FRAMEWORK: spec.framework.value,
         environment.RANKS_PER_POD: str(spec.workers.ranksPerPod),
         environment.ZYGOTE_ENABLED: "1" if spec.recovery.zygote else "0",
@@ -106,12 +99,13 @@ def _variables(
         values[environment.CONFIG] = json.dumps(spec.training.model_dump(mode="json"), separators=(",", ":"))
     else:
         values[environment.COMMAND] = json.dumps(spec.command())
-    if spec.checkpoint.directory:
-        values[environment.CHECKPOINT_DIR] = spec.checkpoint.directory
+    folder = spec.checkpoint.folder if defaults.in_cluster else spec.checkpoint.directory
+    if folder:
+        values[environment.CHECKPOINT_DIR] = folder
     fields = {environment.POD_UID: "metadata.uid", environment.POD_IP: "status.podIP"}
     return [
         *({"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in fields.items()),
-        *({"name": n, "value": value} for n, value in {**values, **extra_env}.items()),
+        *({"name": n, "value": value} for n, value in {**values, **defaults.extra_env}.items()),
     ]
 
 

@@ -22,6 +22,6 @@ def build_service(job: DistributedTrainingJob) -> dict[str, Any]:
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {labels.JOB: job.metadata.name},
+            "selector": {labels.JOB: job.metadata.name, labels.CURRENT: "true"},
         },
     }

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode
-from trainmaster_operator.planning import drain
-from trainmaster_operator.planning.fault import Fault, of_pods
-from trainmaster_operator.planning.observation import PodRecord
-from trainmaster_operator.planning.view import ENDED, View
+import re
 
+from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, lastwords
+from trainmaster_operator.planning import drain
+from trainmaster_operator.planning.fault import FATAL, Fault, of_pods
+from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.view import ENDED, View, report_interval_s
+
+_FREE = (Cause.EVICTED, Cause.PREEMPTED)
 _REASONS = {
     "OOMKilled": Cause.OUT_OF_MEMORY,
     "Evicted": Cause.EVICTED,
     "DisruptionTarget": Cause.EVICTED,
     "NodeShutdown": Cause.EVICTED,
+    "Shutdown": Cause.EVICTED,
     "Terminated": Cause.EVICTED,  # by a graceful node shutdown
     "Preempting": Cause.PREEMPTED,
     "Preempted": Cause.PREEMPTED,
     "NodeLost": Cause.NODE_LOST,
+    "NodeAffinity": Cause.REFUSED,  # by the kubelet, which knew better than the scheduler
+    "UnexpectedAdmissionError": Cause.REFUSED,
+    "StartError": Cause.CONFIG_ERROR,
+    "ContainerCannotRun": Cause.CONFIG_ERROR,
+    "InitContainerFailed": Cause.CRASH,
 }
-_FREE = (Cause.EVICTED, Cause.PREEMPTED)
+_DISRUPTIONS = {"PreemptionByScheduler": Cause.PREEMPTED, "DeletionByPodGC": Cause.NODE_LOST}
+_NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|exec format error|permission denied")
 _FATAL_CODES = (ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.DIVERGED, ExitCode.DO_NOT_RESTART)
+
+QUIET_S = 5.0
+"""Silence that is enough when the cluster says that the agent's node doesn't answer either."""
 
 
 def ended(view: View) -> Fault | None:
@@ -41,51 +54,75 @@ def ended(view: View) -> Fault | None:
         elif pod.phase in ENDED:
             found.append((slot, _cause(pod), pod))
         elif pod.deleting:
-            (going if drain.saves_first(view, slot) else found).append((slot, Cause.EVICTED, pod))
+            cause = Cause.NODE_LOST if pod.node_lost else Cause.EVICTED
+            (going if drain.saves_first(view, slot) else found).append((slot, cause, pod))
     if not found:
         return None
     found += going
     # All that ended are replaced in one go; one that ended by itself explains more than one that was taken away.
     found.sort(key=lambda item: (item[1] in _FREE, item[0]))
     slot, cause, pod = found[0]
+    said = _last_words(view, pod) if pod is not None else None
+    if said is not None and cause is Cause.AGENT_LOST:
+        cause = said.cause
     return of_pods(
         view,
         cause,
-        _words(slot, pod, len(found)),
+        _words(slot, pod, said, len(found)),
         tuple(slot for slot, _, _ in found),
         pod,
-        free=cause in _FREE,
-        fatal=pod is not None and pod.exit_code in _FATAL_CODES,
+        free=pod is None or pod.deleting or pod.disruption != "",
+        fatal=pod is not None and _is_fatal(pod, said),
+        said=said,
     )
 
 
 def lost(view: View) -> Fault | None:
     """Agents silent for too long, unless so many are silent that the fault is more likely ours."""
     silences = _silences(view)
+    gone = _on_lost_nodes(view, silences)
+    if gone:
+        return _given_up(view, silences, gone, Cause.NODE_LOST)
     over = [slot for slot, silence in enumerate(silences) if silence >= view.lost_after_s]
     if not over or _suspect_ourselves(view, silences):
         return None
+    return _given_up(view, silences, over, Cause.AGENT_LOST)
+
+
+def _given_up(view: View, silences: list[float], over: list[int], cause: Cause) -> Fault:
     slot = max(over, key=lambda s: (silences[s], -s))
     slots = (slot, *(s for s in over if s != slot))
     pod = view.pods[slot]
     assert pod is not None
-    return of_pods(
-        view,
-        Cause.AGENT_LOST,
-        f"the agent of {pod.name} has been silent for {silences[slot]:.1f} s",
-        slots,
-        pod,
-        age_s=silences[slot],
-    )
+    words = f"the agent of {pod.name} has been silent for {silences[slot]:.1f} s"
+    if cause is Cause.NODE_LOST:
+        words = f"node {pod.node} doesn't answer, and {words}"
+    return of_pods(view, cause, words, slots, pod, age_s=silences[slot])
+
+
+def _on_lost_nodes(view: View, silences: list[float]) -> list[int]:
+    """Slots whose agent and whose node are silent: the agents tell us, the kubelets tell the API server, and the two
+    hardly fail together. When that is so on all of several nodes, it is more likely the control plane."""
+    quiet = _quiet_s(view)
+    gone = [slot for slot, pod in enumerate(view.pods) if pod and pod.node_lost and silences[slot] >= quiet]
+    nodes = {pod.node for pod in view.pods if pod is not None}
+    lost_nodes = {pod.node for slot in gone if (pod := view.pods[slot]) is not None}
+    return [] if len(lost_nodes) > 1 and lost_nodes == nodes else gone
 
 
 def lost_due_s(view: View) -> float | None:
     """When the next agent counts as lost if it stays silent."""
     silences = _silences(view)
     waits = [view.lost_after_s - s for s in silences if 0 <= s < view.lost_after_s]
+    quiet = _quiet_s(view)
+    waits += [quiet - s for pod, s in zip(view.pods, silences, strict=True) if pod and pod.node_lost and 0 <= s < quiet]
     if any(s >= view.lost_after_s for s in silences):
         waits.append(view.lost_after_s / 2)  # too many are silent: look again
     return min(waits, default=None)
+
+
+def _quiet_s(view: View) -> float:
+    return min(view.lost_after_s, max(QUIET_S, 4 * report_interval_s(view.slots)))
 
 
 def _silences(view: View) -> list[float]:
@@ -110,22 +147,45 @@ def _suspect_ourselves(view: View, silences: list[float]) -> bool:
 
 
 def _cause(pod: PodRecord) -> Cause:
+    if pod.disruption:
+        return _DISRUPTIONS.get(pod.disruption, Cause.EVICTED)
     if pod.reason in _REASONS:
         return _REASONS[pod.reason]
+    if pod.reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: as UnexpectedAdmissionError
+        return Cause.REFUSED
     if pod.exit_code == ExitCode.SAVED:
         return Cause.PREEMPTED  # told to end, it saved and left
+    if pod.deleting:
+        return Cause.EVICTED  # whatever its end looks like
     if pod.exit_code in _FATAL_CODES:
         return EXIT_CODES[pod.exit_code]
     return Cause.AGENT_LOST
 
 
-def _words(slot: int, pod: PodRecord | None, count: int) -> str:
+def _is_fatal(pod: PodRecord, said: Verdict | None) -> bool:
+    if pod.disruption or pod.deleting:
+        return False
+    if pod.reason in ("StartError", "ContainerCannotRun"):
+        return _NO_PROGRAM.search(pod.message) is not None  # else the node's container runtime may be to blame
+    return pod.exit_code in _FATAL_CODES or (
+        said is not None and _cause(pod) is Cause.AGENT_LOST and said.cause in FATAL
+    )
+
+
+def _last_words(view: View, pod: PodRecord) -> Verdict | None:
+    """What the agent wrote down before it ended, if it is a cause of this round: older ones are answered already."""
+    said = lastwords.parse(pod.message)
+    return said if said is not None and said.round == view.status.round and not said.cascade else None
+
+
+def _words(slot: int, pod: PodRecord | None, said: Verdict | None, count: int) -> str:
     if pod is None:
         words = f"the pod of slot {slot} is gone"
     elif pod.phase in ENDED:
         code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-        why = ": ".join(part for part in (pod.reason, pod.message) if part)
+        message = said.message if said is not None else "" if lastwords.parse(pod.message) else pod.message
+        why = ": ".join(part for part in (pod.reason, message) if part)
         words = f"pod {pod.name} ended{code}" + (f": {why}" if why else "")
     else:
-        words = f"pod {pod.name} is being deleted"
+        words = f"pod {pod.name} is being deleted" + (f" ({pod.disruption})" if pod.disruption else "")
     return words if count == 1 else f"{words} (and {count - 1} more)"

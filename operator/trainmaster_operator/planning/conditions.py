@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_operator.api.status import Condition, JobPhase, JobStatus
+from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.times import rfc3339
 
 _TRUE_IN = {
@@ -15,8 +16,8 @@ _TRUE_IN = {
 
 
 def conditions(status: JobStatus, now: float) -> list[Condition]:
-    """Those of this page as the phase has them, others (ReconcileError) as they were. Running is always there, the
-    others from the first time that they hold."""
+    """Those of this page as the phase has them, others (Scheduled, ReconcileError) as they were. Running is always
+    there, the others from the first time that they hold."""
     kept = {c.type: c for c in status.conditions}
     for kind, phases in _TRUE_IN.items():
         holds = status.phase in phases
@@ -29,6 +30,9 @@ def conditions(status: JobStatus, now: float) -> list[Condition]:
         kept[kind] = Condition.model_validate(
             {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": since}
         )
+    scheduled = kept.get(SCHEDULED)
+    if status.phase is JobPhase.SUSPENDED and scheduled is not None and scheduled.reason != "Suspended":
+        kept[SCHEDULED] = Condition(type=SCHEDULED, status="False", reason="Suspended", lastTransitionTime=rfc3339(now))
     return list(kept.values())
 
 

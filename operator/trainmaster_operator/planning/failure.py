@@ -13,19 +13,22 @@ from trainmaster.contract.wire import Cause, ExitCode
 from trainmaster_operator.api.status import JobPhase, Recovery, Restarts, Rung, Spent
 from trainmaster_operator.planning import agents, budget, drain, hang, rounds, start
 from trainmaster_operator.planning.change import Change, changed, warning
-from trainmaster_operator.planning.fault import Fault, of_verdict
+from trainmaster_operator.planning.fault import FATAL, Fault, of_verdict
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
-
-FATAL = (Cause.CONFIG_ERROR, Cause.DATA_ERROR, Cause.DIVERGED)
-"""A restart would fail in the same way."""
 
 CASCADE_WAIT_S = 1.0
 """How long ranks that only lost a peer wait for the word of the peer's own agent."""
 
 RECOVERIES = 10
 """Recoveries that the status keeps."""
+
+FREE_AT_FIRST = (
+    *(Cause.STORE_LOST, Cause.FENCED, Cause.PREEMPTED),
+    *(Cause.EVICTED, Cause.NODE_LOST, Cause.REFUSED),
+)
+"""Hardly the job's doing, unless it happens again and again: a pod that fills its node's disk is evicted each time."""
 
 _ADVICE = {
     Cause.CONFIG_ERROR: "the configuration is wrong, so a restart would not help",
@@ -149,7 +152,7 @@ def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
     """Not the job's doing. What the job might do to itself again and again is free only a few times."""
     if fault.free:
         return True
-    if fault.cause not in (Cause.STORE_LOST, Cause.FENCED, Cause.PREEMPTED):
+    if fault.cause not in FREE_AT_FIRST:
         return False
     return budget.without_progress(spent, fault.cause.value, Rung.FREE, step) < budget.FREE_WITHOUT_PROGRESS
 

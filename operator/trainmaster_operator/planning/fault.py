@@ -14,6 +14,10 @@ MESSAGE = 1024  # characters that the status keeps of a message...
 TRACEBACK = 3000  # ...and of the end of a traceback
 
 
+FATAL = (Cause.CONFIG_ERROR, Cause.DATA_ERROR, Cause.DIVERGED)
+"""A restart would fail in the same way."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """The first cause of a failure. `slots`: pods that ended or must be replaced if the floor is a pod's."""
@@ -81,8 +85,9 @@ def of_pods(
     free: bool = False,
     fatal: bool = False,
     age_s: float = 0.0,
+    said: Verdict | None = None,
 ) -> Fault:
-    """Pods that ended, or that must: the first of `slots` names the failure."""
+    """Pods that ended, or that must: the first of `slots` names the failure. `said`: the pod's last words."""
     return Fault(
         cause=cause,
         message=message,
@@ -90,9 +95,12 @@ def of_pods(
         floor=Rung.POD,
         fatal=fatal,
         free=free,
+        rank=said.rank if said else None,
         pod=pod.name if pod else "",
         node=pod.node if pod else "",
         exit_code=pod.exit_code if pod else None,
+        signal=said.signal if said else "",
+        traceback=said.traceback if said else "",
         step=view.highest_step(),
         age_s=age_s,
         clock={"detect": age_s, "decide": 0.0} if age_s else {},

@@ -34,15 +34,19 @@ def overdue(view: View) -> Change | None:
     limit = view.spec.activeDeadlineSeconds
     if limit is None or since(view.status.startTime, view.now) < limit:
         return None
-    message = f"it ran longer than activeDeadlineSeconds ({limit:g})"
+    return failed(view, "DeadlineExceeded", f"it ran longer than activeDeadlineSeconds ({limit:g})")
+
+
+def failed(view: View, cause: str, message: str) -> Change:
+    """The job is over, and not for a failure of its ranks."""
     return changed(
         view.status,
-        warning("Failed", f"DeadlineExceeded: {message}"),
+        warning("Failed", f"{cause}: {message}"[:1024]),
         phase=JobPhase.FAILED,
         completionTime=rfc3339(view.now),
         lastFailure=Failure(
-            cause="DeadlineExceeded",
-            message=message,
+            cause=cause,
+            message=message[:1024],
             step=view.highest_step(),
             round=view.status.round,
             time=rfc3339(view.now),
@@ -69,7 +73,7 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
     for pod in view.pods:
         if pod is None or pod.deleting or policy == "None":
             continue
-        if pod.phase in ENDED:
+        if pod.phase in ENDED and not pod.lingers:
             if policy == "All":
                 deletes.append(PodToDelete(pod.name, pod.uid, "the job is over", 0.0))
         elif waited >= FINISH_GRACE_S:

@@ -12,7 +12,7 @@ from trainmaster_operator.api.status import JobStatus
 
 @dataclass(frozen=True)
 class PodRecord:
-    """A pod of the job in the cluster, slim."""
+    """A pod of the job in the cluster, slim. It speaks of the agent's container: sidecars may end or run on."""
 
     name: str
     uid: str
@@ -21,11 +21,15 @@ class PodRecord:
     incarnation: int
     phase: str  # Pending, Running, Succeeded, Failed, Unknown
     deleting: bool = False
+    deleting_s: float = 0.0  # since this process first saw it so
     node: str = ""
-    reason: str = ""  # of the pod or of its first bad container: OOMKilled, Evicted, ErrImagePull, ...
+    reason: str = ""  # of the pod or of its first bad container: OOMKilled, Evicted, ErrImagePull, Unschedulable, ...
     message: str = ""
     exit_code: int | None = None
     running_s: float = 0.0  # since it runs; 0 when unknown: then an agent that was never heard is never given up
+    disruption: str = ""  # why the cluster takes it away: PreemptionByScheduler, DeletionByTaintManager, ...
+    node_lost: bool = False  # the cluster says that its node doesn't answer
+    lingers: bool = False  # the agent's container has ended, others of the pod still run
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,15 @@ class CheckpointSeen:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why pods that ought to be there couldn't be created. Soft state of this leader, which tries again."""
+
+    reason: str  # Refused, ConfigError, NameTaken, NameInUse
+    message: str
+    again_in_s: float  # 0: now
+
+
+@dataclass(frozen=True)
 class Observation:
     """All that a pass decides from. `agents` holds no entry for an agent that this leader hasn't heard yet."""
 
@@ -72,6 +85,7 @@ class Observation:
     pods: tuple[PodRecord, ...] = ()
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None  # the newest that agents reported
+    refusal: Refusal | None = None
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
 
 
@@ -100,6 +114,7 @@ class PodToDelete:
     uid: str
     reason: str
     grace_s: float | None = None  # None: the pod's own; 0: at once, it is fenced
+    replaced: bool = False  # another takes its place: its name must no longer lead to it
 
 
 @dataclass(frozen=True)
@@ -131,4 +146,5 @@ __all__ = [
     "PodRecord",
     "PodToCreate",
     "PodToDelete",
+    "Refusal",
 ]

@@ -8,7 +8,19 @@ evidence old.
 from __future__ import annotations
 
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.planning import agents, failure, finish, hang, progress, rounds, start, stop, suspend
+from trainmaster_operator.planning import (
+    agents,
+    failure,
+    finish,
+    gang,
+    hang,
+    pending,
+    progress,
+    rounds,
+    start,
+    stop,
+    suspend,
+)
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.conditions import conditions
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation
@@ -34,8 +46,9 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         return Decision(status, delete=deletes, requeue_after_s=_soonest(due))
     change = _decided(view)
     if change is not None:
-        return _written(Change(progress.update(view, change.status), change.events), observed, now)
-    status = progress.update(view, status)
+        status = pending.update(view, progress.update(view, change.status))
+        return _written(Change(status, change.events), observed, now)
+    status = pending.update(view, progress.update(view, status))
     if status is not view.status:
         status = status.model_copy(update={"leaderEpoch": observed.epoch})
     if status.phase is JobPhase.SUSPENDED:
@@ -46,6 +59,10 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         delete=start.stale(view),
         requeue_after_s=_soonest(
             finish.overdue_s(view),
+            pending.overdue_s(view),
+            gang.release_due_s(view),
+            start.missing_due_s(view),
+            start.stale_due_s(view),
             failure.cascade_due_s(view),
             agents.lost_due_s(view),
             hang.hang_due_s(view),
@@ -57,7 +74,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
 def _decided(view: View) -> Change | None:
     if view.status.phase is JobPhase.SUSPENDED:
         return suspend.resumed(view)
-    change = finish.complete(view) or finish.overdue(view) or suspend.settled(view)
+    change = finish.complete(view) or finish.overdue(view) or suspend.settled(view) or pending.overdue(view)
     if change is not None:
         return change
     fault = failure.first_cause(view)
@@ -65,7 +82,13 @@ def _decided(view: View) -> Change | None:
         if suspend.wanted(view) and not fault.fatal:
             return suspend.cut_short(view, fault)
         return failure.recover(view, fault)
-    return stop.advance(view) or rounds.open_round(view) or progress.first_step(view)
+    return (
+        stop.advance(view)
+        or rounds.open_round(view)
+        or progress.first_step(view)
+        or pending.noted(view)
+        or gang.release(view)
+    )
 
 
 def _written(change: Change, observed: Observation, now: float) -> Decision:

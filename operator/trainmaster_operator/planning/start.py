@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.api.status import JobPhase, JobStatus, WorkersStatus
+from trainmaster_operator.planning import gang
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import JobSpec, Observation, PodToCreate, PodToDelete
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import ENDED, WORKER, View
+
+FORCE_AFTER_S = 5.0
+"""How long the kubelet may take to confirm the end of a pod that is fenced off anyway, before its object is removed."""
 
 
 def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Change | None:
     """The first status of a job."""
     if status.incarnations:
         return None
+    words = f"{spec.workers.replicas} pods with {spec.workers.ranksPerPod} ranks each"
+    if spec.checkpoint.folder is None:
+        words += "; without spec.checkpoint.volume or directory nothing is saved, and a restart begins at step 0"
     return changed(
         status,
-        normal("Accepted", f"{spec.workers.replicas} pods with {spec.workers.ranksPerPod} ranks each"),
+        normal("Accepted", words),
         phase=JobPhase.PENDING,
         startTime=rfc3339(now),
         incarnations=pack_counts([0] * spec.workers.replicas),
@@ -42,21 +49,36 @@ def all_raised(view: View, replicas: int | None = None) -> str:
 
 
 def stale(view: View) -> tuple[PodToDelete, ...]:
-    """Pods whose incarnation is over. Their round is over too (the same write raised it), so nothing is waited for.
+    """Pods whose incarnation is over. Their round is over too: the same write raised it.
 
-    A script's own files have no fence. There only the end of its processes, confirmed by the kubelet, lets the next
-    pod start, hence a grace of one second instead of a deletion of the mere object.
+    One that ended, or that a lost node keeps, is removed at once: the storage fence holds off what may still run. A
+    living one is given a second, so that its devices and memory are free before another pod gets them, and is removed
+    when its kubelet doesn't confirm its end. A script's own files have no fence: there only the kubelet's word counts.
     """
-    grace = 1.0 if view.scripted else 0.0
     deletes = []
     for pod in view.others:
         if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
             continue  # from a status newer than this one: the next pass will see it
-        if pod.deleting and view.scripted and pod.phase not in ENDED:
+        ended = pod.phase in ENDED and not pod.lingers
+        given_up = not view.scripted and (pod.node_lost or pod.deleting_s >= FORCE_AFTER_S)
+        if ended or given_up:
+            grace = 0.0
+        elif pod.deleting:
             continue
-        ended = pod.phase in ENDED
-        deletes.append(PodToDelete(pod.name, pod.uid, "a newer incarnation takes its place", 0.0 if ended else grace))
+        else:
+            grace = 1.0
+        deletes.append(
+            PodToDelete(pod.name, pod.uid, "a newer incarnation takes its place", grace, replaced=pod.slot < view.slots)
+        )
     return tuple(deletes)
+
+
+def stale_due_s(view: View) -> float | None:
+    """When a pod is removed whose end nobody has confirmed."""
+    if view.scripted:
+        return None
+    waits = [FORCE_AFTER_S - pod.deleting_s for pod in view.others if pod.deleting]
+    return min((wait for wait in waits if wait > 0), default=None)
 
 
 def missing(view: View) -> tuple[PodToCreate, ...]:
@@ -65,11 +87,26 @@ def missing(view: View) -> tuple[PodToCreate, ...]:
     None while a round is open: it opened with all of them there, so one that is missing has done its part, or is a
     failure that ends the round first. A second pod of one incarnation must not join the ranks of the first.
     """
-    if view.round_is_open:
+    if view.round_is_open or gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0:
         return ()
+    return _absent(view)
+
+
+def missing_due_s(view: View) -> float | None:
+    """When pods that can't be created now are tried again."""
+    waits = [wait for wait in (gang.retry_in_s(view), _refused_for_s(view)) if wait > 0]
+    return max(waits) if waits and not view.round_is_open and _absent(view) else None
+
+
+def _absent(view: View) -> tuple[PodToCreate, ...]:
     taken = {pod.slot for pod in view.others}
     return tuple(
         PodToCreate(WORKER, slot, view.incarnations[slot])
         for slot, pod in enumerate(view.pods)
         if pod is None and slot not in taken
     )
+
+
+def _refused_for_s(view: View) -> float:
+    refusal = view.observed.refusal
+    return refusal.again_in_s if refusal is not None else 0.0

@@ -58,6 +58,7 @@ def resumed(view: View) -> Change | None:
         startTime=rfc3339(view.now),
         lostSeconds=0.0,
         workers=status.workers.model_copy(update={"replicas": replicas}),
+        released=None,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + (0 if untouched else 1)}),
         **rounds.forming(view),
     )

@@ -16,3 +16,8 @@ def since(text: str, now: float) -> float:
     if not text:
         return 0.0
     return max(0.0, now - datetime.fromisoformat(text).timestamp())
+
+
+def until(text: str, now: float) -> float:
+    """Seconds from `now` to `text`, never negative; 0 for an empty text."""
+    return max(0.0, datetime.fromisoformat(text).timestamp() - now) if text else 0.0

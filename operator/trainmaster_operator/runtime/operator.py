@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from trainmaster_operator.cluster.port import (
 )
 from trainmaster_operator.control.admission import Admission, Claim, Credential
 from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning.observation import EventType
 from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.budget import ProgressBudget
@@ -32,7 +33,7 @@ from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
-from trainmaster_operator.runtime.reconcile import PodSettings, Policies, Reconciler
+from trainmaster_operator.runtime.reconcile import Policies, Reconciler
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, job_key, job_record, owning_job, pod_entry
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class Settings:
     operator_url: str
     identity: str
     extra_env: dict[str, str] = field(default_factory=dict)  # for every pod
+    pods: PodDefaults | None = None  # all that pods get; None: the two above, for processes of one machine
+    ca_bundle: Callable[[], str] | None = None  # PEM, by which agents know the operator; None: no TLS
     namespace: str | None = None  # None: all
     workers: int = 8
     resync_s: float = 600.0
@@ -126,7 +129,8 @@ class Operator:
             fleet=self.fleet,
             leader=self.leader,
             policies=self._policies,
-            pod_settings=PodSettings(settings.operator_url, settings.extra_env),
+            pod_defaults=settings.pods or PodDefaults(settings.operator_url, settings.extra_env),
+            ca_bundle=settings.ca_bundle,
             budget=ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate),
             events=self.events,
             metrics=self.metrics,

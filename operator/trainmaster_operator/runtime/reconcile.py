@@ -11,24 +11,27 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.meta import GROUP, unpack_counts
+from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
-    SERVICE,
     AlreadyExists,
+    ApiError,
     Cluster,
     Conflict,
+    Invalid,
     NotFound,
     Object,
 )
 from trainmaster_operator.control.fleet import Fleet
+from trainmaster_operator.manifests.labels import CURRENT
+from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning.observation import Decision, Observation, PodToCreate, PodToDelete
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
@@ -38,6 +41,8 @@ from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.records import JobRecord, PodEntry
+from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.surroundings import Surroundings, check_owner
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +52,6 @@ MAX_TURNS = 16  # a plan that still wants changes after so many looks is not con
 
 class InvalidJob(Exception):
     """The manifest can't be understood: it got past the schema."""
-
-
-class NameTaken(Exception):
-    """An object with the name that we need belongs to somebody else."""
 
 
 class NotConverging(Exception):
@@ -63,18 +64,14 @@ class Policies:
 
     plan: Callable[[JobSpec, JobStatus, Observation, float], Decision]
     directive: Callable[[JobSpec, JobStatus, Observation, int], Directive]
-    build_pod: Callable[..., Object]
+    build_pod: Callable[[DistributedTrainingJob, str, int, int, PodDefaults], Object]
     build_service: Callable[[DistributedTrainingJob], Object]
     pod_name: Callable[[str, str, int, int], str]
 
 
-@dataclass(frozen=True)
-class PodSettings:
-    operator_url: str
-    extra_env: dict[str, str]
-
-
 class Reconciler:
+    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS."""
+
     def __init__(
         self,
         *,
@@ -85,10 +82,11 @@ class Reconciler:
         fleet: Fleet,
         leader: Leadership,
         policies: Policies,
-        pod_settings: PodSettings,
+        pod_defaults: PodDefaults,
         budget: ProgressBudget,
         events: EventWriter,
         metrics: Metrics,
+        ca_bundle: Callable[[], str] | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -97,13 +95,14 @@ class Reconciler:
         self._fleet = fleet
         self._leader = leader
         self._policies = policies
-        self._pod_settings = pod_settings
+        self._pod_defaults = pod_defaults
         self._budget = budget
         self._events = events
         self._metrics = metrics
         self._led_since = clock.monotonic()
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
-        self._services: dict[JobKey, str] = {}  # uids of jobs whose Service is known to exist
+        self._refusals = Refusals(clock)
+        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
 
     def leads_from_now(self) -> None:
         self._led_since = self._clock.monotonic()
@@ -130,6 +129,13 @@ class Reconciler:
             return _sooner(decision.requeue_after_s, wait_s)
         raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
 
+    async def bundle_changed(self) -> None:
+        """Tells the operator's certificates to every namespace with a job that isn't over. Costs nothing where they
+        are known already. Raises NotLeading."""
+        records = [record for key in self._jobs.names() if (record := self._jobs.get(key)) is not None]
+        spaces = {r.key.namespace for r in records if r.job is not None and not r.status.phase.finished}
+        await self._surroundings.tell_bundle(sorted(spaces))
+
     async def refresh(self, key: JobKey) -> None:
         """After a conflict: puts the live job into the cache."""
         try:
@@ -153,7 +159,8 @@ class Reconciler:
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
-        self._services.pop(key, None)
+        self._refusals.forget(key)
+        self._surroundings.forget(key)
 
     # -- observe
 
@@ -166,13 +173,10 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
-            pods=tuple(
-                replace(entry.record, running_s=now - entry.running_since) if entry.running_since else entry.record
-                for entry in self._pods.owned(record.key)
-                if entry.job_uid == record.uid
-            ),
+            pods=tuple(entry.observed(now) for entry in self._pods.owned(record.key) if entry.job_uid == record.uid),
             agents=self._fleet.agents(record.key, unpack_counts(record.status.incarnations)),
             checkpoint=self._fleet.checkpoint(record.key),
+            refusal=self._refusals.of(record.key, record.uid),
             leading_s=now - self._led_since,
         )
 
@@ -234,8 +238,7 @@ class Reconciler:
                 return True
             await _all(self._delete(record, pod) for pod in decision.delete)
         if decision.create:
-            await self._ensure_service(record)
-            await _all(self._create(record, pod) for pod in decision.create)
+            await self._create_all(record, decision.create)
         return bool(decision.delete or decision.create)
 
     async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
@@ -244,6 +247,8 @@ class Reconciler:
         self._leader.check()
         self._metrics.writes.labels("delete").inc()
         try:
+            if pod.replaced and grace_s != 0:
+                await self._hide(key, pod)
             await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
         except NotFound:
             self._pods.removed(key, pod.uid)
@@ -255,54 +260,57 @@ class Reconciler:
         if grace_s == 0:
             self._pods.removed(key, pod.uid)
         else:
-            self._pods.amended(key, pod.uid, _deleting)
+            now = self._clock.monotonic()
+            self._pods.amended(key, pod.uid, lambda entry: entry.being_deleted(now))
+
+    async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
+        """The Service must not lead to a pod that is on its way out: its successor has the same host name."""
+        patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
+        try:
+            await self._cluster.patch(POD, key.namespace, key.name, patch)
+        except Invalid as error:
+            raise Conflict(str(error)) from error  # how an API server says that the uid is another
+
+    async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate]) -> None:
+        """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried."""
+        try:
+            self._await_predecessor(record)
+            await self._surroundings.prepare(record)
+            await _all(self._create(record, pod) for pod in pods)
+        except Refused as error:
+            self._refusals.note(record.key, record.uid, error)
+            log.warning("%s: %s: %s", record.key, error.reason, error)
+        except ApiError as error:
+            words = refused(error)
+            if words is None:
+                raise
+            self._refusals.note(record.key, record.uid, words)
+            log.warning("%s: %s", record.key, error)
+        else:
+            self._refusals.forget(record.key)
+
+    def _await_predecessor(self, record: JobRecord) -> None:
+        """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
+        old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
+        if old:
+            raise Refused(NAME_IN_USE, f"{len(old)} pods of an earlier job of this name are still ending")
 
     async def _create(self, record: JobRecord, pod: PodToCreate) -> None:
         assert record.job is not None
-        body = self._policies.build_pod(
-            record.job,
-            pod.role,
-            pod.slot,
-            pod.incarnation,
-            operator_url=self._pod_settings.operator_url,
-            extra_env=self._pod_settings.extra_env,
-        )
+        body = self._policies.build_pod(record.job, pod.role, pod.slot, pod.incarnation, self._pod_defaults)
         self._leader.check()
         self._metrics.writes.labels("create").inc()
         try:
             created = await self._cluster.create(POD, body)
         except AlreadyExists:
-            created = await self._ours(POD, record, body)
+            # A reply of ours was lost, or somebody else was first.
+            name = body["metadata"]["name"]
+            try:
+                created = await self._cluster.get(POD, record.key.namespace, name)
+            except NotFound:
+                raise Conflict(f"pod {name} was there and has gone") from None
+            check_owner(POD, created, record)
         self._pods.wrote(created)
-
-    async def _ensure_service(self, record: JobRecord) -> None:
-        if self._services.get(record.key) == record.uid:
-            return
-        assert record.job is not None
-        body = self._policies.build_service(record.job)
-        try:
-            await self._cluster.create(SERVICE, body)
-        except AlreadyExists:
-            await self._ours(SERVICE, record, body)
-        self._services[record.key] = record.uid
-
-    async def _ours(self, kind: str, record: JobRecord, wanted: Object) -> Object:
-        """The object that exists already, when it is the one that we wanted to create: a reply of ours was lost."""
-        name = wanted["metadata"]["name"]
-        found = await self._cluster.get(kind, record.key.namespace, name)
-        owners = [o["uid"] for o in found["metadata"].get("ownerReferences") or [] if o.get("controller")]
-        label = f"{GROUP}/incarnation"
-        if owners != [record.uid] or _label(found, label) != _label(wanted, label):
-            raise NameTaken(f"{kind} {name} exists and isn't this job's: delete it, or rename the job")
-        return found
-
-
-def _deleting(entry: PodEntry) -> PodEntry:
-    return replace(entry, record=replace(entry.record, deleting=True))
-
-
-def _label(obj: Object, name: str) -> Any:
-    return (obj["metadata"].get("labels") or {}).get(name)
 
 
 def _sooner(a: float | None, b: float) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -11,6 +11,7 @@ from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.runtime import pod_status
 from trainmaster_operator.runtime.informer import JobKey
 
 
@@ -35,13 +36,27 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class PodEntry:
-    """`running_since`: monotonic, when this process first saw it run."""
+    """`running_since`, `deleting_since`: monotonic, when this process first saw it so."""
 
     record: PodRecord
     running_since: float | None
     job_uid: str  # of the controlling owner
     token_sha256: str
     job: str = ""  # its name
+    deleting_since: float | None = None
+
+    def observed(self, now: float) -> PodRecord:
+        """The record with its ages at `now` (monotonic)."""
+        if self.running_since is None and self.deleting_since is None:
+            return self.record
+        running_s = now - self.running_since if self.running_since is not None else 0.0
+        deleting_s = now - self.deleting_since if self.deleting_since is not None else 0.0
+        return replace(self.record, running_s=running_s, deleting_s=deleting_s)
+
+    def being_deleted(self, now: float) -> PodEntry:
+        """As it is after our own request, until the watch tells."""
+        since = self.deleting_since if self.deleting_since is not None else now
+        return replace(self, record=replace(self.record, deleting=True), deleting_since=since)
 
 
 def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
@@ -81,22 +96,26 @@ def owning_job(obj: Object) -> JobKey | None:
 
 def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
     meta, status, labels = obj["metadata"], obj.get("status") or {}, obj["metadata"].get("labels") or {}
-    reason, message, exit_code = _what_is_wrong(status)
-    runs = status.get("phase") == "Running"
+    state = pod_status.read(obj)
+    deleting = bool(meta.get("deletionTimestamp"))
     return PodEntry(
-        running_since=(known and known.running_since) or (now if runs else None),
+        running_since=(known and known.running_since) or (now if state.phase == "Running" else None),
+        deleting_since=((known and known.deleting_since) or now) if deleting else None,
         record=PodRecord(
             name=meta["name"],
             uid=meta["uid"],
             role=labels.get(f"{GROUP}/role", ""),
             slot=_number(labels.get(f"{GROUP}/slot")),
             incarnation=_number(labels.get(f"{GROUP}/incarnation")),
-            phase=status.get("phase", "Pending"),
-            deleting=bool(meta.get("deletionTimestamp")),
+            phase=state.phase,
+            deleting=deleting,
             node=obj.get("spec", {}).get("nodeName", ""),
-            reason=reason,
-            message=message,
-            exit_code=exit_code,
+            reason=state.reason,
+            message=state.message,
+            exit_code=state.exit_code,
+            disruption=state.disruption,
+            node_lost=state.node_lost,
+            lingers=state.lingers,
         ),
         job_uid=(_controller(obj) or {}).get("uid", ""),
         token_sha256=status.get("tokenSha256", ""),
@@ -110,26 +129,6 @@ def _controller(obj: Object) -> Object | None:
             found: Object = owner
             return found
     return None
-
-
-def _what_is_wrong(status: Object) -> tuple[str, str, int | None]:
-    """(reason, message, exit code) of the pod, or of its first container that waits for something or has ended."""
-    reason, message = status.get("reason", ""), status.get("message", "")
-    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-        state = container.get("state") or {}
-        waiting, terminated = state.get("waiting"), state.get("terminated")
-        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return reason or waiting["reason"], message or waiting.get("message", ""), None
-        if terminated and terminated.get("exitCode") is not None:
-            code = int(terminated["exitCode"])
-            if code or container is (status.get("containerStatuses") or [None])[0]:
-                return reason or terminated.get("reason", ""), message or terminated.get("message", ""), code
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return reason or "Evicted", message or condition.get("message", ""), None
-        if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return reason or "Unschedulable", message or condition.get("message", ""), None
-    return reason, message, None
 
 
 def _number(text: str | None) -> int:

@@ -61,6 +61,8 @@ class SimKubelet:
     async def _terminate(self, name: str, uid: str) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.8))
         agent = self.agents.get(uid)
+        while agent is not None and agent.alive and agent.cut_off:
+            await asyncio.sleep(1.0)  # its node is, so nobody tells it to end
         if agent is not None:
             agent.die(143, "terminated")
         await asyncio.sleep(0.01)

@@ -1,0 +1,116 @@
+"""What a pod on a cluster mounts beside the template's own volumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmaster.contract.wire import environment
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.manifests.objects import Object, joined
+
+IDENTITY_PATH = "/var/run/trainmaster"
+AGENT_PATH = "/opt/trainmaster"
+HOME_PATH = "/home/trainmaster"
+TMP_PATH = "/tmp"
+SHARED_MEMORY_PATH = "/dev/shm"
+AUDIENCE = "trainmaster"
+TOKEN_SECONDS = 3600
+CA_NAME = "trainmaster-ca"  # a ConfigMap in each namespace with jobs
+CA_KEY = "ca.crt"
+
+WRITABLE_BY_MANY = ("ReadWriteMany",)
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """`yields`: where the template mounts something at that path itself, that stays."""
+
+    volume: Object
+    path: str
+    read_only: bool = False
+    yields: bool = False
+
+
+def identity() -> Mounted:
+    """A token that only our operator takes, and the certificates by which the agent knows the operator."""
+    token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
+    bundle = {"name": CA_NAME, "items": [{"key": CA_KEY, "path": CA_KEY}], "optional": False}
+    sources = [{"serviceAccountToken": token}, {"configMap": bundle}]
+    return Mounted({"name": "trainmaster-identity", "projected": {"sources": sources}}, IDENTITY_PATH, read_only=True)
+
+
+def identity_environment() -> dict[str, str]:
+    return {
+        environment.TOKEN_FILE: f"{IDENTITY_PATH}/token",
+        environment.CA_FILE: f"{IDENTITY_PATH}/{CA_KEY}",
+    }
+
+
+def agent() -> Mounted:
+    """Where an init container puts the agent for images that don't have it."""
+    return Mounted({"name": "trainmaster-agent", "emptyDir": {}}, AGENT_PATH, read_only=True)
+
+
+def scratch() -> list[Mounted]:
+    """What is writable beside a read-only root."""
+    return [
+        Mounted({"name": "trainmaster-tmp", "emptyDir": {}}, TMP_PATH, yields=True),
+        Mounted({"name": "trainmaster-home", "emptyDir": {}}, HOME_PATH, yields=True),
+    ]
+
+
+def shared_memory(job: DistributedTrainingJob) -> Mounted:
+    """/dev/shm with a size: a container's own has 64 MB, and data loaders die of it with a bus error.
+
+    What is written there is memory of the container and counts towards its limit already, so the template's requests
+    and limits stay as they are.
+    """
+    workers = job.spec.workers
+    size = workers.sharedMemory or f"{workers.ranksPerPod}Gi"
+    volume = {"name": "trainmaster-shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    return Mounted(volume, SHARED_MEMORY_PATH, yields=True)
+
+
+def checkpoints(job: DistributedTrainingJob) -> Mounted | None:
+    spec = job.spec.checkpoint
+    if spec.volume is None:
+        return None
+    if spec.volume.claim is not None:
+        source: Object = {"persistentVolumeClaim": {"claimName": spec.volume.claim}}
+    else:
+        source = {"hostPath": {"path": spec.volume.hostPath, "type": "DirectoryOrCreate"}}
+    return Mounted({"name": "trainmaster-checkpoints", **source}, spec.mount_path)
+
+
+def claim_problem(claim: Object, pods: int) -> str:
+    """Why `pods` pods can't share this PersistentVolumeClaim for their checkpoints; "" when they can."""
+    name = claim["metadata"]["name"]
+    modes = (claim.get("status") or {}).get("accessModes") or (claim.get("spec") or {}).get("accessModes") or []
+    if any(mode in WRITABLE_BY_MANY for mode in modes):
+        return ""
+    if not any(mode.startswith("ReadWrite") for mode in modes):
+        return (
+            f"checkpoint.volume: claim {name} can't be written to ({', '.join(modes)}): a ReadWriteMany one is needed"
+        )
+    if pods == 1:
+        return ""
+    return (
+        f"checkpoint.volume: claim {name} is {', '.join(modes)}, for one node only, and the job has {pods} pods: "
+        "use a ReadWriteMany claim, or one pod with more ranks"
+    )
+
+
+def with_volumes(pod: Object, container: Object, wanted: list[Mounted]) -> tuple[Object, Object]:
+    """The pod's spec and its container with what is wanted mounted into it."""
+    mounts = container.get("volumeMounts") or []
+    theirs = {str(mount.get("mountPath", "")).rstrip("/") for mount in mounts}
+    added = [mounted for mounted in wanted if not (mounted.yields and mounted.path in theirs)]
+    ours = {mounted.path.rstrip("/") for mounted in added}
+    kept = [mount for mount in mounts if str(mount.get("mountPath", "")).rstrip("/") not in ours]
+    new = [
+        {"name": m.volume["name"], "mountPath": m.path, **({"readOnly": True} if m.read_only else {})} for m in added
+    ]
+    return (
+        {**pod, "volumes": joined(pod.get("volumes"), (mounted.volume for mounted in added))},
+        {**container, "volumeMounts": [*kept, *new]},
+    )

@@ -1,0 +1,93 @@
+"""What a Pod object tells of the agent's container, which is the first of its spec.
+
+A kubelet orders statuses by name, says Running while any container runs, and hides why a pod went away in a condition.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trainmaster_operator.cluster.port import Object
+
+_NORMAL_WAITS = (None, "", "ContainerCreating", "PodInitializing")
+_ENDED = ("Succeeded", "Failed")
+INIT_FAILED = "InitContainerFailed"
+
+
+class PodState(NamedTuple):
+    phase: str
+    reason: str
+    message: str
+    exit_code: int | None
+    disruption: str
+    node_lost: bool
+    lingers: bool
+
+
+def read(pod: Object) -> PodState:
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    phase = status.get("phase") or "Pending"
+    end = _end(spec, status, phase)
+    exit_code = int(end["exitCode"]) if end is not None else None
+    lingers = end is not None and phase not in _ENDED
+    if end is not None and not status.get("reason"):
+        phase = "Failed" if exit_code else "Succeeded"
+    reason, message = _why(status, end, conditions)
+    disrupted = conditions.get("DisruptionTarget") or {}
+    return PodState(
+        phase=phase,
+        reason=reason,
+        message=message,
+        exit_code=exit_code,
+        disruption=disrupted.get("reason") or "Evicted" if disrupted.get("status") == "True" else "",
+        node_lost=_on_a_lost_node(spec, status, conditions),
+        lingers=lingers,
+    )
+
+
+def _end(spec: Object, status: Object, phase: str) -> Object | None:
+    """How the agent's container ended."""
+    statuses = status.get("containerStatuses") or []
+    first = ((spec.get("containers") or [{}])[0]).get("name")
+    main = next((s for s in statuses if s.get("name") == first), statuses[0] if len(statuses) == 1 else None)
+    if main is None:
+        return None
+    ended: Object | None = (main.get("state") or {}).get("terminated")
+    if ended is None and phase in _ENDED:
+        ended = (main.get("lastState") or {}).get("terminated")
+    return ended if ended is not None and ended.get("exitCode") is not None else None
+
+
+def _why(status: Object, end: Object | None, conditions: dict[str, Object]) -> tuple[str, str]:
+    """(reason, message) of the pod's state, where there is something to tell."""
+    if status.get("reason"):
+        return status["reason"], status.get("message") or ""
+    if end is not None:
+        return end.get("reason") or "", end.get("message") or ""
+    inits = status.get("initContainerStatuses") or []
+    for container in [*inits, *(status.get("containerStatuses") or [])]:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in _NORMAL_WAITS:
+            return waiting["reason"], waiting.get("message") or ""
+    for container in inits if status.get("phase") == "Failed" else []:
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            words = f"init container {container.get('name')} ended with exit code {ended['exitCode']}"
+            last = ended.get("message") or ended.get("reason") or ""
+            return INIT_FAILED, f"{words}: {last}" if last else words
+    scheduled = conditions.get("PodScheduled") or {}
+    if scheduled.get("status") == "False" and status.get("phase") in (None, "Pending"):
+        return scheduled.get("reason") or "Unschedulable", scheduled.get("message") or ""
+    return "", status.get("message") or ""
+
+
+def _on_a_lost_node(spec: Object, status: Object, conditions: dict[str, Object]) -> bool:
+    """The node controller takes Ready from the pods of a node that it doesn't hear, and leaves the rest as the kubelet
+    last told it: containers that are ready make a pod that is not."""
+    if status.get("reason") == "NodeLost":
+        return True
+    if status.get("phase") != "Running" or spec.get("readinessGates"):
+        return False
+    ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
+    return ready.get("status") in ("False", "Unknown") and containers.get("status") == "True"

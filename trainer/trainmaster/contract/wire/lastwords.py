@@ -1,0 +1,48 @@
+"""A verdict as the text that a pod leaves behind: for people in `kubectl describe pod`, and for an operator that was
+away when it was spoken."""
+
+from __future__ import annotations
+
+import re
+
+from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.messages import Verdict
+
+LIMIT = 4096
+"""Bytes that a kubelet keeps."""
+
+_CASCADE = ", after a peer's end"
+_HEAD = re.compile(
+    rf"rank (\d{{1,9}}): (\w+): (.*?) \(round (\d{{1,9}}), step (\d{{1,18}})(, SIG\w+)?({_CASCADE})?\)\n(.*)", re.DOTALL
+)
+
+
+def render(verdict: Verdict) -> bytes:
+    """At most LIMIT bytes: what happened on the first line, then the end of the traceback or of the output."""
+    signal = f", {verdict.signal}" if verdict.signal.startswith("SIG") else ""
+    tail = f" (round {verdict.round}, step {verdict.step}{signal}{_CASCADE if verdict.cascade else ''})\n"
+    head = f"rank {verdict.rank}: {verdict.cause.value}: {verdict.message}".encode()[: LIMIT - len(tail.encode())]
+    text = head + tail.encode()
+    rest = (verdict.traceback or "\n".join(verdict.last_lines)).encode()
+    room = LIMIT - len(text)
+    return text + (rest[-room:] if room > 0 else b"")
+
+
+def parse(text: str) -> Verdict | None:
+    """The verdict in a text that `render` made; None for any other text."""
+    found = _HEAD.match(text if "\n" in text else f"{text}\n")
+    if found is None:
+        return None
+    rank, cause, message, round, step, signal, cascade, rest = found.groups()
+    if cause not in {known.value for known in Cause}:
+        return None
+    return Verdict(
+        rank=int(rank),
+        cause=Cause(cause),
+        round=int(round),
+        message=message,
+        signal=(signal or "").removeprefix(", "),
+        traceback=rest,
+        step=int(step),
+        cascade=bool(cascade),
+    )
