@@ -220,6 +220,7 @@ class Listener:
         connection.begin()
         try:
             response = await self._answer(connection, request)
+            response.headers["Server"] = "trainmaster"  # and not which versions of what
             whole = await _finish_body(request)
             if not whole:
                 response.force_close()
