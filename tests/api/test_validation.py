@@ -108,6 +108,38 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         ({"spec__training": ...}, "spec: framework Trainmaster needs spec.training"),
         ({"spec__checkpoint": {"directory": ""}}, "spec.checkpoint.directory: is empty"),
+        (
+            {"spec__checkpoint": {"volume": {}}},
+            "spec.checkpoint.volume: exactly one of claim and hostPath is expected, not neither",
+        ),
+        (
+            {"spec__checkpoint": {"volume": {"claim": "a", "hostPath": "/b"}}},
+            "spec.checkpoint.volume: exactly one of claim and hostPath is expected, not both",
+        ),
+        (
+            {"spec__checkpoint": {"volume": {"claim": "My Claim"}}},
+            "spec.checkpoint.volume.claim: the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and "
+            "'.') is expected, not 'My Claim'",
+        ),
+        (
+            {"spec__checkpoint": {"volume": {"hostPath": "mnt/x"}}},
+            "spec.checkpoint.volume.hostPath: an absolute path such as /mnt/checkpoints is expected, not 'mnt/x'",
+        ),
+        (
+            {"spec__checkpoint": {"volume": {"claim": "a"}, "directory": "here"}},
+            "spec.checkpoint: directory must be an absolute path without ':' to mount a volume, not 'here'",
+        ),
+        ({"spec__checkpoint": {"volume": {"pvc": "a"}}}, "spec.checkpoint.volume"),
+        (
+            {"spec__workers__sharedMemory": "8 GB"},
+            "spec.workers.sharedMemory: an amount of memory such as 8Gi or 512Mi is expected, not '8 GB'",
+        ),
+        ({"spec__workers__sharedMemory": 8}, "spec.workers.sharedMemory: text is expected, not 8"),
+        ({"spec__pendingDeadlineSeconds": 0}, "spec.pendingDeadlineSeconds: more than 0 is expected, not 0"),
+        (
+            {"spec__scheduling": {"releaseSecond": 3}},
+            "spec.scheduling.releaseSecond: unknown field; did you mean releaseSeconds?",
+        ),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -144,6 +176,28 @@ def test_a_mistake_is_one_sentence(changes: dict[str, Any], sentence: str) -> No
         (
             {"spec__workers__template__spec__hostname": "me"},
             "spec.workers.template.spec.hostname: is set by the operator: leave it out",
+        ),
+        (
+            {"spec__workers__template__spec__volumes": [{"name": "trainmaster-shm", "emptyDir": {}}]},
+            "spec.workers.template.spec.volumes[0].name: names that begin with trainmaster- are the operator's, "
+            "not 'trainmaster-shm'",
+        ),
+        (
+            {"spec__workers__template__spec__initContainers": {"name": "x"}},
+            "spec.workers.template.spec.initContainers: a list is expected, not a map",
+        ),
+        (
+            {CONTAINER: [{"command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/opt/trainmaster/"}]}]},
+            "spec.workers.template.spec.containers[0].volumeMounts[0].mountPath: /opt/trainmaster/ is where the "
+            "operator mounts the agent",
+        ),
+        (
+            {
+                CONTAINER: [{"command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/checkpoints"}]}],
+                "spec__checkpoint": {"volume": {"claim": "c"}},
+            },
+            "spec.workers.template.spec.containers[0].volumeMounts[0].mountPath: /checkpoints is where the "
+            "operator mounts checkpoints",
         ),
         ({"spec__workers__template": {"spec": 5}}, "spec.workers.template.spec: a map is expected, not 5"),
         (

@@ -7,7 +7,9 @@ from types import FrameType
 from typing import Any
 
 from tests.planning.world import World, job_spec, running, store, verdict
+from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.planning import directive, plan
+from trainmaster_operator.planning.observation import Refusal
 
 
 def large(slots: int) -> World:
@@ -33,6 +35,33 @@ def test_the_status_of_ten_thousand_slots_stays_below_16_kb() -> None:
     assert len(world.status.recoveries) == 10
     assert len(world.status.incarnations) < 1024
     assert len(world.status.model_dump_json(exclude_none=True).encode()) < 16_384
+
+
+def test_the_status_of_a_thousand_pods_that_had_every_trouble_stays_below_16_kb() -> None:
+    """Every other pod was replaced, so nothing runs together in ranges; failures, budgets, conditions are full."""
+    world = large(1000)
+    words = {"message": "m" * 5000, "traceback": "t" * 9000}
+    for n in range(40):
+        world.agent(n, round=world.status.round, verdict=verdict(n, round=world.status.round, **words))
+        world.write()
+        clock = {f"phase {i}": 1.23456 for i in range(30)}
+        for slot in range(0, 2):
+            world.agent(slot, next_store=store(slot, 60_000 + 2 * n))
+        ranks = world.ranks(n, step=100 * n + 50)
+        world.agent(n, round=world.status.round, verdict=None, clock=clock, resumed_step=100 * n, ranks=ranks)
+        world.write()
+        world.now += 400
+    world.status = world.status.model_copy(update={"incarnations": pack_counts([n % 2 * 12 for n in range(1000)])})
+    for slot in world.slots:
+        world.pod(slot, phase="Pending", reason="Unschedulable", message="x" * 3000, node="", running_s=0.0)
+    world.refusal = Refusal("Refused", "y" * 5000, 1.0)
+    world.status = world.status.model_copy(update={"roundStore": "", "roundMap": ""})
+    assert world.write().intent
+    kinds = {c.type for c in world.status.conditions}
+    assert {"Scheduled", "Running", "Recovering"} <= kinds
+    assert len(world.status.recoveries) == 10
+    size = len(world.status.model_dump_json(exclude_none=True).encode())
+    assert 8_000 < size < 16_384
 
 
 def calls(world: World) -> int:
