@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.runtime.fakes import chance, cluster
-from trainmaster_operator.cluster.faulty import FaultyCluster
+from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.port import LEASE
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.lease import Elector, LeaseSettings, NotLeading
@@ -121,5 +121,81 @@ def test_a_renewal_whose_reply_was_lost_does_not_cost_the_lease():
         assert first.leading
         assert not holding.done()
         holding.cancel()
+
+    run_virtual(main())
+
+
+def test_a_standby_that_watches_leads_as_soon_as_the_lease_is_given_up():
+    async def main():
+        _, memory = cluster()
+        clock = asyncio.get_running_loop().clock
+        first, second = elector(memory, "a", watch=True), elector(memory, "b", watch=True)
+        await first.acquire()
+        holding = asyncio.create_task(first.hold())
+        waiting = asyncio.create_task(second.acquire())
+        await asyncio.sleep(61.1)  # between two looks at the lease
+        holding.cancel()
+        released_at = clock.monotonic()
+        await first.release()
+        assert await waiting == 2
+        assert clock.monotonic() - released_at < 0.1
+
+    run_virtual(main())
+
+
+def test_a_standby_whose_watch_fails_still_looks():
+    async def main():
+        _, memory = cluster()
+        first = elector(memory, "a")
+        await first.acquire()
+        faulty = FaultyCluster(memory, chance(), rates=Rates(disconnect=1.0))
+        waiting = asyncio.create_task(elector(faulty, "b", watch=True).acquire())
+        await asyncio.sleep(5)
+        await first.release()
+        assert await waiting == 2
+
+    run_virtual(main())
+
+
+def test_a_standby_knows_where_the_leader_listens():
+    async def main():
+        store, memory = cluster()
+        first, second = elector(memory, "a", address="10.0.0.1:8443"), elector(memory, "b", address="10.0.0.2:8443")
+        await first.acquire()
+        waiting = asyncio.create_task(second.acquire())
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(5)
+        assert second.rival_address == "10.0.0.1:8443"
+        holding.cancel()
+        await first.release()
+        await waiting
+        assert second.rival_address == ""
+        lease = store.find(LEASE, "default", "trainmaster-operator")
+        assert lease["metadata"]["annotations"] == {"trainmaster.dev/address": "10.0.0.2:8443"}
+
+    run_virtual(main())
+
+
+def test_a_renewal_that_was_cut_off_by_the_end_does_not_keep_the_lease():
+    async def main():
+        store, memory = cluster()
+        first = elector(memory, "a")
+        await first.acquire()
+        lease = store.get(LEASE, "default", "trainmaster-operator")  # the renewal that took effect unseen
+        store.update(LEASE, {**lease, "spec": {**lease["spec"], "renewTime": "2027-01-01T00:00:00.000000Z"}})
+        await first.release()
+        assert store.find(LEASE, "default", "trainmaster-operator")["spec"]["holderIdentity"] == ""
+
+    run_virtual(main())
+
+
+def test_who_has_lost_the_lease_does_not_release_another_s():
+    async def main():
+        store, memory = cluster()
+        first = elector(memory, "a")
+        await first.acquire()
+        await elector(memory, "b", takeover=True).acquire()
+        await first.release()
+        assert store.find(LEASE, "default", "trainmaster-operator")["spec"]["holderIdentity"] == "b"
 
     run_virtual(main())

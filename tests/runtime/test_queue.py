@@ -156,3 +156,34 @@ def test_virtual_time_jumps_and_a_world_that_waits_for_nothing_is_a_deadlock():
     with pytest.raises(Deadlock):
         run_virtual(main(), clock)
     assert clock.monotonic() == pytest.approx(86_400 * 3)
+
+
+def test_a_queue_that_drops_hands_out_nothing_more_not_even_what_came_meanwhile():
+    async def main():
+        q = queue()
+        q.add("a")
+        q.add("b")
+        key = await q.get()
+        q.add(key)
+        q.shutdown(drop=True)
+        q.done(key)
+        with pytest.raises(ShutDown):
+            await q.get()
+
+    run_virtual(main())
+
+
+def test_the_age_of_the_next_key_grows_while_nobody_takes_it():
+    async def main():
+        q = queue()
+        assert q.oldest_s == 0
+        q.add("a")
+        await asyncio.sleep(5)
+        q.add("b")
+        await asyncio.sleep(5)
+        assert q.oldest_s == 10
+        await q.get()
+        assert q.oldest_s == 5
+        assert q.processing == 1
+
+    run_virtual(main())

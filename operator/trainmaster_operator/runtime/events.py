@@ -26,7 +26,7 @@ BACKLOG = 1000
 DELAY_S = 0.1  # what an event tells of happens first: agents wait for their directives
 BURST = 30  # of decisions about one job, and of what its agents say: neither can crowd out the other...
 REFILL_S = 20.0  # ...and one more each so many seconds
-REPEAT_S = 1.0  # a count is written no more often
+REPEAT_S = 5.0  # counts are written no more often
 REMEMBERED = 4096  # events whose repetitions are counted, and jobs whose number of events is
 FORGOTTEN_S = 600.0  # what comes again after so long is news
 DRAIN_S = 0.5
@@ -46,13 +46,12 @@ class _Content(NamedTuple):
 class _Told:
     """An Event that stands in the cluster, or that is about to."""
 
-    namespace: str
-    name: str
-    body: Object | None  # until it is created
-    last: float
+    source: str
+    body: Object
+    last: float  # when it was last emitted
     count: int = 1
-    written: int = 0  # the count that the cluster has
-    waiting: bool = False  # in the backlog
+    written: int = 0  # the count that the cluster has; 0: it isn't there
+    waiting: bool = False  # to be written
 
 
 @dataclass
@@ -78,7 +77,9 @@ class EventWriter:
         self._backlog: deque[_Told] = deque()
         self._known: OrderedDict[_Content, _Told] = OrderedDict()
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._repeated: deque[_Told] = deque()
         self._waiting = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._number = 0
 
     def emit(self, job: JobRecord, events: Sequence[PlannedEvent]) -> None:
@@ -104,12 +105,11 @@ class EventWriter:
             await asyncio.sleep(DELAY_S)
             self._waiting.clear()
             await self._write_all()
-            if self._backlog:
-                self._waiting.set()
-                await asyncio.sleep(REPEAT_S)
 
     async def drain(self) -> None:
         """Writes what waits, unless that takes long: the process ends."""
+        if self._timer is not None:
+            self._timer.cancel()
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self._write_all()
@@ -128,28 +128,45 @@ class EventWriter:
             known.count += 1
             known.last = now
             self._known.move_to_end(content)
-            if self._may_speak(source, now):  # else its count is written with the next one
-                self._queue(known)
+            self._repeat(known)
             return
         if not self._may_speak(source, now):
             self._counted("dropped")
             return
-        told = _Told(job.key.namespace, name, self._body(job, content, name), now)
+        told = _Told(source, self._body(job, content, name), now)
         self._known[content] = told
         self._known.move_to_end(content)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+        told.waiting = True
         self._queue(told)
 
     def _queue(self, told: _Told) -> None:
-        if told.waiting:
-            return
         if len(self._backlog) >= BACKLOG:
             self._backlog.popleft().waiting = False
             self._counted("dropped")
-        told.waiting = True
         self._backlog.append(told)
         self._waiting.set()
+
+    def _repeat(self, told: _Told) -> None:
+        if told.waiting:
+            return
+        told.waiting = True
+        self._repeated.append(told)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(REPEAT_S, self._repeat_all)
+
+    def _repeat_all(self) -> None:
+        """Counts go to the cluster now and then, as far as their jobs may speak."""
+        self._timer = None
+        waiting, self._repeated = self._repeated, deque()
+        now = self._clock.monotonic()
+        for told in waiting:
+            if self._may_speak(told.source, now):
+                self._queue(told)
+            else:
+                told.waiting = False
+                self._repeat(told)
 
     def _may_speak(self, source: str, now: float) -> bool:
         bucket = self._buckets.get(source)
@@ -175,37 +192,38 @@ class EventWriter:
             await self._write(told)
 
     async def _write(self, told: _Told) -> None:
-        body, count = told.body, told.count
+        count = told.count
+        meta = told.body["metadata"]
         try:
-            if body is not None:
-                told.body = None
-                told.written = count
-                await self._create({**body, **self._repeated(count)})
-            elif count > told.written:
-                told.written = count
-                await self._cluster.patch(EVENT, told.namespace, told.name, self._repeated(count))
-                self._counted("counted")
-        except NotFound:
-            log.debug("event %s/%s has expired", told.namespace, told.name)
-            told.last = float("-inf")  # the next one like it is a new one
+            if told.written:
+                try:
+                    await self._cluster.patch(EVENT, meta["namespace"], meta["name"], self._repetition(count))
+                    self._counted("counted")
+                except NotFound:  # it has expired: they live an hour
+                    told.count = count = 1
+                    told.body = {**told.body, "firstTimestamp": self._now()}
+                    await self._create(told, count)
+            else:
+                await self._create(told, count)
+            told.written = count
         except ApiError as error:
             self._counted("failed")
-            log.warning("event %s/%s was not told: %s", told.namespace, told.name, error)
+            log.warning("event %s/%s was not told: %s", meta["namespace"], meta["name"], error)
 
-    async def _create(self, body: Object) -> None:
+    async def _create(self, told: _Told, count: int) -> None:
         try:
-            await self._cluster.create(EVENT, body)
+            await self._cluster.create(EVENT, {**told.body, **self._repetition(count)})
         except AlreadyExists:
             return  # an operator before us has told it
         self._counted("told")
 
-    def _repeated(self, count: int) -> Object:
-        if count == 1:
-            return {}
-        return {"count": count, "lastTimestamp": timestamp(self._clock.now())[:19] + "Z"}
+    def _repetition(self, count: int) -> Object:
+        return {"count": count, "lastTimestamp": self._now()}
+
+    def _now(self) -> str:
+        return timestamp(self._clock.now())[:19] + "Z"
 
     def _body(self, job: JobRecord, content: _Content, name: str) -> Object:
-        now = timestamp(self._clock.now())
         return {
             "apiVersion": KINDS[EVENT].api_version,
             "kind": EVENT,
@@ -223,7 +241,5 @@ class EventWriter:
             },
             "source": {"component": self._component},
             "reportingComponent": self._component,
-            "firstTimestamp": now[:19] + "Z",
-            "lastTimestamp": now[:19] + "Z",
-            "count": 1,
+            "firstTimestamp": self._now(),
         }

@@ -1,0 +1,91 @@
+"""Probes: who is stuck should be restarted, who isn't warm can't take over."""
+
+import asyncio
+import socket
+
+import aiohttp
+
+from tests.runtime.fakes import chance, cluster, job
+from trainmaster_operator.cluster.port import JOB
+from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.health import HealthServer
+from trainmaster_operator.runtime.operator import STUCK_S, Operator, Settings, default_policies
+
+
+def test_the_probes_answer_with_sentences():
+    wrong, missing = [], ["Pods are not listed yet"]
+
+    async def main():
+        server = HealthServer(lambda: wrong, lambda: missing, lambda: b"trainmaster_jobs 1\n")
+        listening = socket.create_server(("127.0.0.1", 0))
+        await server.start(listening)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        async def got(session, path):
+            async with session.get(url + path) as response:
+                return response.status, await response.text()
+
+        async with aiohttp.ClientSession() as session:
+            assert await got(session, "/livez") == (200, "ok\n")
+            assert await got(session, "/readyz") == (503, "Pods are not listed yet\n")
+            missing.clear()
+            wrong.append("nothing moves")
+            assert await got(session, "/readyz") == (200, "ok\n")
+            assert await got(session, "/livez") == (503, "nothing moves\n")
+            assert await got(session, "/metrics") == (200, "trainmaster_jobs 1\n")
+            assert (await got(session, "/v1/join"))[0] == 404
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def operating(memory, plan, identity="me", **settings):
+    policies = default_policies()
+    clock = asyncio.get_running_loop().clock
+    return Operator(
+        memory,
+        clock,
+        chance(),
+        Settings(operator_url="", identity=identity, **settings),
+        type(policies)(**{**vars(policies), "plan": plan}),
+    )
+
+
+def test_an_operator_is_stuck_when_its_watch_says_nothing_not_even_a_bookmark():
+    async def main():
+        _, memory = cluster()
+        made = operating(memory, lambda spec, status, observed, now: Decision(status), relist_jobs_s=100.0)
+        work = asyncio.create_task(made.run())
+        await asyncio.sleep(STUCK_S - 1)
+        assert made.stuck() == []
+        assert made.warm
+        await asyncio.sleep(2)
+        assert made.stuck() == ["nothing was heard of any Pod for 121 s"]
+        made.stop()
+        await work
+
+    run_virtual(main())
+
+
+def test_an_operator_is_stuck_when_its_passes_do_not_end_and_a_standby_never_is():
+    async def main():
+        store, memory = cluster()
+        for number in range(10):
+            store.create(JOB, job(f"job-{number}"))
+        made = operating(memory, lambda spec, status, observed, now: Decision(status), workers=2)
+        standby = operating(memory, lambda spec, status, observed, now: Decision(status), identity="other")
+
+        async def never(key):
+            await asyncio.Event().wait()
+
+        made.reconciler.reconcile = never
+        work, waiting = asyncio.create_task(made.run()), asyncio.create_task(standby.run())
+        await asyncio.sleep(STUCK_S + 1)
+        assert made.stuck()[-1] == "the next job has waited for a pass for 121 s"
+        assert "waited" not in " ".join(standby.stuck())
+        made.stop()
+        standby.stop()
+        await asyncio.gather(work, waiting)
+
+    run_virtual(main())

@@ -1,0 +1,162 @@
+"""What is counted: each recovery once, jobs by the leader alone, labels that nobody outside can make up."""
+
+import asyncio
+from pathlib import Path
+
+from tests.runtime.fakes import chance, cluster, job, pod
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.status import JobPhase, JobStatus, ProgressStatus, Recovery, Rung
+from trainmaster_operator.cluster.port import JOB, POD
+from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.informer import JobKey
+from trainmaster_operator.runtime.lease import LeaseSettings
+from trainmaster_operator.runtime.metrics import SETTLED_S, Metrics
+from trainmaster_operator.runtime.metrics_page import render
+from trainmaster_operator.runtime.operator import Operator, Settings, default_policies
+
+KEY = JobKey("space", "job")
+ROOT = Path(__file__).parents[2]
+
+
+def recovery(**fields):
+    return Recovery(**{"round": 2, "cause": Cause.CRASH.value, "rung": Rung.IN_PLACE, **fields})
+
+
+def status(*recoveries):
+    return JobStatus(recoveries=list(recoveries))
+
+
+def value(metrics, name, **labels):
+    return metrics.registry.get_sample_value(f"trainmaster_{name}", labels) or 0
+
+
+def test_a_recovery_is_counted_when_it_begins_and_when_it_ends():
+    metrics = Metrics()
+    begun, ended = status(recovery()), status(recovery(totalSeconds=0.5, lostSteps=3))
+    metrics.wrote(KEY, status(), begun, 0)
+    metrics.wrote(KEY, begun, ended, 1)
+    metrics.wrote(KEY, ended, status(recovery(totalSeconds=0.5, lostSteps=3, clock={"load": 1.0})), 2)
+    assert value(metrics, "restarts_total", cause="Crash", scope="inPlace") == 1
+    assert value(metrics, "recovery_seconds_count", phase="total") == 1
+    assert value(metrics, "recovery_seconds_sum", phase="total") == 0.5
+    assert value(metrics, "lost_steps_total") == 3
+
+
+def test_a_phase_counts_with_what_the_slowest_pod_told_in_the_end():
+    metrics = Metrics()
+    begun = status(recovery())
+    ended = status(recovery(totalSeconds=0.5, clock={"load": 0.1}))
+    metrics.wrote(KEY, begun, ended, 0)
+    metrics.wrote(KEY, ended, status(recovery(totalSeconds=0.5, clock={"load": 0.3, "start": 0.2})), 1)
+    metrics.render(SETTLED_S / 2)
+    assert value(metrics, "recovery_seconds_count", phase="load") == 0
+    metrics.render(SETTLED_S)
+    assert value(metrics, "recovery_seconds_sum", phase="load") == 0.3
+    assert value(metrics, "recovery_seconds_sum", phase="start") == 0.2
+    metrics.render(SETTLED_S * 2)
+    assert value(metrics, "recovery_seconds_count", phase="load") == 1
+
+
+def test_names_that_agents_make_up_are_no_labels():
+    metrics = Metrics()
+    clock = {f"phase-{n}": 1.0 for n in range(100)}
+    metrics.wrote(KEY, status(), status(recovery(cause="Gremlins", totalSeconds=1.0, clock=clock)), 0)
+    metrics.render(SETTLED_S)
+    assert value(metrics, "restarts_total", cause="other", scope="inPlace") == 1
+    assert value(metrics, "recovery_seconds_count", phase="other") == 100
+    assert b"phase-1" not in metrics.render(SETTLED_S)
+
+
+def test_calls_are_counted_by_verb_kind_and_code():
+    metrics = Metrics()
+    metrics.called("create", POD, 0.1, 201)
+    metrics.called("create", POD, 0.1, 0)
+    metrics.called("get", "SomethingElse", 0.1, 404)
+    assert value(metrics, "api_calls_total", verb="create", kind="Pod", code="201") == 1
+    assert value(metrics, "api_calls_total", verb="create", kind="Pod", code="0") == 1
+    assert value(metrics, "api_calls_total", verb="get", kind="other", code="404") == 1
+    assert value(metrics, "api_call_seconds_count", verb="create", kind="Pod") == 2
+
+
+def operator(memory, identity, **settings):
+    policies = default_policies()
+    policies = type(policies)(
+        **{**vars(policies), "plan": lambda spec, status, observed, now: Decision(status)}  # it leaves jobs alone
+    )
+    clock = asyncio.get_running_loop().clock
+    lease = LeaseSettings(**settings.pop("lease", {}))
+    return Operator(
+        memory, clock, chance(), Settings(operator_url="", identity=identity, lease=lease, **settings), policies
+    )
+
+
+def put(store, name, **fields):
+    made = store.create(JOB, job(name))
+    store.update_status(JOB, {**made, "status": JobStatus(**fields).model_dump(mode="json", exclude_none=True)})
+
+
+def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
+    async def main():
+        store, memory = cluster()
+        progress = ProgressStatus(step=7, totalSteps=10, loss="1.5", tokensPerSecond=100.0)
+        put(store, "runs", phase=JobPhase.RUNNING, progress=progress, goodput="0.97")
+        put(store, "nan", phase=JobPhase.RECOVERING, progress=ProgressStatus(loss="nan"))
+        put(store, "done", phase=JobPhase.SUCCEEDED, progress=progress)
+        broken = job("broken")
+        broken["spec"]["workers"] = {"replicas": "many"}
+        store.create(JOB, broken)
+        store.create(POD, pod("a"))
+        leader, standby = operator(memory, "a"), operator(memory, "b")
+        works = [asyncio.create_task(one.run()) for one in (leader, standby)]
+        await asyncio.sleep(30)
+
+        def read(one, name, **labels):
+            return one.metrics.registry.get_sample_value(f"trainmaster_{name}", labels)
+
+        assert (read(leader, "leader"), read(standby, "leader")) == (1, 0)
+        assert (read(leader, "leader_epoch"), read(standby, "leader_epoch")) == (1, 0)
+        phases = ("Running", "Recovering", "Succeeded", "Unreadable", "Pending")
+        assert [read(leader, "jobs", phase=phase) for phase in phases] == [1, 1, 1, 1, 0]
+        assert read(standby, "jobs", phase="Running") is None
+        assert (read(leader, "pods"), read(standby, "pods")) == (1, None)
+        assert read(leader, "job_step", namespace="space", job="runs") == 7
+        assert read(leader, "job_goodput", namespace="space", job="runs") == 0.97
+        assert read(leader, "job_step", namespace="space", job="done") is None
+        assert str(read(leader, "job_loss", namespace="space", job="nan")) == "nan"
+        assert read(leader, "job_goodput", namespace="space", job="nan") is None
+        assert read(standby, "job_step", namespace="space", job="runs") is None
+        assert read(leader, "watch_age_seconds", kind="Pod") is not None
+        leader.stop()
+        standby.stop()
+        await asyncio.gather(*works)
+
+    run_virtual(main())
+
+
+def test_gauges_of_jobs_can_be_switched_off():
+    async def main():
+        store, memory = cluster()
+        put(store, "runs", phase=JobPhase.RUNNING)
+        made = operator(memory, "a", job_metrics=False)
+        work = asyncio.create_task(made.run())
+        await asyncio.sleep(1)
+        text = made.render_metrics().decode()
+        assert 'trainmaster_jobs{phase="Running"} 1.0' in text
+        assert "trainmaster_job_" not in text
+        made.stop()
+        await work
+
+    run_virtual(main())
+
+
+def test_no_metric_has_a_label_for_pods_or_ranks():
+    labels = {
+        name for row in render().splitlines() if row.startswith("| `") for name in row.split(" | ")[2].split(", ")
+    }
+    allowed = {"", "`verb`", "`kind`", "`code`", "`what`", "`result`", "`namespace`", "`job`", "`phase`", "`cause`"}
+    assert labels <= {*allowed, "`scope`"}
+
+
+def test_the_page_of_metrics_is_what_the_registry_holds():
+    assert (ROOT / "docs" / "metrics.md").read_text() == render(), "stale: run `make generate`"
