@@ -54,7 +54,7 @@ def settings(chance: random.Random) -> kopf.OperatorSettings:
     made.networking.request_timeout = 30.0
     made.networking.connect_timeout = 5.0
     made.networking.error_backoffs = Backoffs(chance)
-    made.watching.server_timeout = 300.0
+    made.watching.server_timeout = 300  # whole: kopf sends it as it stands, and the API server takes no fraction
     made.watching.client_timeout = 330.0
     made.watching.chunk_size = 500
     made.queueing.exit_timeout = 0.2
