@@ -26,6 +26,7 @@ from trainmaster_operator.cluster.port import (
     Unavailable,
 )
 
+CONNECTIONS = 4096  # whoever follows all logs holds one for each pod
 SHOWN = 5  # names in a hint
 
 
@@ -45,7 +46,7 @@ async def connected(where: Where) -> AsyncIterator[Target]:
     found = kubeconfig.find(where)
     logging.getLogger("trainmaster_operator").addHandler(logging.NullHandler())  # people get sentences, not logs
     try:
-        cluster = await KubernetesCluster.connect(found.kubeconfig, context=found.context)
+        cluster = await KubernetesCluster.connect(found.kubeconfig, context=found.context, connections=CONNECTIONS)
     except NoCluster as error:
         raise Refusal(str(error)) from None
     target = Target(cluster, found.namespace, reader(cluster.connection), cluster.connection.host)

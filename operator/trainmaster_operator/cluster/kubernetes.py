@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from trainmaster_operator.cluster import kubernetes_credentials
 from trainmaster_operator.cluster.kubernetes_connection import (
+    CONNECTIONS,
     NETWORK_ERRORS,
     ApiCalls,
     Connection,
@@ -54,11 +55,17 @@ class KubernetesCluster:
         self._random = chance or random.Random()
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None = None, calls: ApiCalls | None = None) -> KubernetesCluster:
+    async def connect(
+        cls,
+        kubeconfig: str | None = None,
+        calls: ApiCalls | None = None,
+        context: str | None = None,
+        connections: int = CONNECTIONS,
+    ) -> KubernetesCluster:
         """In a pod without `kubeconfig`: the pod's own credentials. Talks to nobody yet. Raises NoCluster."""
-        configuration = await kubernetes_credentials.load(kubeconfig)
+        configuration = await kubernetes_credentials.load(kubeconfig, context)
         try:
-            return cls(Connection(configuration, calls))
+            return cls(Connection(configuration, calls, connections))
         except OSError as error:
             raise kubernetes_credentials.NoCluster(f"{configuration.host}: certificates: {error}") from error
 

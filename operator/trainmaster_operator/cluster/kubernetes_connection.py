@@ -51,11 +51,13 @@ class Request(NamedTuple):
 class Connection:
     """Use it in the event loop that it was made in, and close it. Sockets are kept and reused."""
 
-    def __init__(self, configuration: client.Configuration, calls: ApiCalls | None = None) -> None:
+    def __init__(
+        self, configuration: client.Configuration, calls: ApiCalls | None = None, connections: int = CONNECTIONS
+    ) -> None:
         """Raises OSError when certificates can't be loaded."""
         self.calls = calls
         self.host: str = configuration.host
-        configuration.connection_pool_maxsize = CONNECTIONS
+        configuration.connection_pool_maxsize = connections
         # trust_env would look for a netrc and a proxy in threads of its own, twice for each request, and a netrc entry
         # beside a token is an error.
         configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}

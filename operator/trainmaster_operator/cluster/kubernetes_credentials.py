@@ -21,9 +21,9 @@ class NoCluster(Exception):
     """No way to a cluster is configured, or it is configured wrongly: a sentence for a person."""
 
 
-async def load(kubeconfig: str | None = None) -> client.Configuration:
-    """Without `kubeconfig`: those of the pod that this process runs in, or else the default kubeconfig. Raises
-    NoCluster."""
+async def load(kubeconfig: str | None = None, context: str | None = None) -> client.Configuration:
+    """Without `kubeconfig`: those of the pod that this process runs in, or else the default kubeconfig. `context`: of
+    the kubeconfig, by default its current one. Raises NoCluster."""
     configuration = client.Configuration()
     if kubeconfig is None and in_a_pod():
         try:
@@ -33,7 +33,9 @@ async def load(kubeconfig: str | None = None) -> client.Configuration:
     else:
         file = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
         try:
-            loader = await config.load_kube_config(file, client_configuration=configuration, persist_config=False)
+            loader = await config.load_kube_config(
+                file, context=context, client_configuration=configuration, persist_config=False
+            )
         # The loader meets files of another shape with whatever exception comes first.
         except (ConfigException, OSError, YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise NoCluster(f"{file}: not a usable kubeconfig: {error}") from error
