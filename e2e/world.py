@@ -252,9 +252,9 @@ class World:
     def signal(self, pod: str, pid: int, number: int) -> None:
         self.execute(pod, "python3", "-c", f"import os; os.kill({pid}, {number})")
 
-    def kill_container(self, pod: str) -> None:
-        """SIGKILL to every process of a pod's first container at once, from the machine that its node runs on."""
-        uid = self.kube.get("Pod", pod, self.namespace)["metadata"]["uid"]
+    def kill_container(self, pod: str, namespace: str = "") -> None:
+        """SIGKILL to every process of a pod's containers at once, from the machine that its node runs on."""
+        uid = self.kube.get("Pod", pod, namespace or self.namespace)["metadata"]["uid"]
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _in_pod(path, uid)]
         assert pids, f"no process of {pod} was found on this machine"
         for pid in pids:

@@ -1,0 +1,165 @@
+"""Recovery on a real cluster: a killed rank, a deleted pod, a lost node, and a leader that goes.
+
+    python -m benchmarks.cluster_recovery [--ranks 4] [--kills 8] [--repetitions 3] [--no-write]
+
+Needs the cluster of `make cluster`. All nodes share one machine and so one monotonic clock: the ranks of
+`recovery_script.py` write down when they die and when a step is complete, so nothing is estimated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.record import Case, write
+from benchmarks.recovery import PHASES, SCRIPT, recovery_times, table
+from e2e.cluster import places
+from e2e.installation import NAMESPACE, Installation
+from e2e.kube import Kube, Object
+from e2e.machine import cluster
+from e2e.world import PLAIN_TORCH, World
+
+
+def scripted(world: World, ranks: int, kills: int, settle: tuple[float, float], after: int = 20) -> Object:
+    """The recovery benchmark's job: `ranks` pods of one rank."""
+    shutil.copy(SCRIPT, world.folder / "script.py")
+    words = ["python", "/data/script.py", "--folder", "/data", "--kills", str(kills), "--after", str(after)]
+    words += ["--settle", *map(str, settle)]
+    job = world.script(
+        words,
+        replicas=ranks,
+        image=PLAIN_TORCH,
+        container={"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+        template={"volumes": [{"name": "data", "hostPath": {"path": str(world.folder)}}]},
+        recovery={"budget": {"inPlace": 1000, "perCause": 1000, "pod": 1000}},
+    )
+    world.submit(job)
+    return job
+
+
+def killed_ranks(world: World, ranks: int, kills: int) -> tuple[list[float], list[dict[str, float]]]:
+    """Seconds from each death to the next step of all ranks, and the phase clocks."""
+    scripted(world, ranks, kills, (25.0, 4.0))
+    status = world.succeeded(limit_s=300 + 10 * kills)
+    clocks = [{**r["clock"], "total": r["totalSeconds"]} for r in status["recoveries"] if r.get("totalSeconds")]
+    return recovery_times(world.folder, ranks, kills), clocks
+
+
+def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple[float, dict[str, float]]:
+    """Seconds from `disturb(pod)` to the next step of all ranks, by the ranks' own stamps, and the phase clock."""
+    scripted(world, ranks, 0, (0.0, 0.0), after=1_000_000)
+    world.wait(lambda status: status.get("phase") == "Running", "running", limit_s=240)
+    world.wait(lambda status: (status.get("progress") or {}).get("step", 0) > 400, "a learned zygote", limit_s=240)
+    before = time.monotonic_ns()
+    disturb(world.pod(ranks - 1))
+
+    def recovered(status: Object) -> Object | None:
+        closed = [r for r in status.get("recoveries", []) if r.get("totalSeconds")]
+        return closed[-1] if closed else None
+
+    record = world.wait(recovered, "recovered", limit_s=180)
+    return (_first_after(world.folder, ranks, before) - before) / 1e9, {
+        **record["clock"],
+        "total": record["totalSeconds"],
+    }
+
+
+def _first_after(folder: Path, ranks: int, since_ns: int) -> int:
+    """When the last rank completed its first step of a round that began after `since_ns`."""
+    firsts = []
+    for rank in range(ranks):
+        lines = [line.split() for line in (folder / f"stamps-{rank}").read_text().splitlines()]
+        firsts.append(min(int(at) for at, _, event, _ in lines if event == "first" and int(at) > since_ns))
+    return max(firsts)
+
+
+def successor(world: World, installation: Installation, end: Callable[[str], None]) -> float:
+    """Seconds from the leader's end to the first pod of a job that is submitted right after it."""
+    job = world.script(["true"], name="probe", replicas=1)
+    leader = installation.leader()
+    began = time.monotonic()
+    end(leader)
+    world.submit(job)
+    pod = world.pod(0, name="probe")
+    world.kube.wait("Pod", pod, world.namespace, lambda found: found is not None, "created", 60)
+    took = time.monotonic() - began
+    world.delete("probe")
+    installation.wait_ready()
+    return took
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=8, help="of a rank's process, in one run")
+    parser.add_argument("--repetitions", type=int, default=3, help="of everything else")
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
+    given = parser.parse_args()
+    kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
+    installation = Installation(kube, places.BIN / "helm")
+    installation.install()
+    ranks = given.ranks
+    cases: list[Case] = []
+
+    def told(case: Case, clocks: list[dict[str, float]]) -> None:
+        cases.append(case)
+        for name in (*PHASES, "schedule", "start", "total"):
+            samples = [clock[name] for clock in clocks if name in clock]
+            if samples:
+                cases.append(Case(f"{case.case}, phase {name}", case.system, "s", samples))
+        print(f"{case.case:28} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
+
+    def in_a_world(name: str) -> World:
+        world = World(kube, installation, f"bench-{name}")
+        world.open()
+        return world
+
+    def lose(pod: str) -> None:
+        node = world.node_of(pod)
+        lost.append(node.removeprefix("node"))
+        cluster("node", "lose", lost[-1])
+
+    world = in_a_world("kill")
+    times, clocks = killed_ranks(world, ranks, given.kills)
+    world.close()
+    told(Case(f"{ranks} pods, a rank killed", "trainmaster", "s", times), clocks)
+
+    lost: list[str] = []
+    disturbances: dict[str, Callable[[str], None]] = {
+        "a pod deleted": lambda pod: kube.delete("Pod", pod, world.namespace),
+        "a node lost": lose,
+    }
+    for what, disturb in disturbances.items():
+        case, clocks = Case(f"{ranks} pods, {what}", "trainmaster", "s"), []
+        for number in range(given.repetitions):
+            world = in_a_world(f"{what.split()[1]}-{number}")
+            seconds, clock = disturbed(world, ranks, disturb)
+            case.samples.append(seconds)
+            clocks.append(clock)
+            while lost:
+                cluster("node", "heal", lost.pop())
+            world.close()
+        told(case, clocks)
+
+    world = in_a_world("leader")
+    ends: dict[str, Callable[[str], None]] = {
+        "leader told to end": lambda pod: kube.delete("Pod", pod, NAMESPACE),
+        "leader killed": lambda pod: world.kill_container(pod, NAMESPACE),
+    }
+    for what, end in ends.items():
+        samples = [successor(world, installation, end) for _ in range(given.repetitions)]
+        told(Case(f"{what}, successor acts", "trainmaster", "s", samples), [])
+    world.close()
+
+    if not given.no_write:
+        print(f"written to {write('cluster-recovery', cases)}")
+    print(table(cases))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
