@@ -7,7 +7,6 @@ second has a conflict and reads again.
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import ssl
 from collections.abc import Sequence
@@ -173,10 +172,7 @@ def _read(obj: Object) -> Secrets:
     data = obj.get("data") or {}
 
     def value(key: str) -> bytes:
-        try:
-            return base64.b64decode(data.get(key) or "", validate=True)
-        except (binascii.Error, TypeError):
-            return b""
+        return base64.b64decode(data.get(key) or "")
 
     def pair(name: str) -> Pair | None:
         found = Pair(value(f"{name}.crt"), value(f"{name}.key"))
