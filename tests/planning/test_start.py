@@ -68,12 +68,20 @@ def test_a_pod_whose_end_nobody_confirms_is_removed_if_the_storage_fences_it_off
     assert [d.grace_s for d in world.plan().delete] == [0.0]
 
 
-def test_a_script_on_a_node_that_does_not_answer_is_waited_for_since_nothing_fences_it_off() -> None:
+@pytest.mark.parametrize(
+    ("node_lost", "deleting_s", "removed"),
+    [(False, 5000.0, False), (True, 59.0, False), (True, 60.0, True)],
+    ids=["a kubelet answers", "its agent may have ranks", "its agent has ended them"],
+)
+def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
+    node_lost: bool, deleting_s: float, removed: bool
+) -> None:
     world = running(script_spec())
     world.agent(1, silent_s=30.0)
     world.write()
-    world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=500.0, node_lost=True)
-    assert (world.plan().delete, world.plan().create) == ((), ())
+    world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=deleting_s, node_lost=node_lost)
+    assert [d.grace_s for d in world.plan().delete] == [0.0] * removed
+    assert world.plan().create == ()
 
 
 def test_a_pod_whose_sidecars_run_on_is_not_taken_for_gone() -> None:

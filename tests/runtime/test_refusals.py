@@ -168,7 +168,7 @@ def test_a_job_under_an_old_name_waits_until_the_old_pods_have_ended_and_counts_
             await asyncio.sleep(20)
             assert pods(store) == ["job-worker-0-0"]
             assert scheduled(store)["reason"] == "NameInUse"
-            assert "1 pods of an earlier job of this name are still ending" in scheduled(store)["message"]
+            assert "the end of a pod of an earlier job of this name is waited for" in scheduled(store)["message"]
             store.patch(POD, "space", "job-worker-0-0", {"metadata": {"finalizers": None}})
             await asyncio.sleep(3)
             assert pods(store) == ["job-worker-0-0", "job-worker-1-0"]

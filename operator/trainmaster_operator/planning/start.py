@@ -13,6 +13,10 @@ from trainmaster_operator.planning.view import ENDED, WORKER, View
 FORCE_AFTER_S = 5.0
 """How long the kubelet may take to confirm the end of a pod that is fenced off anyway, before its object is removed."""
 
+SCRIPT_FORCE_AFTER_S = 60.0
+"""The same for a script's pod on a node that the cluster doesn't hear: well after its agent, which reaches nobody
+either, has ended its ranks (`trainmaster.agent.isolation`)."""
+
 
 def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Change | None:
     """The first status of a job."""
@@ -53,14 +57,18 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
 
     One that ended, or that a lost node keeps, is removed at once: the storage fence holds off what may still run. A
     living one is given a second, so that its devices and memory are free before another pod gets them, and is removed
-    when its kubelet doesn't confirm its end. A script's own files have no fence: there only the kubelet's word counts.
+    when its kubelet doesn't confirm its end. A script's own files have no fence: there only the kubelet's word counts,
+    or, on a node that the cluster doesn't hear, the time after which the pod's agent has ended its ranks.
     """
     deletes = []
     for pod in view.others:
         if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
             continue  # from a status newer than this one: the next pass will see it
         ended = pod.phase in ENDED and not pod.lingers
-        given_up = not view.scripted and (pod.node_lost or pod.deleting_s >= FORCE_AFTER_S)
+        if view.scripted:
+            given_up = pod.node_lost and pod.deleting_s >= SCRIPT_FORCE_AFTER_S
+        else:
+            given_up = pod.node_lost or pod.deleting_s >= FORCE_AFTER_S
         if ended or given_up:
             grace = 0.0
         elif pod.deleting:
@@ -75,9 +83,8 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
 
 def stale_due_s(view: View) -> float | None:
     """When a pod is removed whose end nobody has confirmed."""
-    if view.scripted:
-        return None
-    waits = [FORCE_AFTER_S - pod.deleting_s for pod in view.others if pod.deleting]
+    limit = SCRIPT_FORCE_AFTER_S if view.scripted else FORCE_AFTER_S
+    waits = [limit - pod.deleting_s for pod in view.others if pod.deleting]
     return min((wait for wait in waits if wait > 0), default=None)
 
 

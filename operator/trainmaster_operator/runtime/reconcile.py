@@ -293,7 +293,8 @@ class Reconciler:
         """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
         old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
         if old:
-            raise Refused(NAME_IN_USE, f"{len(old)} pods of an earlier job of this name are still ending")
+            which = "a pod" if len(old) == 1 else f"{len(old)} pods"
+            raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
 
     async def _create(self, record: JobRecord, pod: PodToCreate) -> None:
         assert record.job is not None

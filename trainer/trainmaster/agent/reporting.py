@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import random
 import time
 from typing import TYPE_CHECKING
 
+from trainmaster.agent import isolation
 from trainmaster.agent.client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.termination import write_termination
 from trainmaster.contract.wire import ExitCode, JoinRequest, Report
@@ -33,10 +35,15 @@ class Reporter:
         self._wake = asyncio.Event()
         self._joined = asyncio.Event()
         self._fenced = False
+        api = isolation.api_server(os.environ)
+        self._lease = isolation.Lease(api) if api is not None and not settings.own_loop else None
         self._told_saved = False
 
     def start(self) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(self._keep_joined()), asyncio.create_task(self._keep_reporting())]
+        works = [self._keep_joined(), self._keep_reporting()]
+        if self._lease is not None:
+            works.append(self._keep_lease(self._lease))
+        return [asyncio.create_task(work) for work in works]
 
     def at_once(self) -> None:
         """Something happened: report it as soon as the report in flight, if any, is answered."""
@@ -52,6 +59,16 @@ class Reporter:
                 await self._report.report(self._compose(), 2.0)
         self._join.close()
         self._report.close()
+
+    async def _keep_lease(self, lease: isolation.Lease) -> None:
+        words = await lease.over()
+        print(f"[agent] {words}: this pod may be replaced, so its ranks end", flush=True)
+        self._supervisor.end(ExitCode.FENCED)
+        await asyncio.Event().wait()
+
+    def _heard(self) -> None:
+        if self._lease is not None:
+            self._lease.renew()
 
     async def _keep_joined(self) -> None:
         s = self._supervisor
@@ -71,6 +88,7 @@ class Reporter:
             except (Unreachable, Refused) as error:
                 pause = await self._away(error, pause)
                 continue
+            self._heard()
             pause = _BACKOFF_S[0]
             if not self._joined.is_set():
                 self._joined.set()
@@ -97,6 +115,7 @@ class Reporter:
                 pause = await self._away(error, pause)
                 self._wake.set()
                 continue
+            self._heard()
             pause = _BACKOFF_S[0]
             self._told_saved |= report.saved
             s.obey(directive)
@@ -138,6 +157,8 @@ class Reporter:
     async def _away(self, error: Unreachable | Refused, pause: float) -> float:
         """Wait with jitter before trying again, and no shorter than the operator asks; returns the next pause. A fenced
         agent ends."""
+        if isinstance(error, Refused):
+            self._heard()
         if isinstance(error, Refused) and error.status == _GONE:
             self._fenced = True
             self._supervisor.end(ExitCode.FENCED)

@@ -1,0 +1,55 @@
+"""A pod that reaches nobody ends by itself, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trainmaster.agent import isolation
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "LEASE_S", 0.0)
+    monkeypatch.setattr(isolation, "LOOK_S", 0.0)
+
+
+def test_only_pods_of_a_cluster_know_an_api_server() -> None:
+    assert isolation.api_server({}) is None
+    env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    assert isolation.api_server(env) == ("10.0.0.1", 6443)
+
+
+def test_a_lease_runs_out_only_when_the_api_server_is_gone_too() -> None:
+    async def main() -> None:
+        looks = asyncio.Queue[None]()
+
+        def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            looks.put_nowait(None)
+            writer.close()
+
+        server = await asyncio.start_server(answered, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        over = asyncio.create_task(isolation.Lease((address[0], address[1])).over())
+        for _ in range(3):
+            await looks.get()
+        assert not over.done()
+        server.close()
+        await server.wait_closed()
+        async with asyncio.timeout(30):
+            assert "neither an operator nor the API server" in await over
+
+    asyncio.run(main())
+
+
+def test_a_lease_that_an_operator_renews_asks_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(isolation, "LEASE_S", 3600.0)
+        over = asyncio.create_task(isolation.Lease(("127.0.0.1", 1)).over())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not over.done()
+        over.cancel()
+
+    asyncio.run(main())
