@@ -142,6 +142,19 @@ def test_a_suspended_job_waits_for_no_place() -> None:
     assert not world.plan().intent
 
 
+def test_a_job_whose_pods_would_be_refused_each_time_fails_with_the_reason() -> None:
+    world = World(job_spec(3))
+    world.settle()
+    world.refusal = Refusal("ConfigError", "claim c is ReadWriteOnce", 1.0, fatal=True)
+    world.settle()
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert (world.status.lastFailure.cause, world.status.lastFailure.message) == (
+        "ConfigError",
+        "claim c is ReadWriteOnce",
+    )
+
+
 # -- pendingDeadlineSeconds
 
 

@@ -187,7 +187,7 @@ def claim(*modes: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "created"), [(claim("ReadWriteMany"), 2), (None, 2), (claim("ReadWriteOnce"), 0)], ids=["RWX", "-", "RWO"]
 )
-def test_a_claim_for_one_node_is_refused_to_several_pods_and_a_missing_one_is_the_schedulers(
+def test_a_claim_for_one_node_fails_a_job_of_several_pods_and_a_missing_one_is_the_schedulers(
     given: Any, created: int
 ) -> None:
     def prepare(store: Any) -> None:
@@ -200,10 +200,11 @@ def test_a_claim_for_one_node_is_refused_to_several_pods_and_a_missing_one_is_th
             await asyncio.sleep(2)
             assert len(pods(store)) == created
             if not created:
-                assert scheduled(store)["reason"] == "ConfigError"
+                status = store.find(JOB, "space", "job")["status"]
+                assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "ConfigError")
                 assert (
                     "claim models is ReadWriteOnce, for one node only, and the job has 2 pods"
-                    in scheduled(store)["message"]
+                    in status["lastFailure"]["message"]
                 )
 
     run_virtual(main())

@@ -70,6 +70,7 @@ class Refusal:
     reason: str  # Refused, ConfigError, NameTaken, NameInUse
     message: str
     again_in_s: float  # 0: now
+    fatal: bool = False  # it would be refused each time
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,14 @@ def update(view: View, status: JobStatus) -> JobStatus:
     return status.model_copy(update=fields) if fields else status
 
 
+def hopeless(view: View) -> Change | None:
+    """Failed when its pods can't be created, now or later."""
+    refusal = view.observed.refusal
+    if refusal is None or not refusal.fatal or view.round_is_open:
+        return None
+    return finish.failed(view, refusal.reason, refusal.message)
+
+
 def overdue(view: View) -> Change | None:
     """Failed when its pods don't all run within pendingDeadlineSeconds."""
     due = overdue_s(view)

@@ -74,7 +74,13 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
 def _decided(view: View) -> Change | None:
     if view.status.phase is JobPhase.SUSPENDED:
         return suspend.resumed(view)
-    change = finish.complete(view) or finish.overdue(view) or suspend.settled(view) or pending.overdue(view)
+    change = (
+        finish.complete(view)
+        or finish.overdue(view)
+        or suspend.settled(view)
+        or pending.hopeless(view)
+        or pending.overdue(view)
+    )
     if change is not None:
         return change
     fault = failure.first_cause(view)

@@ -22,9 +22,10 @@ NAME_IN_USE = "NameInUse"  # by one of an earlier job of this name, which is on 
 class Refused(Exception):
     """A pod, or what it needs, couldn't be created. `reason`: a word for the condition."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, fatal: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.fatal = fatal
 
 
 def refused(error: ApiError) -> Refused | None:
@@ -43,6 +44,7 @@ class _Known:
     message: str
     wait_s: float
     until: float
+    fatal: bool
 
 
 class Refusals:
@@ -56,13 +58,13 @@ class Refusals:
         again = known is not None and (known.uid, known.reason) == (uid, error.reason) and error.reason != NAME_IN_USE
         wait_s = min(LONGEST_WAIT_S, known.wait_s * 2) if known is not None and again else FIRST_WAIT_S
         until = self._clock.monotonic() + wait_s
-        self._known[key] = _Known(uid, error.reason, str(error), wait_s, until)
+        self._known[key] = _Known(uid, error.reason, str(error), wait_s, until, error.fatal)
 
     def of(self, key: JobKey, uid: str) -> Refusal | None:
         known = self._known.get(key)
         if known is None or known.uid != uid:
             return None
-        return Refusal(known.reason, known.message, max(0.0, known.until - self._clock.monotonic()))
+        return Refusal(known.reason, known.message, max(0.0, known.until - self._clock.monotonic()), known.fatal)
 
     def forget(self, key: JobKey) -> None:
         self._known.pop(key, None)

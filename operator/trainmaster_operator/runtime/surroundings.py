@@ -118,4 +118,4 @@ class Surroundings:
             return
         problem = claim_problem(claim, spec.workers.replicas)
         if problem:
-            raise Refused(Cause.CONFIG_ERROR.value, problem)
+            raise Refused(Cause.CONFIG_ERROR.value, problem, fatal=True)
