@@ -29,6 +29,7 @@ _WATCH_S = 0.02  # how often milestones of a start are looked for, to report the
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
 _LEARN_AFTER_S = 0.3  # after the last part of a list of modules
 _LAST_UPLOADS_S = 20.0
+_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
 class Supervisor:
@@ -351,12 +352,13 @@ class Supervisor:
 
 
 def _oom_kills() -> int:
-    """How often the kernel's out-of-memory killer struck in this container."""
-    try:
-        with open("/sys/fs/cgroup/memory.events") as file:
-            for line in file:
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    except (OSError, ValueError):
-        return 0
+    """How often the kernel's out-of-memory killer struck in this container, by cgroup v2 or v1."""
+    for place in _OOM_COUNTS:
+        try:
+            with open(place) as file:
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except (OSError, ValueError):
+            continue
     return 0
