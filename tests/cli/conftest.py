@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.api.jobs import TRAINMASTER, job
+from tests.cli.on_cluster import SPACE, Cluster
+from trainmaster_operator.cli import cluster as cluster_commands
+from trainmaster_operator.cluster.store import MemoryStore
 
 WriteJob = Callable[..., Path]
 
@@ -35,3 +39,28 @@ def write_job(tmp_path: Path, texts: Path) -> WriteJob:
         return path
 
     return write
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "kubeconfig"
+    contexts = [
+        {"name": "prod", "context": {"cluster": "c", "user": "u", "namespace": SPACE}},
+        {"name": "staging", "context": {"cluster": "c", "user": "u"}},
+    ]
+    path.write_text(yaml.safe_dump({"contexts": contexts, "current-context": "prod"}))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    return path
+
+
+@pytest.fixture
+def cluster(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cluster:
+    made = Cluster(MemoryStore())
+
+    async def connect(kubeconfig: str | None, **options: Any) -> Cluster:
+        made.asked = {"kubeconfig": kubeconfig, **options}
+        return made
+
+    monkeypatch.setattr(cluster_commands, "KubernetesCluster", SimpleNamespace(connect=connect))
+    monkeypatch.chdir(tmp_path)
+    return made

@@ -185,11 +185,13 @@ class Follower:
         """Until the container has ended and its log is read."""
         while True:
             ended = self._ended(one)
-            last = self._last.get(one.uid, "")
+            since = self._last.get(one.uid, "")
             with suppress(ApiError):
                 try:
-                    async for raw in self._read(one, not ended, last):
-                        self._take(one, parsed(raw, self._last.get(one.uid, "")))
+                    async for raw in self._read(one, not ended, since):
+                        line = parsed(raw, self._last.get(one.uid, ""))
+                        if line.at > since:  # the server counts in whole seconds
+                            self._take(one, line)
                 except (NotFound, Invalid):  # the pod or its log is gone
                     return
             if ended:
@@ -201,9 +203,7 @@ class Follower:
         return known is None or known.uid != one.uid or known.ended
 
     def _take(self, one: Source, line: Line) -> None:
-        if line.at <= self._last.get(one.uid, ""):
-            return  # the server counts since in whole seconds
-        self._last[one.uid] = line.at
+        self._last[one.uid] = max(line.at, self._last.get(one.uid, ""))
         heapq.heappush(self._held, (line.at, next(self._numbers), asyncio.get_running_loop().time(), one, line))
 
     async def _write_held(self) -> None:

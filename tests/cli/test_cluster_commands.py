@@ -1,0 +1,206 @@
+"""Jobs on a cluster, over the memory store: which cluster, submit, delete, status; every wrong turn is a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import WriteJob
+from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused
+from tests.cli.runs import CLOSED, CRASH, status
+from trainmaster_operator.api.status import Condition, JobPhase
+from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
+from trainmaster_operator.cli.main import main
+from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Unavailable
+
+# -- which cluster
+
+
+def test_without_a_kubeconfig_nothing_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not POD_NAMESPACE.exists()
+    assert refused(capsys, "watch", "tiny") == (
+        "no kubeconfig: ~/.kube/config doesn't exist; give --kubeconfig, or set KUBECONFIG"
+    )
+    assert refused(capsys, "watch", "tiny", "--kubeconfig", "nowhere") == "--kubeconfig nowhere: doesn't exist"
+    monkeypatch.setenv("KUBECONFIG", "gone:lost")
+    assert refused(capsys, "delete", "tiny") == "KUBECONFIG gone:lost: doesn't exist"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{", "can't be read as a kubeconfig: "),
+        ("[1, 2]", "is no kubeconfig"),
+        ("contexts: []", "no context is chosen there; give --context, one of none"),
+        ("{contexts: [{name: a}]}", "no context is chosen there; give --context, one of a"),
+        ("{contexts: [{name: a}], current-context: b}", "there is no context b; it has a"),
+    ],
+)
+def test_a_kubeconfig_that_leads_nowhere_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, sentence: str
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(content)
+    assert refused(capsys, "status", "tiny", "--kubeconfig", str(file)).startswith(f"{file}: {sentence}")
+
+
+def test_a_context_that_is_not_there_is_told_with_the_nearest(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, "logs", "tiny", "--context", "stagin")
+    assert line == f"{kubeconfig}: there is no context stagin; did you mean staging?"
+
+
+def test_of_several_kubeconfigs_the_first_that_says_something_counts(
+    tmp_path: Path, kubeconfig: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, write_job: WriteJob
+) -> None:
+    other = tmp_path / "other"
+    mine = {"name": "prod", "context": {"namespace": "other"}}
+    other.write_text(yaml.safe_dump({"contexts": [mine, {"name": "third"}], "current-context": "third"}))
+    monkeypatch.setenv("KUBECONFIG", f"{kubeconfig}:{tmp_path / 'missing'}:{other}")
+    put(cluster.store, write_job())
+    assert main(["status", "tiny"]) == 0  # in the first file's namespace of prod
+    assert cluster.asked["context"] == "prod"
+    assert cluster.asked["kubeconfig"] == f"{kubeconfig}:{other}"
+
+
+def test_a_kubeconfig_without_a_server_is_told(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "status", "tiny").startswith(f"{kubeconfig}: not a usable kubeconfig: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            Unavailable("GET /apis/x: Cannot connect"),
+            "https://k8s.example: the cluster doesn't answer as it should: GET /apis/x: Cannot connect",
+        ),
+        (Forbidden('User "me" cannot\nget jobs'), 'namespace team-a: not allowed: User "me" cannot get jobs'),
+        (
+            NotFound("404 page not found"),
+            "https://k8s.example: doesn't know the kind DistributedTrainingJob: Trainmaster isn't installed there",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete", "submit"])
+def test_what_the_cluster_refuses_is_one_sentence(
+    cluster: Cluster,
+    write_job: WriteJob,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    error: Exception,
+    sentence: str,
+) -> None:
+    cluster.refuses = error
+    assert refused(capsys, command, str(write_job()) if command == "submit" else "tiny") == sentence
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete"])
+def test_a_job_that_is_not_there_is_told_with_the_nearest(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert refused(capsys, command, "tiny") == "team-a/tiny: there is no such job; namespace team-a holds none"
+    put(cluster.store, write_job())
+    assert refused(capsys, command, "tinny") == "team-a/tinny: there is no such job; did you mean tiny?"
+    assert refused(capsys, command, "zzz") == "team-a/zzz: there is no such job; there are tiny"
+    assert refused(capsys, command, "tiny", "-n", "b") == "b/tiny: there is no such job; namespace b holds none"
+
+
+# -- submit, delete
+
+
+def test_a_job_is_submitted_once_into_the_namespace_of_the_context(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    assert main(["submit", str(file)]) == 0
+    assert "`trainmaster watch tiny -n team-a` shows how it goes" in capsys.readouterr().out
+    assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["training"]["steps"] == 100
+    assert refused(capsys, "submit", str(file)).startswith("team-a/tiny: there is such a job already; delete it first")
+    assert main(["submit", str(file), "-n", "b"]) == 0
+    assert cluster.store.find(JOB, "b", "tiny")
+
+
+def test_two_namespaces_for_one_job_are_refused(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(metadata__namespace="mine")
+    assert "names namespace mine, the command line b; one is expected" in refused(
+        capsys, "submit", str(file), "-n", "b"
+    )
+    assert main(["submit", str(file)]) == 0
+    assert cluster.store.find(JOB, "mine", "tiny")
+
+
+def test_a_job_with_a_mistake_never_reaches_the_cluster(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(spec__training__batch={"global": 0})
+    assert "spec.training.batch.global: at least 1 is expected" in refused(capsys, "submit", str(file))
+    assert cluster.store.list(JOB).items == []
+
+
+def test_what_only_the_cluster_knows_better_is_told_in_its_words(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    cluster.refuses = Invalid("spec.workers: Invalid value:\n too many")
+    assert (
+        refused(capsys, "submit", str(file)) == f"{file}: the cluster refuses it: spec.workers: Invalid value: too many"
+    )
+    cluster.refuses = NotFound('namespaces "team-a" not found')
+    assert refused(capsys, "submit", str(file)) == "namespace team-a: doesn't exist"
+
+
+def test_a_deleted_job_is_gone(cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    put(cluster.store, write_job())
+    assert main(["delete", "tiny"]) == 0
+    assert capsys.readouterr().out == "job tiny is deleted; its pods end now\n"
+    assert cluster.store.list(JOB).items == []
+
+
+# -- status
+
+
+def test_a_folder_is_a_run_and_a_name_is_a_job_and_a_named_cluster_is_never_a_folder(
+    tmp_path: Path, cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(cluster.store, write_job(), now=status(step=60))
+    assert main(["status", "tiny"]) == 0
+    assert "tiny in namespace team-a: Running  60/100  loss 2.5000" in capsys.readouterr().out
+    (tmp_path / "tiny").mkdir()
+    assert refused(capsys, "status", "tiny").startswith("tiny: holds no run")
+    assert main(["status", "tiny", "-n", SPACE]) == 0
+    capsys.readouterr()
+    assert refused(capsys, "status", "runs/tiny").startswith("runs/tiny: is no folder; the output folder of a run, or")
+
+
+def test_the_status_tells_what_is_wrong_and_why(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conditions = [
+        Condition(type="Scheduled", status="False", reason="Unschedulable", message="0/3 nodes have 8 [gpu]s"),
+        Condition(type="Running", status="False", reason="Waits", message="not told"),
+        Condition(type="ReconcileError", status="True", reason="NameTaken", message="pod x exists"),
+    ]
+    now = status(JobPhase.RECOVERING, conditions=conditions, lastFailure=CRASH, recoveries=[CLOSED])
+    job = put(cluster.store, write_job(), now=now)
+    put_pod(cluster.store, job, 0)
+    put_pod(cluster.store, job, 1, waiting={"reason": "ErrImagePull", "message": "no such image"})
+    assert main(["status", "tiny"]) == 0
+    out = capsys.readouterr().out
+    assert "Scheduled: Unschedulable: 0/3 nodes have 8 [gpu]s" in out
+    assert "ReconcileError: NameTaken: pod x exists" in out
+    assert "not told" not in out
+    assert "last failure: rank 2: Crash in step 60: killed by SIGKILL" in out
+    assert "restart in place" in out
+    rows = [line.split() for line in out.splitlines() if "tiny-worker-" in line]
+    assert rows[0][:3] == ["tiny-worker-1-0", "Pending", "node-1"]  # what has something to say comes first
+    assert "ErrImagePull:" in rows[0]
+    assert rows[1] == ["tiny-worker-0-0", "Running", "node-0"]

@@ -1,0 +1,146 @@
+"""`trainmaster watch`: a job as it goes, over the memory store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import WriteJob
+from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, update
+from tests.cli.runs import CLOSED, CRASH, RECOVERY, status
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.cli import display
+from trainmaster_operator.cli.cluster import Target
+from trainmaster_operator.cli.log_lines import Source
+from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.watch import follow
+from trainmaster_operator.cluster.memory import MemoryCluster
+from trainmaster_operator.cluster.port import JOB, Object, Unavailable
+from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.runtime.clock import run_virtual
+
+
+class Told:
+    """A Display that keeps the news."""
+
+    def __init__(self, scene: display.Scene) -> None:
+        self.scene = scene
+        self.words: list[str] = []
+
+    def start(self) -> None: ...
+    def draw(self) -> None: ...
+    def stop(self) -> None: ...
+
+    def tell(self, news: Any) -> None:
+        self.words.append(f"{news.word}: {news.text}")
+
+
+def watched(store: MemoryStore, job: Object, *changes: Callable[[], Any]) -> tuple[int, Told]:
+    """Follows a job while changes happen, one a second."""
+    shown: list[Told] = []
+
+    def make(scene: display.Scene) -> display.Display:
+        shown.append(Told(scene))
+        return shown[0]
+
+    async def run() -> int:
+        following = asyncio.create_task(follow(Target(MemoryCluster(store), SPACE, _no_logs), job, make))
+        for change in changes:
+            await asyncio.sleep(1)
+            change()
+        return await following
+
+    return run_virtual(run()), shown[0]
+
+
+async def _no_logs(source: Source, follow: bool, since: str) -> AsyncIterator[bytes]:
+    raise AssertionError("nobody asked for logs")
+    yield b""
+
+
+def test_a_job_is_followed_until_it_succeeds(write_job: WriteJob) -> None:
+    store = MemoryStore()
+    job = put(store, write_job(), now=status(step=10))
+    failed = status(JobPhase.RECOVERING, round=2, lastFailure=CRASH, recoveries=[RECOVERY])
+    code, told = watched(
+        store,
+        job,
+        lambda: put_pod(store, job, 0),
+        lambda: update(store, job, failed),
+        lambda: update(store, job, failed.model_copy(update={"phase": JobPhase.RUNNING, "recoveries": [CLOSED]})),
+        lambda: update(store, job, status(JobPhase.SUCCEEDED, step=100)),
+    )
+    assert code == 0
+    assert [word.split(":")[0] for word in told.words] == ["failure", "recovery", "recovered", "running", "succeeded"]
+    assert [pod.name for pod in told.scene.pods] == ["tiny-worker-0-0"]
+    assert told.scene.world_size == 4
+
+
+def test_a_job_that_fails_ends_with_1_and_one_that_is_deleted_too(write_job: WriteJob) -> None:
+    store = MemoryStore()
+    job = put(store, write_job())
+    code, told = watched(store, job, lambda: update(store, job, status(JobPhase.FAILED)))
+    assert (code, told.words[-1].split(":")[0]) == (1, "failed")
+
+    def again() -> None:
+        store.delete(JOB, SPACE, "other")
+        put(store, write_job(), "other", status(JobPhase.SUCCEEDED))  # the same name, another job
+
+    code, told = watched(store, put(store, write_job(), "other"), again)
+    assert (code, told.words) == (1, ["deleted: the job is gone"])
+
+
+def test_a_job_that_has_ended_already_is_told_at_once(write_job: WriteJob) -> None:
+    store = MemoryStore()
+    job = put(store, write_job(), now=status(JobPhase.SUCCEEDED))
+    assert watched(store, job)[0] == 0
+
+
+def test_a_cluster_that_does_not_answer_for_a_while_is_told_and_waited_for(write_job: WriteJob) -> None:
+    store = MemoryStore()
+    job = put(store, write_job())
+    shown: list[Told] = []
+
+    async def run() -> int:
+        cluster = MemoryCluster(store)
+        listed, away = cluster.list, [True]
+
+        async def failing(*rest: Any) -> Any:
+            if away:
+                raise Unavailable("no answer")
+            return await listed(*rest)
+
+        cluster.list = failing  # type: ignore[method-assign]
+        make = lambda scene: shown.append(Told(scene)) or shown[0]  # type: ignore[func-returns-value]  # noqa: E731
+        following = asyncio.create_task(follow(Target(cluster, SPACE, _no_logs), job, make))
+        await asyncio.sleep(60)
+        away.clear()
+        await asyncio.sleep(60)
+        update(store, job, status(JobPhase.SUCCEEDED))
+        return await following
+
+    assert run_virtual(run()) == 0
+    assert [word for word in shown[0].words if word.startswith("cluster")] == [
+        "cluster: doesn't answer; trying again",
+        "cluster: answers again",
+    ]
+
+
+def test_submit_with_watch_ends_as_the_job_does(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    created = cluster.create
+
+    async def create_and_fail(kind: str, obj: Object) -> Object:
+        made = await created(kind, obj)
+        update(cluster.store, made, status(JobPhase.FAILED))
+        return made
+
+    cluster.create = create_and_fail  # type: ignore[method-assign]
+    assert main(["submit", str(write_job()), "--watch", "--plain"]) == 1
+    out = capsys.readouterr().out
+    assert "tiny: 4 ranks, in namespace team-a" in out
+    assert "failed" in out
