@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cluster.port import (
@@ -35,6 +34,7 @@ from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, job_key, job_record, owning_job, pod_entry
+from trainmaster_operator.runtime.waiting import until_one_ends
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class Operator:
         """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was
         lost."""
         try:
-            await _until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), self._lead())
+            await until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), self._lead())
         finally:
             self._serving = False
             self.queue.shutdown()
@@ -189,7 +189,7 @@ class Operator:
     async def _lead(self) -> None:
         await self.leader.acquire()
         self.reconciler.leads_from_now()
-        await _until_one_ends(self.leader.hold(), self.events.run(), self._resync(), self._serve())
+        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), self._serve())
 
     async def _serve(self) -> None:
         await self.jobs.synced.wait()
@@ -246,6 +246,7 @@ class Operator:
             delay_s = self.queue.add_rate_limited(key, OUTAGE_LIMIT_S)
             log.warning("%s: %s: again in %.3f s", key, error, delay_s)
         except Exception as error:
+            log.exception("%s: a pass failed", key)
             result = "error"
             await self._bad(key, error)
         else:
@@ -258,7 +259,7 @@ class Operator:
 
     async def _bad(self, key: JobKey, error: Exception) -> None:
         delay_s = self.queue.add_rate_limited(key)
-        log.error("%s: again in %.3f s", key, delay_s, exc_info=error)
+        log.error("%s: %s: %s: again in %.3f s", key, type(error).__name__, error, delay_s)
         await self._quarantine(key, error)
 
     async def _refresh(self, key: JobKey) -> None:
@@ -307,17 +308,3 @@ class Operator:
         if not self.ready:
             raise Refused(503, "this operator does not lead yet")
         return await self._authenticator.authenticate(credential, claim, Known(self.pods, self.fleet.refuse_gone))
-
-
-async def _until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
-    """Runs them side by side until the first ends, ends the others, and raises what the first raised."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
