@@ -30,6 +30,7 @@ verify: venv lint  ## lint, types, layers, and generated files that are not stal
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
 	$(BIN)/python charts/generate.py --check
+	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	test ! -e operator/__init__.py
 
 lint: venv
@@ -40,9 +41,10 @@ format: venv  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: venv  ## write the files that are generated from models and chart
+generate: venv  ## write the files that are generated from models, metrics and chart
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
 	$(BIN)/python charts/generate.py
+	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
 
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery
