@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.validation import validate
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
 CONTAINER = "spec__workers__template__spec__containers"
 
 
@@ -267,3 +270,8 @@ def test_anything_anywhere_is_either_valid_for_the_models_or_told(
     document = job(base, **{"__".join(place): value})
     if not told(document):
         DistributedTrainingJob.model_validate(document)
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_every_example_is_valid(file: Path) -> None:
+    assert told(yaml.safe_load(file.read_text())) == []
