@@ -66,11 +66,11 @@ def settings(chance: random.Random) -> kopf.OperatorSettings:
 def registry(feed: Feed, login: Login) -> kopf.OperatorRegistry:
     made = kopf.OperatorRegistry()
 
-    @kopf.on.login(registry=made, backoff=LOGIN_BACKOFF_S)
+    @kopf.on.login(registry=made, backoff=LOGIN_BACKOFF_S)  # type: ignore[untyped-decorator]
     async def credentials(**_: Any) -> kopf.ConnectionInfo:
         return await login()
 
-    @kopf.on.event(GROUP, VERSION, JOB_PLURAL, registry=made)
+    @kopf.on.event(GROUP, VERSION, JOB_PLURAL, registry=made)  # type: ignore[untyped-decorator]
     async def job_changed(event: kopf.RawEvent, **_: Any) -> None:
         obj: Object = dict(event["object"])
         obj["metadata"] = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}

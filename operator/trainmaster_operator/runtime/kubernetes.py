@@ -232,7 +232,8 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     # What start-up made lives as long as the process: collections need not look at it again.
     gc.freeze()
-    disable_created_metrics()  # a series more for each counter and histogram, which nobody asks for
+    # Else a series more for each counter and histogram, which nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         asyncio.run(Replica(options).run())
     except NotLeading as error:

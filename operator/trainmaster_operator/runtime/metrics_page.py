@@ -6,7 +6,7 @@ import argparse
 import difflib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -52,7 +52,7 @@ def _rows(registry: CollectorRegistry) -> Iterator[tuple[str, str, str, str]]:
     }
     for family in registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        names = labels.get(family.name) or getattr(family, "_labelnames", ())
+        names: Iterable[str] = labels.get(family.name) or getattr(family, "_labelnames", None) or ()
         yield f"`{name}`", family.type, ", ".join(f"`{label}`" for label in names), _sentence(family)
 
 
