@@ -291,3 +291,20 @@ def test_people_see_ranks_and_events():
         assert bench.fleet.view(("space", "other")) is None
 
     run_virtual(main())
+
+
+def test_news_of_one_in_a_crowd_wait_for_the_others_but_a_failure_does_not():
+    async def main():
+        bench = Bench()
+        crowd = 1000
+        bench.publish(incarnations=[0] * crowd)
+        for slot in range(crowd):
+            await bench.fleet.report(replace(ME, slot=slot), Report(replace(ME, slot=slot), round=1))
+        bench.marks.clear()
+        await bench.fleet.report(ME, report(done=True))
+        (wait_s,) = bench.marks
+        assert 0 < wait_s < bench.fleet.settings.progress_s
+        await bench.fleet.report(ME, report(verdict=verdict()))
+        assert bench.news()
+
+    run_virtual(main())

@@ -19,6 +19,8 @@ from trainmaster_operator.planning.observation import AgentRecord, CheckpointSee
 
 Key = tuple[str, str]  # namespace, name of the job
 
+CROWD = 64
+PASS_S_PER_AGENT = 50e-6
 EVENT_CHARACTERS = 1024
 MAX_EPOCH = 2**30  # a Lease counts its transitions in 32 bits: what claims more is broken
 
@@ -107,12 +109,12 @@ class Fleet:
         now = self._clock.monotonic()
         returns = not slot.joined(now)
         if slot.take_join(request, now) or returns:
-            self._changed(key, 0.0)
+            self._tell(key, job)
         slot.polls += 1
         try:
             return await self._held(job, slot, request.seen_tag)
         except asyncio.CancelledError:
-            self._changed(key, 0.0)  # the connection broke: perhaps the agent did too
+            self._tell(key, job)  # the connection broke: perhaps the agent did too
             raise
         finally:
             slot.polls -= 1
@@ -135,7 +137,11 @@ class Fleet:
         for record in report.inventory:
             if record.error and self._on_event:
                 self._on_event(key, "CheckpointFailed", record.error[:EVENT_CHARACTERS])
-        self._changed(key, 0.0 if news else self.settings.progress_s)
+        if news:
+            urgent = report.verdict is not None or report.store_lost or report.draining_s is not None
+            self._tell(key, job, urgent)
+        else:
+            self._changed(key, self.settings.progress_s)
         return job.directive(report.identity.slot)
 
     # -- for the reconciler
@@ -285,6 +291,11 @@ class Fleet:
         if job.directive_of is None or job.slots.get(number) is not slot:
             raise Refused(410, f"incarnation {slot.identity.incarnation} of slot {number} is stale")
         return job.directive(number)
+
+    def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
+        """Asks for a pass. A pass looks at all agents of a job: in a crowd, one's small news wait for the others'."""
+        agents = len(job.slots)
+        self._changed(key, 0.0 if urgent or agents < CROWD else agents * PASS_S_PER_AGENT)
 
     def _is_stale(self, job: JobFleet, slot: int) -> bool:
         known = job.slots.get(slot)
