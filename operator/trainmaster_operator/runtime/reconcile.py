@@ -8,11 +8,9 @@ the written status asks for is done. So a crash between any two writes loses not
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
@@ -32,7 +30,7 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.manifests.labels import CURRENT
 from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.planning.observation import Decision, Observation, PodToCreate, PodToDelete
+from trainmaster_operator.planning.observation import Decision, Observation, PodRecord, PodToCreate, PodToDelete
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
@@ -166,6 +164,14 @@ class Reconciler:
 
     def _observe(self, record: JobRecord) -> Observation:
         now = self._clock.monotonic()
+        agents = self._fleet.agents(record.key, unpack_counts(record.status.incarnations))
+
+        def seen(entry: PodEntry) -> PodRecord:
+            agent = agents.get(entry.record.slot)
+            # How long a pod has run matters where its agent hasn't been heard.
+            aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
+            return entry.observed(now) if aged else entry.record
+
         return Observation(
             name=record.key.name,
             namespace=record.key.namespace,
@@ -173,8 +179,8 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
-            pods=tuple(entry.observed(now) for entry in self._pods.owned(record.key) if entry.job_uid == record.uid),
-            agents=self._fleet.agents(record.key, unpack_counts(record.status.incarnations)),
+            pods=tuple(seen(entry) for entry in self._pods.owned(record.key) if entry.job_uid == record.uid),
+            agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
             refusal=self._refusals.of(record.key, record.uid),
             leading_s=now - self._led_since,
@@ -320,9 +326,19 @@ def _sooner(a: float | None, b: float) -> float | None:
 
 
 async def _all(calls: Iterator[Awaitable[None]]) -> None:
-    """Runs a bounded number of them at once. After an error no further ones are started."""
-    while batch := list(itertools.islice(calls, PARALLEL_CALLS)):
-        results: Sequence[Any] = await asyncio.gather(*batch, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+    """Runs a bounded number of them at once. After an error no further ones are started, and it is raised once those
+    under way have ended."""
+    stopped = False
+
+    async def work() -> None:
+        nonlocal stopped
+        while not stopped and (call := next(calls, None)) is not None:
+            try:
+                await call
+            except BaseException:
+                stopped = True
+                raise
+
+    for result in await asyncio.gather(*(work() for _ in range(PARALLEL_CALLS)), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
