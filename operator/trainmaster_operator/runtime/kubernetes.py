@@ -47,6 +47,10 @@ RETRY_S = 2.0
 EXIT_WITHIN_S = 4.5  # after SIGTERM, whatever hangs
 
 
+class CantListen(Exception):
+    """A port is taken, or may not be used."""
+
+
 class Replica:
     """One process. `run` ends after SIGTERM, and raises what it fails of."""
 
@@ -65,8 +69,8 @@ class Replica:
             connect = partial(KubernetesCluster.connect, options.kubeconfig)
             cluster = await connect()
             stack.push_async_callback(cluster.close)
-            lease = LeaseSettings(namespace=options.namespace_of_operator, watch=True, address=_address(options))
-            election = Election(connect, clock, random.Random(self._random.random()), options.identity, lease)
+            chance = random.Random(self._random.random())
+            election = Election(connect, clock, chance, options.identity, _lease(options))
             await election.start()
             stack.push_async_callback(election.close)
             authority = Authority(
@@ -175,6 +179,18 @@ def _leader(election: Election) -> str | None:
     return f"https://{address}" if address else ""
 
 
+def _lease(options: argparse.Namespace) -> LeaseSettings:
+    seconds = options.lease_seconds
+    return LeaseSettings(
+        namespace=options.namespace_of_operator,
+        duration_s=seconds,
+        renew_deadline_s=seconds * 2 / 3,
+        retry_s=seconds * 2 / 15,
+        watch=True,
+        address=_address(options),
+    )
+
+
 def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
     return Settings(
         operator_url=options.operator_url,
@@ -198,15 +214,25 @@ def _address(options: argparse.Namespace) -> str:
 
 
 def _bound(port: int) -> socket.socket:
-    """On all addresses, of both families where there are both. Raises OSError."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
-    return socket.create_server(("", port), backlog=1024)
+    """On all addresses, of both families where there are both. Raises CantListen."""
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+        return socket.create_server(("", port), backlog=1024)
+    except OSError as error:
+        raise CantListen(f"port {port}: {error.strerror}") from None
 
 
 def _end_process() -> None:
     log.critical("did not stop within %g s: ending now", EXIT_WITHIN_S)
     os._exit(1)
+
+
+def _lease_seconds(text: str) -> int:
+    seconds = int(text)  # a Lease counts whole ones
+    if not 2 <= seconds <= 600:
+        raise argparse.ArgumentTypeError(f"2 to 600 are expected, not {seconds}")
+    return seconds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -223,6 +249,7 @@ def parser() -> argparse.ArgumentParser:
     add("--watch-namespace", metavar="NS", help="jobs of this namespace only (default: of all)")
     add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
     add("--tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key and ca.crt that somebody else renews")
+    add("--lease-seconds", type=_lease_seconds, default=15, metavar="S", help="a dead leader is replaced after (15)")
     add("--no-job-metrics", dest="job_metrics", action="store_false", help="no gauges of single jobs")
     return made
 
@@ -239,7 +266,7 @@ def main() -> int:
     except NotLeading as error:
         log.error("%s", error)
         return 1
-    except (NoCluster, OSError) as error:
+    except (NoCluster, CantListen) as error:
         log.error("%s", error)
         return 2
     return 0
