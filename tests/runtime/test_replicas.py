@@ -138,6 +138,8 @@ def test_two_replicas_are_both_ready_one_leads_and_the_other_takes_over_at_once(
         async with replicas(tmp_path, "one", "two") as (server, one, two):
             assert holder(server) == "one"
             assert (await one.metric("leader"), await two.metric("leader")) == (1, 0)
+            renewals = 'trainmaster_api_calls_total{code="200",kind="Lease",verb="update"}'
+            await until(lambda: _says(one, renewals), "renewals are counted")
             server.store.create(JOB, job())
             await until(lambda: is_there(server, POD, "space", "job-worker-1-0"), "the leader made the pods")
             assert is_there(server, SECRET, SPACE, "trainmaster-control")
@@ -232,6 +234,10 @@ def test_a_replica_that_is_asked_to_end_before_it_can_start_ends(tmp_path: Path)
             assert await one.end() == 0
 
     asyncio.run(main())
+
+
+async def _says(replica: Replica, words: str) -> bool:
+    return words in (await replica.get("/metrics"))[1]
 
 
 async def _answers(replica: Replica) -> bool:

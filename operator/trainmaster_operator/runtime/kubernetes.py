@@ -36,6 +36,7 @@ from trainmaster_operator.runtime.election import Election
 from trainmaster_operator.runtime.health import HealthServer
 from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.waiting import until_one_ends
 
@@ -66,7 +67,8 @@ class Replica:
         options, clock = self._options, self._clock
         self._take_signals()
         async with AsyncExitStack() as stack:
-            connect = partial(KubernetesCluster.connect, options.kubeconfig)
+            metrics = Metrics()
+            connect = partial(KubernetesCluster.connect, options.kubeconfig, metrics.called)
             cluster = await connect()
             stack.push_async_callback(cluster.close)
             chance = random.Random(self._random.random())
@@ -87,9 +89,9 @@ class Replica:
                 _settings(options, authority),
                 authenticator=PodTokens(cluster, clock, authority.session_key),
                 leader=election,
+                metrics=metrics,
             )
-            cluster.connection.calls = operator.metrics.called
-            ProcessCollector(registry=operator.metrics.registry)
+            ProcessCollector(registry=metrics.registry)
             control_socket = _bound(options.control_port)
             stack.callback(control_socket.close)
             health = HealthServer(operator.stuck, lambda: self._missing(operator), operator.render_metrics)

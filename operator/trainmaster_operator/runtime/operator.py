@@ -83,9 +83,10 @@ class Operator:
         policies: Policies | None = None,
         authenticator: Authenticator | None = None,
         leader: Leadership | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.queue: WorkQueue[JobKey] = WorkQueue(chance)
         self.leader: Leadership = leader or Elector(cluster, clock, chance, settings.identity, settings.lease)
         self._policies = policies or default_policies()
