@@ -162,7 +162,7 @@ def test_a_body_that_does_not_come_is_refused():
 
 def test_a_handshake_that_does_not_come_holds_nobody_up():
     async def main():
-        async with scene(connections={"handshake_s": 0.05, "handshakes": 2}) as s:
+        async with scene(connections={"handshake_s": 0.05, "accepts": 2}) as s:
             silent = [await asyncio.open_connection("localhost", s.port) for _ in range(8)]
             assert (await s.post())[0] == 200
             for reader, writer in silent:

@@ -1,7 +1,7 @@
 """Connections of the control channel: TLS, deadlines and bounds. What is said over them is http.py's business.
 
-Everything that a stranger can make us keep is bounded: the number of connections, of handshakes at a time, the seconds
-until a request is there, the bytes of it that are read.
+Everything that a stranger can make us keep is bounded: the number of connections, the seconds until a handshake is over
+and a request is there, the bytes of it that are read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from aiohttp import web
 log = logging.getLogger(__name__)
 
 CLOSE_WAIT_S = 0.2
-BACKLOG = 1024
+BACKLOG = 4096
 _OUT_OF_FILES_S = 0.5  # until the next try, when this process has no descriptor left
-_READ_BYTES = 32 * 1024
+_READ_BYTES = 16 * 1024
 _SHORT_BYTES = 64 * 1024  # an unwanted body of at most so much is read, and its connection goes on
 _SHORT_S = 1.0
 
@@ -34,7 +34,7 @@ Answer = Callable[["Connection", web.BaseRequest], Awaitable[web.Response]]
 @dataclass(frozen=True)
 class ConnectionLimits:
     connections: int = 16384
-    handshakes: int = 64  # at a time: whoever is connected is served between them, however many come
+    accepts: int = 16  # in a row: then whoever is connected has a turn, however many wait
     handshake_s: float = 10.0
     head_s: float = 10.0  # from the handshake, or from the first byte of a request, to the end of its headers
     send_s: float = 10.0
@@ -163,14 +163,12 @@ class Listener:
 
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        handshakes = asyncio.Semaphore(self._limits.handshakes)
+        in_a_row = 0
         while True:
             await self._room.wait()
-            await handshakes.acquire()
             try:
                 client, _ = await loop.sock_accept(sock)
             except OSError as error:
-                handshakes.release()
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     log.warning("no connection can be accepted now: %s", error)
                     await asyncio.sleep(_OUT_OF_FILES_S)
@@ -179,12 +177,15 @@ class Listener:
                     await asyncio.sleep(0)
                 continue
             self._count(1)
-            task = loop.create_task(self._welcome(client, handshakes))
+            task = loop.create_task(self._welcome(client))
             self._handshaking.add(task)
             task.add_done_callback(self._handshaking.discard)
-            await asyncio.sleep(0)  # accepting what waits does not give way by itself
+            in_a_row += 1
+            if in_a_row >= self._limits.accepts:
+                in_a_row = 0
+                await asyncio.sleep(0)  # accepting those who wait does not give way by itself
 
-    async def _welcome(self, client: socket.socket, handshakes: asyncio.Semaphore) -> None:
+    async def _welcome(self, client: socket.socket) -> None:
         assert self._server is not None
         connection = Connection(self._server, self._limits, self._ended)
         tls: dict[str, Any] = {}
@@ -199,7 +200,6 @@ class Listener:
         except (OSError, EOFError) as error:
             log.debug("a connection was not made: %s", error)
         finally:
-            handshakes.release()
             if not connection.made:
                 self._count(-1)
 

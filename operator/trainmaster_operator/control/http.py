@@ -31,7 +31,7 @@ from trainmaster.contract.wire import (
     encode,
 )
 from trainmaster_operator.control.admission import Credential
-from trainmaster_operator.control.connections import Connection, ConnectionLimits, Listener
+from trainmaster_operator.control.connections import BACKLOG, Connection, ConnectionLimits, Listener
 from trainmaster_operator.control.fleet import Fleet, Refused
 from trainmaster_operator.control.limits import Allowance, Buckets
 
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", JoinRequest, Report)
 
-_BACKLOG = 1024
 _LONGEST_PAUSE_S = 1.0  # of who asks too much, before it is told so
 _STRIKE_PAUSE_S = 0.1
 _MOST_STRIKES = 5
@@ -251,7 +250,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """Raises OSError with the address when it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
 

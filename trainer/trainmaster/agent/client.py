@@ -9,6 +9,7 @@ import socket
 import ssl
 import urllib.parse
 from dataclasses import dataclass
+from typing import Any
 
 from trainmaster.contract.wire import SESSION_HEADER, Directive, JoinRequest, Report, decode, encode
 
@@ -16,6 +17,7 @@ _HEAD_LIMIT = 64 * 1024
 _BODY_LIMIT = 16 * 1024 * 1024
 _MOST_RETRY_AFTER_S = 60.0
 _CONNECT_S = 4.0
+_HANDSHAKE_S = 20.0
 _HOPS = 4  # from one operator to another within one request
 _UNAUTHORIZED = 401
 _MISDIRECTED = 421
@@ -155,7 +157,9 @@ class Connection:
         while True:
             kept = self._streams is not None
             try:
-                return await asyncio.wait_for(self._exchange(path, body), timeout_s)
+                if self._streams is None:
+                    self._streams = await self._open()
+                return await asyncio.wait_for(self._exchange(*self._streams, path, body), timeout_s)
             except (OSError, EOFError, asyncio.TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
                 self.close()
                 broken = isinstance(error, (ConnectionError, EOFError, ssl.SSLError))
@@ -166,10 +170,9 @@ class Connection:
                 self.close()
                 raise
 
-    async def _exchange(self, path: str, body: bytes) -> _Answer:
-        if self._streams is None:
-            self._streams = await self._open()
-        reader, writer = self._streams
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes
+    ) -> _Answer:
         authorization, session = self._access.authorization()
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._access.server_name}\r\nContent-Type: application/json\r\n"
@@ -214,8 +217,14 @@ class Connection:
             except asyncio.CancelledError:
                 sock.close()
                 raise
-        name = self._access.server_name if tls else None
-        return await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name, limit=_HEAD_LIMIT)
+        secure: dict[str, Any] = {}
+        if tls is not None:
+            secure = {
+                "ssl": tls,
+                "server_hostname": self._access.server_name,
+                "ssl_handshake_timeout": _HANDSHAKE_S,
+            }
+        return await asyncio.open_connection(sock=sock, limit=_HEAD_LIMIT, **secure)
 
 
 def _address(url: str) -> tuple[str, int]:
