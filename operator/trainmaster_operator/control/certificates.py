@@ -58,25 +58,22 @@ def new_session_key() -> bytes:
 
 def advance(known: Secrets, now: float) -> Secrets:
     """The same, or what the authority's age asks for."""
-    if known.authority is None:
+    authority, successor = known.authority, known.successor
+    if authority is None:
         return replace(known, authority=new_authority(now))
     if known.previous and now >= known.previous_until:
         known = replace(known, previous=b"", previous_until=0.0)
-    expires_at = valid_until(known.authority.certificate)
-    if known.successor is None and now >= expires_at - PREPARE_S:
-        known = replace(known, successor=new_authority(now))
-    assert known.authority is not None
-    if known.successor is None:
-        return known
-    if now >= min(made_at(known.successor.certificate) + SETTLE_S, expires_at):
-        return replace(
-            known,
-            authority=known.successor,
-            successor=None,
-            previous=known.authority.certificate if now < expires_at else b"",
-            previous_until=float(int(now + SERVER_S) + 1) if now < expires_at else 0.0,
-        )
-    return known
+    expires_at = valid_until(authority.certificate)
+    if successor is None:
+        if now < expires_at - PREPARE_S:
+            return known
+        successor = new_authority(now)
+    if now < min(made_at(successor.certificate) + SETTLE_S, expires_at):
+        return replace(known, successor=successor)
+    promoted = replace(known, authority=successor, successor=None, previous=b"", previous_until=0.0)
+    if now >= expires_at:
+        return promoted
+    return replace(promoted, previous=authority.certificate, previous_until=float(int(now + SERVER_S) + 1))
 
 
 def new_authority(now: float) -> Pair:
