@@ -33,12 +33,14 @@ async def a_watch_from_a_list_tells_every_change_after_it_in_order(world: World)
         second = await following()
         assert (second.type, second.object) == (MODIFIED, patched)
         await cluster.delete(POD, space, "a")
-        # A real server marks a Pod before it removes it, and that may be seen.
-        while (third := await following()).type == MODIFIED:
-            assert third.object["metadata"]["deletionTimestamp"]
-        assert third.type == DELETED
-        assert third.object["metadata"]["uid"] == made["metadata"]["uid"]
-        assert int(third.object["metadata"]["resourceVersion"]) > int(patched["metadata"]["resourceVersion"])
+        third, fourth = await following(), await following()
+        assert (third.type, fourth.type) == (MODIFIED, DELETED), "a Pod is marked before it goes, however it goes"
+        for told in (third, fourth):
+            assert told.object["metadata"]["uid"] == made["metadata"]["uid"]
+            assert told.object["metadata"]["deletionTimestamp"]
+            assert told.object["metadata"]["deletionGracePeriodSeconds"] == 0
+        versions = [int(told.object["metadata"]["resourceVersion"]) for told in (second, third, fourth)]
+        assert versions == sorted(set(versions))
 
 
 @scenario
@@ -73,12 +75,12 @@ async def a_watch_from_a_forgotten_version_is_gone(world: World) -> None:
     since = await world.forgotten()
 
     async def watch() -> None:
-        async with watching(world, POD, since) as following:
+        async with watching(world, JOB, since) as following:
             await following()
 
     await refused(Gone, watch())
-    async with watching(world, POD, await now(world, POD)) as following:
-        await world.cluster.create(POD, pod(world.namespace, "b"))
+    async with watching(world, JOB, await now(world, JOB)) as following:
+        await world.cluster.create(JOB, job(world.namespace, "b"))
         assert (await following()).type == ADDED
 
 
@@ -104,6 +106,7 @@ async def a_pod_on_a_node_stays_until_its_kubelet_removes_it(world: World) -> No
     made = await cluster.create(POD, pod(space, "a", nodeName="none", terminationGracePeriodSeconds=40))
     await cluster.delete(POD, space, "a")
     marked = await cluster.get(POD, space, "a")
+    assert marked["metadata"]["generation"] == 2
     assert marked["metadata"]["deletionTimestamp"] > made["metadata"]["creationTimestamp"]
     assert marked["metadata"]["deletionGracePeriodSeconds"] == 40
     await refused(AlreadyExists, cluster.create(POD, pod(space, "a")))
@@ -112,9 +115,12 @@ async def a_pod_on_a_node_stays_until_its_kubelet_removes_it(world: World) -> No
     await cluster.delete(POD, space, "a", grace_s=10)
     shorter = await cluster.get(POD, space, "a")
     assert shorter["metadata"]["deletionGracePeriodSeconds"] == 10
+    assert shorter["metadata"]["generation"] == 2
     assert shorter["metadata"]["deletionTimestamp"] < marked["metadata"]["deletionTimestamp"]
     shorter["status"] = {**shorter["status"], "phase": "Running"}
     assert (await cluster.update_status(POD, shorter))["status"]["phase"] == "Running"
+    await cluster.delete(POD, space, "a", grace_s=-1)
+    assert (await cluster.get(POD, space, "a"))["metadata"]["deletionGracePeriodSeconds"] == 1, "less than none is 1 s"
     await cluster.delete(POD, space, "a", grace_s=0)
     await refused(NotFound, cluster.get(POD, space, "a"))
 
@@ -142,7 +148,8 @@ async def a_finalizer_keeps_an_object_until_it_is_taken_off(world: World) -> Non
     await cluster.delete(JOB, space, "a")
     async with watching(world, JOB, await now(world, JOB)) as following:
         await cluster.patch(JOB, space, "a", {"metadata": {"finalizers": None}})
-        assert (await following()).type == DELETED
+        told = await following()
+        assert (told.type, told.object["metadata"]["finalizers"]) == (DELETED, ["example.com/wait"])
     await refused(NotFound, cluster.get(JOB, space, "a"))
 
 
@@ -151,6 +158,23 @@ async def an_eviction_deletes_a_pod(world: World) -> None:
     await world.cluster.create(POD, pod(world.namespace, "a"))
     await world.cluster.evict(world.namespace, "a")
     await gone(world, POD, "a")
+
+
+@scenario
+async def an_eviction_leaves_its_mark_once(world: World) -> None:
+    cluster, space = world.cluster, world.namespace
+    for name in ("evicted", "deleted-before"):
+        await cluster.create(POD, pod(space, name, nodeName="none"))
+        if name == "deleted-before":
+            await cluster.delete(POD, space, name)
+        await cluster.evict(space, name)
+        marked = await cluster.get(POD, space, name)
+        assert marked["metadata"]["deletionTimestamp"]
+        conditions = [c for c in marked["status"]["conditions"] if c["type"] == "DisruptionTarget"]
+        assert [(c["status"], c["reason"]) for c in conditions] == [("True", "EvictionByEvictionAPI")]
+        await cluster.evict(space, name)
+        assert await cluster.get(POD, space, name) == marked
+        await cluster.delete(POD, space, name, grace_s=0)
 
 
 @scenario

@@ -18,7 +18,10 @@ from trainmaster_operator.cluster.port import (
     Conflict,
     Invalid,
     NotFound,
+    Object,
 )
+
+OTHER_UID = "00000000-0000-4000-8000-ffffffffffff"
 
 
 @scenario
@@ -79,7 +82,7 @@ async def what_does_not_exist_is_not_found(world: World) -> None:
 async def a_bad_name_or_label_is_invalid(world: World) -> None:
     for name in ("A", "a_b", "-a", "a-", "a" * 254, "a..b"):
         await refused(Invalid, world.cluster.create(POD, pod(world.namespace, name)))
-    for name in ("a.b", "1a", "a" * 64):
+    for name in ("a.b", "a" * 64):
         await refused(Invalid, world.cluster.create(SERVICE, service(world.namespace, name)))
     for labels in ({"a": "b c"}, {"a": "b" * 64}, {"a b": "c"}, {"Bad_Domain/a": "b"}, {"a" * 64: "b"}):
         await refused(Invalid, world.cluster.create(POD, pod(world.namespace, "a", labels)))
@@ -156,7 +159,7 @@ async def a_write_needs_a_version(world: World) -> None:
 @scenario
 async def an_update_for_another_uid_is_a_conflict(world: World) -> None:
     made = await world.cluster.create(POD, pod(world.namespace, "a", {"a": "b"}))
-    made["metadata"] |= {"uid": "00000000-0000-4000-8000-ffffffffffff", "labels": {"a": "c"}}
+    made["metadata"] |= {"uid": OTHER_UID, "labels": {"a": "c"}}
     await refused(Conflict, world.cluster.update(POD, made))
 
 
@@ -239,10 +242,13 @@ async def an_apply_creates_changes_removes_and_leaves_the_rest_to_others(world: 
 @scenario
 async def an_apply_takes_back_what_others_changed(world: World) -> None:
     cluster, space = world.cluster, world.namespace
-    made = await cluster.apply(SERVICE, service(space, "a"))
-    await cluster.patch(SERVICE, space, "a", {"spec": {"ports": [{"port": 1}], "publishNotReadyAddresses": True}})
-    again = await cluster.apply(SERVICE, service(space, "a"))
-    assert 29500 in [port["port"] for port in again["spec"]["ports"]]
+    wanted = service(space, "a")
+    wanted["spec"]["publishNotReadyAddresses"] = True
+    made = await cluster.apply(SERVICE, wanted)
+    theirs = await cluster.patch(SERVICE, space, "a", {"spec": {"publishNotReadyAddresses": None}})
+    assert not theirs["spec"].get("publishNotReadyAddresses")
+    again = await cluster.apply(SERVICE, wanted)
+    assert again["spec"] == made["spec"]
     assert again["metadata"]["uid"] == made["metadata"]["uid"]
 
 
@@ -254,18 +260,30 @@ async def an_apply_without_a_change_makes_no_version(world: World) -> None:
 
 
 @scenario
-async def an_apply_to_another_uid_or_version_is_a_conflict(world: World) -> None:
+async def an_apply_changes_no_other_object_or_version(world: World) -> None:
     cluster, space = world.cluster, world.namespace
-    made = await cluster.apply(CONFIG_MAP, config_map(space, "a", {"x": "1"}))
     wanted = config_map(space, "a", {"x": "2"})
-    for field, value in (
-        ("uid", "00000000-0000-4000-8000-ffffffffffff"),
-        ("resourceVersion", str(int(made["metadata"]["resourceVersion"]) - 1)),
-    ):
-        await refused(Conflict, cluster.apply(CONFIG_MAP, {**wanted, "metadata": {**wanted["metadata"], field: value}}))
-    current = {field: made["metadata"][field] for field in ("uid", "resourceVersion")}
-    after = await cluster.apply(CONFIG_MAP, {**wanted, "metadata": {**wanted["metadata"], **current}})
+
+    def named(**fields: str) -> Object:
+        return {**wanted, "metadata": {**wanted["metadata"], **fields}}
+
+    await refused(Conflict, cluster.apply(CONFIG_MAP, named(uid=OTHER_UID)))
+    made = (await cluster.apply(CONFIG_MAP, config_map(space, "a", {"x": "1"})))["metadata"]
+    await refused(Invalid, cluster.apply(CONFIG_MAP, named(uid=OTHER_UID)))
+    stale = str(int(made["resourceVersion"]) - 1)
+    await refused(Conflict, cluster.apply(CONFIG_MAP, named(resourceVersion=stale)))
+    after = await cluster.apply(CONFIG_MAP, named(uid=made["uid"], resourceVersion=made["resourceVersion"]))
     assert after["data"] == {"x": "2"}
+
+
+@scenario
+async def a_patch_makes_no_other_object(world: World) -> None:
+    cluster, space = world.cluster, world.namespace
+    await cluster.create(CONFIG_MAP, config_map(space, "a", {"x": "1"}))
+    for field, value in (("uid", OTHER_UID), ("name", "b"), ("namespace", "elsewhere")):
+        await refused(Invalid, cluster.patch(CONFIG_MAP, space, "a", {"metadata": {field: value}}))
+    await refused(Invalid, cluster.patch(CONFIG_MAP, space, "a", {"data": "text"}))
+    await refused(Invalid, cluster.patch(CONFIG_MAP, space, "a", {"kind": "Secret"}))
 
 
 @scenario

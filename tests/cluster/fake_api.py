@@ -13,7 +13,7 @@ from aiohttp import web
 from kubernetes.aio import client
 
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
-from trainmaster_operator.cluster.kubernetes_connection import ApiCalls, Connection
+from trainmaster_operator.cluster.kubernetes_connection import CONNECTIONS, ApiCalls, Connection
 from trainmaster_operator.cluster.port import KINDS, Object
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -38,7 +38,10 @@ class FakeApi:
 
 @asynccontextmanager
 async def fake_api(
-    answer: Answer, configuration: client.Configuration | None = None, calls: ApiCalls | None = None
+    answer: Answer,
+    configuration: client.Configuration | None = None,
+    calls: ApiCalls | None = None,
+    connections: int = CONNECTIONS,
 ) -> AsyncIterator[FakeApi]:
     """Every request goes to `answer`, after it has been written down."""
 
@@ -61,7 +64,7 @@ async def fake_api(
     await site.start()
     configuration = configuration or client.Configuration()
     configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    api = FakeApi(KubernetesCluster(Connection(configuration, calls)))
+    api = FakeApi(KubernetesCluster(Connection(configuration, calls, connections)))
     try:
         yield api
     finally:

@@ -25,7 +25,7 @@ class World:
     cluster: Cluster
     namespace: str
     collects_garbage: bool  # a garbage collector runs
-    forgotten: Callable[[], Awaitable[str]]  # gives a resourceVersion that the watch history has forgotten
+    forgotten: Callable[[], Awaitable[str]]  # gives a resourceVersion that the watch history of jobs has forgotten
 
 
 Scenario = Callable[[World], Awaitable[None]]

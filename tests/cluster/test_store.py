@@ -164,6 +164,7 @@ def test_every_change_is_told_in_order_with_rising_versions() -> None:
         (POD, "ADDED"),
         (JOB, "MODIFIED"),
         (JOB, "DELETED"),
+        (POD, "MODIFIED"),
         (POD, "DELETED"),
     ]
     versions = [int(e.object["metadata"]["resourceVersion"]) for _, e in told]
@@ -342,19 +343,19 @@ def test_a_list_of_the_past_undoes_changes() -> None:
     store = MemoryStore()
     seen = []
     for step in (
-        lambda: store.create(POD, pod("s", "a")),
-        lambda: store.patch(POD, "s", "a", {"metadata": {"labels": {"k": "x"}}}),
-        lambda: store.create(POD, pod("s", "b")),
-        lambda: store.delete(POD, "s", "a"),
+        lambda: store.create(CONFIG_MAP, config_map("s", "a")),
+        lambda: store.patch(CONFIG_MAP, "s", "a", {"metadata": {"labels": {"k": "x"}}}),
+        lambda: store.create(CONFIG_MAP, config_map("s", "b")),
+        lambda: store.delete(CONFIG_MAP, "s", "a"),
     ):
-        seen.append(store.list(POD).items)
+        seen.append(store.list(CONFIG_MAP).items)
         step()
         store.create(LEASE, lease("s", f"l{len(seen)}"))
     for lag, items in enumerate(reversed(seen), start=1):
-        past = store.list_before(POD, lag)
+        past = store.list_before(CONFIG_MAP, lag)
         assert past.items == items
-        assert len(store.watch(POD, past.resource_version).take()) == lag
-    assert [p["metadata"]["name"] for p in store.list_before(POD, 2, "s", {"k": "x"}).items] == ["a"]
+        assert len(store.watch(CONFIG_MAP, past.resource_version).take()) == lag
+    assert [p["metadata"]["name"] for p in store.list_before(CONFIG_MAP, 2, "s", {"k": "x"}).items] == ["a"]
 
 
 def test_work_per_write_does_not_grow_with_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +382,7 @@ def test_work_per_write_does_not_grow_with_the_world(monkeypatch: pytest.MonkeyP
         store.update_status(POD, {**made, "status": {"phase": "Running"}})
         store.patch(POD, "s", "one", {"metadata": {"labels": {"k": "x"}}})
         store.delete(POD, "s", "one")
-        assert [len(watcher.take()) for watcher in watchers] == [4] * 5
+        assert [len(watcher.take()) for watcher in watchers] == [5] * 5
         return touched
 
     assert work(2) == work(200)

@@ -172,9 +172,7 @@ class MemoryStore:
         new = objects.merged(old, patch)
         if resource_version is not None:
             new["metadata"] = {**new["metadata"], "resourceVersion": resource_version}
-        if (new["metadata"].get("name"), new["metadata"].get("namespace")) != (name, namespace):
-            raise Invalid(f'{kind} "{name}" is invalid: metadata.name, metadata.namespace: field is immutable')
-        return self._replace(kind, new, status=False)
+        return self._replace(kind, validation.same_object(kind, old, new), status=False)
 
     def apply(self, kind: str, obj: Object) -> Object:
         """Every caller counts as the same manager."""
@@ -191,7 +189,8 @@ class MemoryStore:
             made = self.create(kind, wanted)
         else:
             new = objects.applied(old, wanted, self._applied.get(old["metadata"]["uid"]))
-            made = self._replace(kind, {**new, "metadata": {**new["metadata"], **given}}, status=False)
+            new["metadata"] = {**new["metadata"], **given}
+            made = self._replace(kind, validation.same_object(kind, old, new), status=False)
         if made["metadata"]["uid"] in self._keys:
             self._applied[made["metadata"]["uid"]] = wanted
         return made
@@ -201,26 +200,19 @@ class MemoryStore:
         meta = obj["metadata"]
         if uid is not None and uid != meta["uid"]:
             raise Conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}")
-        if grace_s is not None and grace_s < 0:
-            raise Invalid(f'{kind} "{name}" is invalid: gracePeriodSeconds: {grace_s}: must be 0 or more')
         grace = _grace_s(obj, grace_s) if kind == POD else 0
         if not meta.get("deletionTimestamp"):
-            if grace == 0 and not objects.finalizers(obj):
-                self._remove(kind, obj)
-            else:
-                self._mark_deleted(kind, obj, self.now() + grace, grace)
+            self._end(kind, obj, self.now() + grace, grace)
         elif grace < meta["deletionGracePeriodSeconds"] and (kind != POD or grace_s is not None):
-            if grace == 0 and not objects.finalizers(obj):
-                self._remove(kind, obj)
-            else:
-                began = objects.seconds(meta["deletionTimestamp"]) - meta["deletionGracePeriodSeconds"]
-                self._mark_deleted(kind, obj, began + grace, grace)
+            began = objects.seconds(meta["deletionTimestamp"]) - meta["deletionGracePeriodSeconds"]
+            self._end(kind, obj, began + grace, grace)
         self._collect()
 
     def evict(self, namespace: str, name: str) -> None:
         """The eviction API: marks the Pod as disrupted, then deletes it. No disruption budgets here."""
         pod = self.find(POD, namespace, name)
-        if not pod["metadata"].get("deletionTimestamp"):
+        conditions = pod["status"].get("conditions") or []
+        if not any((c["type"], c["status"]) == ("DisruptionTarget", "True") for c in conditions):
             condition = {
                 "type": "DisruptionTarget",
                 "status": "True",
@@ -228,7 +220,7 @@ class MemoryStore:
                 "message": "Eviction API: evicting",
                 "lastTransitionTime": objects.timestamp(self.now()),
             }
-            others = [c for c in pod["status"].get("conditions") or [] if c["type"] != "DisruptionTarget"]
+            others = [c for c in conditions if c["type"] != "DisruptionTarget"]
             self._put(POD, MODIFIED, {**pod, "status": {**pod["status"], "conditions": [*others, condition]}}, pod)
         self.delete(POD, namespace, name, uid=pod["metadata"]["uid"])
 
@@ -297,7 +289,7 @@ class MemoryStore:
             return _copied(old)  # no change, no event, no new version: as an API server does
         new_meta = new["metadata"]
         if new_meta.get("deletionGracePeriodSeconds") == 0 and not objects.finalizers(new):
-            self._remove(kind, new, before=old)
+            self._remove(kind, old)  # so the last state that a watch tells still has its finalizers
         else:
             self._put(kind, MODIFIED, new, old)
         self._collect()
@@ -327,11 +319,19 @@ class MemoryStore:
             meta["generation"] += 1
         return new
 
-    def _mark_deleted(self, kind: str, obj: Object, at: float, grace_s: int) -> None:
+    def _end(self, kind: str, obj: Object, at: float, grace_s: int) -> None:
+        """Marks the object as deleted, or as ending sooner, and removes it when nothing keeps it. A Pod is always seen
+        marked before it goes."""
+        if grace_s == 0 and not objects.finalizers(obj) and kind != POD:
+            self._remove(kind, obj)
+            return
         meta = {**obj["metadata"], "deletionTimestamp": objects.timestamp(at), "deletionGracePeriodSeconds": grace_s}
-        if "generation" in meta:
+        if "generation" in meta and "deletionTimestamp" not in obj["metadata"]:
             meta["generation"] += 1
-        self._put(kind, MODIFIED, {**obj, "metadata": meta}, obj)
+        marked = {**obj, "metadata": meta}
+        self._put(kind, MODIFIED, marked, obj)
+        if grace_s == 0 and not objects.finalizers(obj):
+            self._remove(kind, marked)
 
     def _put(self, kind: str, event: EventType, new: Object, old: Object | None) -> None:
         self.version += 1
@@ -343,16 +343,14 @@ class MemoryStore:
             self._garbage.append((_key(kind, new), new["metadata"]["uid"]))
         self._tell(kind, Entry(self.version, event, new, old))
 
-    def _remove(self, kind: str, obj: Object, before: Object | None = None) -> None:
-        """Removes `obj`; `before` is the stored object when `obj` is a newer, unstored form of it."""
-        before = before or obj
+    def _remove(self, kind: str, obj: Object) -> None:
         self.version += 1
-        self._unindex(kind, before)
+        self._unindex(kind, obj)
         self._applied.pop(obj["metadata"]["uid"], None)
         last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         for key in self._dependents.get(obj["metadata"]["uid"], ()):
             self._garbage.append((key, self.find(*key)["metadata"]["uid"]))
-        self._tell(kind, Entry(self.version, DELETED, last, before))
+        self._tell(kind, Entry(self.version, DELETED, last, obj))
 
     def _tell(self, kind: str, entry: Entry) -> None:
         self._histories[kind].append(entry)
@@ -416,5 +414,5 @@ def _grace_s(pod: Object, wanted_s: int | None) -> int:
     if not pod["spec"].get("nodeName") or pod["status"].get("phase") in ("Succeeded", "Failed"):
         return 0
     if wanted_s is not None:
-        return wanted_s
+        return wanted_s if wanted_s >= 0 else 1
     return int(pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S))

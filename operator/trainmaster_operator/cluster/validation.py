@@ -40,6 +40,17 @@ def check_update(kind: str, old: Object, new: Object) -> None:
     _refuse(kind, new, problems)
 
 
+def same_object(kind: str, old: Object, new: Object) -> Object:
+    """`new`. Raises Invalid when a patch or an apply would make it another object."""
+    for field in ("name", "namespace", "uid"):
+        if new["metadata"].get(field) != old["metadata"][field]:
+            raise Invalid(
+                f'{kind} "{old["metadata"]["name"]}" is invalid: metadata.{field}: '
+                f"{new['metadata'].get(field)!r}: field is immutable"
+            )
+    return new
+
+
 def _refuse(kind: str, obj: Object, problems: Iterable[str]) -> None:
     text = "; ".join(problems)
     if text:
@@ -89,7 +100,10 @@ def _content(kind: str, obj: Object) -> Iterator[str]:
         yield from _data(kind, obj.get("data") or {})
 
 
-def _data(kind: str, data: Object) -> Iterator[str]:
+def _data(kind: str, data: object) -> Iterator[str]:
+    if not isinstance(data, dict):
+        yield f"data: {type(data).__name__}: must be an object"
+        return
     for key, value in data.items():
         if not _DATA_KEY.fullmatch(key) or len(key) > 253:
             yield f"data: {key!r}: a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
