@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.agent import packets
+from trainmaster.agent.launcher import find_package
 
 _CONNECT_TRIES = 40
 _CONNECT_PAUSE_S = 0.25  # while the machine's zygote comes up
@@ -160,7 +161,8 @@ class Zygotes:
 
     def _start_own(self, *, bare: bool) -> socket.socket:
         ours, theirs = packets.pair()
-        argv = [sys.executable, "-m", "trainmaster.agent.zygote", "--fd", str(theirs.fileno())]
+        # The agent may lie in a folder of its own that the image's Python doesn't know.
+        argv = [sys.executable, "-c", find_package("zygote", "main"), "--fd", str(theirs.fileno())]
         self._own = subprocess.Popen(
             [*argv, *(["--bare"] if bare else [])],
             pass_fds=[theirs.fileno()],

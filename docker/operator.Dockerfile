@@ -1,0 +1,35 @@
+# The operator: the control plane alone, without torch and without a compiler.
+#
+#   docker build -f docker/operator.Dockerfile -t trainmaster/operator:0.1.0 .
+#
+# BASE is any image with Python 3.11 or newer and pip.
+ARG BASE=python:3.12-slim
+
+FROM ${BASE} AS build
+ENV PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+COPY constraints.txt pyproject.toml docker/compile.py ./
+RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+print(*p["dependencies"], *p["optional-dependencies"]["operator"], sep="\n")' > requirements.txt \
+ && python3 -m pip install --no-compile -c constraints.txt -r requirements.txt --root /dependencies \
+ && python3 compile.py /dependencies /dependencies \
+ && python3 -m pip install --no-compile -c constraints.txt hatchling
+COPY README.md LICENSE ./
+COPY manifests/examples manifests/examples
+COPY operator operator
+COPY trainer trainer
+RUN python3 -m pip install --no-compile --no-deps --no-build-isolation --root /installed . \
+ && python3 compile.py /installed /installed
+# What an init container lays beside a user's own Python: the agent, which needs the standard library alone.
+COPY docker/agent.py /installed/opt/trainmaster/__main__.py
+RUN cd trainer/trainmaster && target=/installed/opt/trainmaster/trainmaster && mkdir -p "$target/contract" \
+ && cp -r __init__.py agent "$target/" && cp -r contract/__init__.py contract/wire "$target/contract/"
+
+FROM ${BASE}
+RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster
+COPY --from=build /dependencies/ /
+COPY --from=build /installed/ /
+ENV HOME=/home/trainmaster USER=trainmaster PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /home/trainmaster
+USER 65532:65532
+ENTRYPOINT ["python3", "-m", "trainmaster_operator.runtime.kubernetes"]

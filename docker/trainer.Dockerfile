@@ -1,0 +1,45 @@
+# The trainer: what runs in a job's pods unless the job names an image of its own.
+#
+#   docker build -f docker/trainer.Dockerfile -t trainmaster/trainer:0.1.0 .
+#
+# BASE is any image with Python 3.11 or newer and pip, or one with apt that Python is put into (a CUDA base on
+# Ubuntu 24.04). TORCH is what pip gets: "torch" is the pinned version with the CUDA libraries that it asks for;
+# a requirement with options chooses another ("torch --index-url ..."); "" keeps the torch that the base brings.
+ARG BASE=python:3.12-slim
+
+FROM ${BASE} AS torch
+ARG TORCH=torch
+RUN command -v python3 > /dev/null || { apt-get update \
+ && apt-get install --yes --no-install-recommends python3 python3-pip && rm -rf /var/lib/apt/lists/*; }
+COPY constraints.txt docker/compile.py /tmp/
+# The pins of torch and of its libraries go together: another torch brings its own.
+RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore && cd /tmp \
+ && if [ "${TORCH}" != torch ]; then sed -i -E '/^(torch|triton|nvidia-|cuda-)/d' constraints.txt; fi \
+ && if [ -n "${TORCH}" ]; then python3 -m pip install --no-compile -c constraints.txt numpy ${TORCH} \
+ && python3 compile.py "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; fi \
+ && rm constraints.txt compile.py
+
+FROM torch AS build
+ENV PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+COPY constraints.txt pyproject.toml docker/compile.py ./
+RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+print(*p["dependencies"], sep="\n")' > requirements.txt \
+ && python3 -m pip install --no-compile -c constraints.txt -r requirements.txt --root /dependencies \
+ && python3 compile.py /dependencies /dependencies \
+ && python3 -m pip install --no-compile -c constraints.txt hatchling
+COPY README.md LICENSE ./
+COPY manifests/examples manifests/examples
+COPY operator operator
+COPY trainer trainer
+RUN python3 -m pip install --no-compile --no-deps --no-build-isolation --root /installed . \
+ && python3 compile.py /installed /installed
+
+FROM torch AS trainer
+RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster
+COPY --from=build /dependencies/ /
+COPY --from=build /installed/ /
+ENV HOME=/home/trainmaster USER=trainmaster PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /home/trainmaster
+USER 65532:65532
+CMD ["python3", "-m", "trainmaster.agent"]

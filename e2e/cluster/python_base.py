@@ -1,0 +1,38 @@
+"""The root of a plain Python image, made once from Debian's packages."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from e2e.cluster.places import CACHE
+from e2e.cluster.shell import run, say
+
+_SUITE = "bookworm"
+_PACKAGES = ("python3", "python3-pip", "ca-certificates")
+_WASTE = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/log")
+
+
+def folder() -> Path:
+    """A folder that holds the root as base.tar."""
+    target = CACHE / f"python-{_SUITE}"
+    if not (target / "base.tar").exists():
+        say(f"making a Python base from Debian {_SUITE}: about a minute")
+        root = target / "root"
+        shutil.rmtree(target, ignore_errors=True)
+        root.mkdir(parents=True)
+        words = ("--variant=minbase", f"--include={','.join(_PACKAGES)}", _SUITE, str(root), *_mirror())
+        run("debootstrap", *words, log=target / "debootstrap.log")
+        (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
+        partial = target / "base.tar.partial"
+        waste = [f"--exclude=./{folder}/*" for folder in _WASTE]
+        run("tar", "--create", "--numeric-owner", *waste, "--file", partial, "--directory", root, ".")
+        partial.rename(target / "base.tar")
+        shutil.rmtree(root)
+    return target
+
+
+def _mirror() -> list[str]:
+    """Where this machine gets the suite from; without an answer debootstrap uses its own."""
+    words = ("indextargets", "--format", "$(SITE)", "Created-By: Packages", f"Codename: {_SUITE}")
+    return run("apt-get", *words, check=False).splitlines()[:1]
