@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job import SHAPES, DistributedTrainingJob
 from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
 
 Schema = dict[str, Any]
@@ -131,11 +131,11 @@ SPEC_RULES = [
         "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"!has(self.training) || self.training.batch.global % ({_WORLD}) == 0",
+        "rule": f"!has(self.training) || {_WORLD} < 1 || self.training.batch.global % ({_WORLD}) == 0",
         "message": "training.batch.global must be a multiple of workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": "!has(self.training) || !has(self.training.batch.micro)"
+        "rule": f"!has(self.training) || !has(self.training.batch.micro) || {_WORLD} < 1"
         f" || self.training.batch.global % ({_WORLD} * self.training.batch.micro) == 0",
         "message": "training.batch.micro must divide each rank's share of training.batch.global",
     },
@@ -223,6 +223,10 @@ def _properties(schema: Schema, result: Schema, definitions: dict[str, Schema], 
             optional = schema["properties"][name].get("default", ...) is None
             if defaults and "properties" in child and "required" not in child and not optional:
                 child["default"] = {}
+            if name in SHAPES and "pattern" in child:
+                # An API server would only cite the pattern.
+                rule = {"rule": f"self.matches(r'{child.pop('pattern')}')", "message": f"{SHAPES[name]} is expected"}
+                child["x-kubernetes-validations"] = [rule]
     elif isinstance(schema.get("additionalProperties"), dict):
         result["additionalProperties"] = structural(schema["additionalProperties"], definitions, defaults)
         result["maxProperties"] = schema.get("maxProperties", 64)

@@ -14,6 +14,13 @@ from trainmaster_operator.api.status import JobStatus
 CHECKPOINTS = "/checkpoints"
 """Where a checkpoint volume is mounted unless the job says otherwise."""
 
+SHAPES = {
+    "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
+    "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
+    "hostPath": "an absolute path such as /mnt/checkpoints",
+}
+"""Fields that must match a pattern, in words: a pattern is no sentence."""
+
 Quantity = Annotated[str, Field(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
 """An amount of memory as Kubernetes writes it."""
 

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from trainmaster.contract.config import BatchConfig, ParallelismConfig
 from trainmaster_operator.api import template
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
-from trainmaster_operator.api.job import CheckpointSpec, DistributedTrainingJob, WorkersSpec
+from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, WorkersSpec
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.problem import Path, Problem, dotted, instead, shown
 
@@ -46,11 +46,6 @@ _LIMITS = {
     "greater_than_equal": ("ge", "at least"),
     "less_than": ("lt", "less than"),
     "less_than_equal": ("le", "at most"),
-}
-_SHAPES = {
-    "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
-    "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
-    "hostPath": "an absolute path such as /mnt/checkpoints",
 }
 _ABSENT = object()
 
@@ -147,7 +142,7 @@ def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
     if kind in ("too_long", "too_short"):
         return f"{_count(context)} entries are expected, not {context['actual_length']}"
     if kind == "string_pattern_mismatch":
-        return f"{_SHAPES.get(str(path[-1]), 'text of another form')} is expected, not {shown(given)}"
+        return f"{SHAPES.get(str(path[-1]), 'text of another form')} is expected, not {shown(given)}"
     word = _WORDS.get(kind.split("_")[0])
     if word is not None:
         return f"{word} is expected, not {shown(given)}"
