@@ -199,3 +199,22 @@ def test_who_has_lost_the_lease_does_not_release_another_s():
         assert store.find(LEASE, "default", "trainmaster-operator")["spec"]["holderIdentity"] == "b"
 
     run_virtual(main())
+
+
+def test_a_standby_that_watches_replaces_a_dead_leader_when_its_lease_runs_out_and_no_later():
+    async def main():
+        _, memory = cluster()
+        clock = asyncio.get_running_loop().clock
+        first, second = elector(memory, "a", watch=True), elector(memory, "b", watch=True)
+        await first.acquire()
+        holding = asyncio.create_task(first.hold())
+        waiting = asyncio.create_task(second.acquire())
+        await asyncio.sleep(60.5)
+        holding.cancel()
+        await asyncio.sleep(0)
+        renewed_at = 60.0  # the last renewal
+        await waiting
+        assert 15.0 < clock.monotonic() - renewed_at < 15.1
+        assert not first.leading
+
+    run_virtual(main())

@@ -17,7 +17,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cluster.port import (
@@ -41,6 +41,8 @@ ADDRESS = f"{GROUP}/address"
 
 LEASE_LABEL = f"{GROUP}/lease"
 """So that a watch sees this Lease and no other."""
+
+MARGIN_S = 0.01  # after a rival's lease has run out
 
 
 class NotLeading(Exception):
@@ -73,6 +75,13 @@ class Leadership(Protocol):
     async def release(self) -> None: ...
 
 
+class _Rival(NamedTuple):
+    """A renewal of another holder's, and when we may take the lease if no further one comes."""
+
+    seen: tuple[str, str, str]
+    expires_at: float
+
+
 class Elector:
     """`acquire`, then `hold` until it raises NotLeading; `release` on the way out."""
 
@@ -92,7 +101,7 @@ class Elector:
         self._random = chance
         self._deadline = float("-inf")
         self._lease: Object | None = None
-        self._rival: tuple[tuple[str, str, str], float] | None = None  # what we saw of another holder, and since when
+        self._rival: _Rival | None = None
         self._freed = asyncio.Event()
         self.rival_address = ""  # of the leader that we wait for; "": there is none, or it isn't known
 
@@ -110,7 +119,11 @@ class Elector:
         watching = asyncio.create_task(self._watch()) if self.settings.watch else None
         try:
             while not await self._attempt(self._try_acquire):
-                await self._until_freed(self.settings.retry_s * (1 + 0.2 * self._random.random()))
+                wait_s = self.settings.retry_s * (1 + 0.2 * self._random.random())
+                if self.settings.watch and self._rival is not None:
+                    left_s = self._rival.expires_at - self._clock.monotonic()
+                    wait_s = min(wait_s, left_s + MARGIN_S) if left_s > 0 else wait_s
+                await self._until_freed(wait_s)
         finally:
             if watching is not None:
                 watching.cancel()
@@ -185,7 +198,9 @@ class Elector:
                 version = lease["metadata"]["resourceVersion"]
                 labels = {LEASE_LABEL: self.settings.name}
                 async for event in self._cluster.watch(LEASE, version, self.settings.namespace, labels):
-                    if event.type in (ADDED, MODIFIED) and not event.object["spec"].get("holderIdentity"):
+                    if event.type not in (ADDED, MODIFIED):
+                        continue
+                    if self._is_free(event.object["spec"], self._clock.monotonic()):  # notes a renewal when it comes
                         self._freed.set()
             except ApiError as error:
                 log.debug("the lease can't be watched: %s", error)
@@ -232,10 +247,9 @@ class Elector:
         if not holder or holder == self.identity or self.settings.takeover:
             return True
         seen = (holder, str(spec.get("renewTime")), str(spec.get("leaseTransitions")))
-        if self._rival is None or self._rival[0] != seen:
-            self._rival = (seen, now)
-            return False
-        return now - self._rival[1] > float(spec.get("leaseDurationSeconds") or self.settings.duration_s)
+        if self._rival is None or self._rival.seen != seen:
+            self._rival = _Rival(seen, now + float(spec.get("leaseDurationSeconds") or self.settings.duration_s))
+        return now > self._rival.expires_at
 
     async def _renew(self) -> bool:
         assert self._lease is not None
