@@ -15,6 +15,11 @@ from e2e.test_failures import assert_one_curve
 from e2e.world import World
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
+UNSEEN = {
+    ("trainmaster.dev", "distributedtrainingjobs/finalizers", "update"),  # asked by an admission plugin, not by us
+    ("", "secrets", "update"),  # when certificates are renewed, after months
+}
+"""Rights that no run of these tests can use."""
 
 
 def test_upgrade_and_rollback_touch_no_running_job(world: World, tmp_path: Path) -> None:
@@ -85,4 +90,4 @@ def test_the_operator_needs_and_has_the_same_rights(world: World, own_cluster: b
                     for verb in rule["verbs"]
                 }
     assert used - granted == set()
-    assert granted - used == set()
+    assert granted - used <= UNSEEN
