@@ -81,6 +81,7 @@ def test_a_kubeconfig_without_a_server_is_told(kubeconfig: Path, capsys: pytest.
             Unavailable("GET /apis/x: Cannot connect"),
             "https://k8s.example: the cluster doesn't answer as it should: GET /apis/x: Cannot connect",
         ),
+        (Unavailable("Unauthorized"), "https://k8s.example: doesn't accept the credentials of the kubeconfig's user"),
         (Forbidden('User "me" cannot\nget jobs'), 'namespace team-a: not allowed: User "me" cannot get jobs'),
         (
             NotFound("404 page not found"),

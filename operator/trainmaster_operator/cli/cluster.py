@@ -63,6 +63,8 @@ async def explained(target: Target) -> AsyncIterator[None]:
     try:
         yield
     except (Unavailable, TooManyRequests) as error:
+        if str(error) == "Unauthorized":
+            raise Refusal(f"{target.address}: doesn't accept the credentials of the kubeconfig's user") from None
         raise Refusal(f"{target.address}: the cluster doesn't answer as it should: {one_line(error)}") from None
     except Forbidden as error:
         raise Refusal(f"namespace {target.namespace}: not allowed: {one_line(error)}") from None
