@@ -157,6 +157,34 @@ async def a_write_needs_a_version(world: World) -> None:
 
 
 @scenario
+async def an_update_of_what_is_gone_is_refused(world: World) -> None:
+    cluster, space = world.cluster, world.namespace
+    refusals = {
+        JOB: (job, NotFound),
+        POD: (pod, NotFound),
+        CONFIG_MAP: (config_map, NotFound),
+        LEASE: (lease, Conflict),
+        SERVICE: (service, Conflict),
+    }
+    for kind, (make, refusal) in refusals.items():
+        made = await cluster.create(kind, make(space, "a"))
+        await cluster.delete(kind, space, "a")
+        await refused(refusal, cluster.update(kind, made))
+        await cluster.create(kind, make(space, "a"))
+        await refused(Conflict, cluster.update(kind, made))
+
+
+@scenario
+async def an_update_makes_some_kinds_anew_when_no_uid_says_which_one_was_meant(world: World) -> None:
+    cluster, space = world.cluster, world.namespace
+    made = await cluster.create(LEASE, lease(space, "a"))
+    await cluster.delete(LEASE, space, "a")
+    del made["metadata"]["uid"]
+    anew = await cluster.update(LEASE, made)
+    assert await cluster.get(LEASE, space, "a") == anew
+
+
+@scenario
 async def an_update_for_another_uid_is_a_conflict(world: World) -> None:
     made = await world.cluster.create(POD, pod(world.namespace, "a", {"a": "b"}))
     made["metadata"] |= {"uid": OTHER_UID, "labels": {"a": "c"}}

@@ -292,7 +292,7 @@ def test_a_call_that_takes_too_long_is_unavailable(monkeypatch: pytest.MonkeyPat
             api.cluster.delete(POD, "s", "a"),
         ]
         for call in calls:
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable, match=r"/api/v1/.*Timeout"):
                 await call
 
     run(answer, test)

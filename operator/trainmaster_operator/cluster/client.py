@@ -62,7 +62,7 @@ class SocketCluster:
                             raise _error(line)
                         yield WatchEvent(event["type"], event["object"])
         except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"{self.path}: {error or type(error).__name__}") from error
+            raise Unavailable(f"{self.path}: {str(error) or type(error).__name__}") from error
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
         return await self._object("get", kind=kind, namespace=namespace, name=name)
@@ -110,7 +110,7 @@ class SocketCluster:
             async with self._session.post(f"http://store/v1/{verb}", data=_dumped(arguments)) as response:
                 body = await response.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise Unavailable(f"{self.path}: {error or type(error).__name__}") from error
+            raise Unavailable(f"{self.path}: {str(error) or type(error).__name__}") from error
         if response.status != 200:
             raise _error(body)
         return json.loads(body)

@@ -141,7 +141,7 @@ class Connection:
 
 
 def unanswered(request: Request, error: Exception) -> Unavailable:
-    return Unavailable(f"{request}: {error or type(error).__name__}")
+    return Unavailable(f"{request}: {str(error) or type(error).__name__}")
 
 
 class _Rest(rest.RESTClientObject):  # type: ignore[misc]

@@ -7,6 +7,8 @@ from typing import Any
 
 from trainmaster_operator.cluster.port import KINDS, Labels, Object
 
+DEFAULT_GRACE_S = 30
+
 
 def copied(value: Any) -> Any:
     """A deep copy of a JSON value: several times faster than copy.deepcopy."""
@@ -85,3 +87,28 @@ def bookmark(kind: str, resource_version: str) -> Object:
         "kind": kind,
         "metadata": {"resourceVersion": resource_version},
     }
+
+
+def grace_s(pod: Object, wanted_s: int | None) -> int:
+    """As a real one: a Pod that isn't on a node, or has ended, has no kubelet to wait for."""
+    if not pod["spec"].get("nodeName") or pod["status"].get("phase") in ("Succeeded", "Failed"):
+        return 0
+    if wanted_s is not None:
+        return wanted_s if wanted_s >= 0 else 1
+    return int(pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S))
+
+
+def disrupted(pod: Object, at: float) -> Object | None:
+    """The Pod with the mark of an eviction, or None when it has one."""
+    conditions = pod["status"].get("conditions") or []
+    if any((c["type"], c["status"]) == ("DisruptionTarget", "True") for c in conditions):
+        return None
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastTransitionTime": timestamp(at),
+    }
+    others = [c for c in conditions if c["type"] != "DisruptionTarget"]
+    return {**pod, "status": {**pod["status"], "conditions": [*others, condition]}}

@@ -174,11 +174,13 @@ class Cluster(Protocol):
 
     async def update(self, kind: str, obj: Object) -> Object:
         """Replaces everything but the status. Raises Conflict unless metadata.resourceVersion is the current one
-        (Invalid without one), NotFound, Invalid."""
+        (Invalid without one), NotFound, Invalid. A Lease, Service or Event that is gone is a Conflict instead, and
+        without the uid in `obj` it would be made anew."""
         ...
 
     async def update_status(self, kind: str, obj: Object) -> Object:
-        """Replaces the status and nothing else. Raises as `update` does."""
+        """Replaces the status and nothing else (of a Pod, a real server takes labels and annotations too: change none).
+        Raises as `update` does."""
         ...
 
     async def patch(

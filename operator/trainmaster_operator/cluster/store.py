@@ -21,8 +21,10 @@ from trainmaster_operator.cluster.port import (
     ADDED,
     CLAIM,
     DELETED,
+    EVENT,
     JOB,
     KINDS,
+    LEASE,
     MODIFIED,
     POD,
     SERVICE,
@@ -39,8 +41,8 @@ from trainmaster_operator.cluster.port import (
 
 Key = tuple[str, str, str]  # kind, namespace, name
 
-DEFAULT_GRACE_S = 30
 _COUNTS_GENERATIONS = (JOB, POD)
+_MADE_BY_UPDATES = (EVENT, LEASE, SERVICE)  # an update of one that doesn't exist creates it
 _FIRST_STATUS: dict[str, Object] = {
     POD: {"phase": "Pending"},
     SERVICE: {"loadBalancer": {}},
@@ -118,7 +120,7 @@ class MemoryStore:
         history = self._histories[_known(kind)]
         if version in ("", "0"):
             return Cursor(history, self.version, namespace, labels, self.list(kind, namespace, labels).items)
-        return Cursor(history, _number(version), namespace, labels, [])
+        return Cursor(history, validation.version_number(version), namespace, labels, [])
 
     def bookmark(self) -> None:
         """Send a bookmark to every watcher."""
@@ -200,7 +202,7 @@ class MemoryStore:
         meta = obj["metadata"]
         if uid is not None and uid != meta["uid"]:
             raise Conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}")
-        grace = _grace_s(obj, grace_s) if kind == POD else 0
+        grace = objects.grace_s(obj, grace_s) if kind == POD else 0
         if not meta.get("deletionTimestamp"):
             self._end(kind, obj, self.now() + grace, grace)
         elif grace < meta["deletionGracePeriodSeconds"] and (kind != POD or grace_s is not None):
@@ -211,17 +213,8 @@ class MemoryStore:
     def evict(self, namespace: str, name: str) -> None:
         """The eviction API: marks the Pod as disrupted, then deletes it. No disruption budgets here."""
         pod = self.find(POD, namespace, name)
-        conditions = pod["status"].get("conditions") or []
-        if not any((c["type"], c["status"]) == ("DisruptionTarget", "True") for c in conditions):
-            condition = {
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": "EvictionByEvictionAPI",
-                "message": "Eviction API: evicting",
-                "lastTransitionTime": objects.timestamp(self.now()),
-            }
-            others = [c for c in conditions if c["type"] != "DisruptionTarget"]
-            self._put(POD, MODIFIED, {**pod, "status": {**pod["status"], "conditions": [*others, condition]}}, pod)
+        if marked := objects.disrupted(pod, self.now()):
+            self._put(POD, MODIFIED, marked, pod)
         self.delete(POD, namespace, name, uid=pod["metadata"]["uid"])
 
     def bind(self, namespace: str, name: str, node: str) -> Object:
@@ -268,7 +261,14 @@ class MemoryStore:
 
     def _replace(self, kind: str, obj: Object, *, status: bool) -> Object:
         given = obj.get("metadata") or {}
-        old = self.find(kind, given.get("namespace", ""), given.get("name", ""))
+        try:
+            old = self.find(kind, given.get("namespace", ""), given.get("name", ""))
+        except NotFound:
+            if kind not in _MADE_BY_UPDATES or status:
+                raise
+            if given.get("uid"):
+                raise Conflict(f'{KINDS[kind].plural} "{given["name"]}": uid {given["uid"]}: not found') from None
+            return self.create(kind, {**obj, "metadata": {**given, "resourceVersion": None}})
         meta = old["metadata"]
         if not given.get("resourceVersion"):
             raise Invalid(
@@ -401,18 +401,3 @@ def _known(kind: str) -> str:
 def _copied(obj: Object) -> Object:
     copy: Object = objects.copied(obj)
     return copy
-
-
-def _number(version: str) -> int:
-    if not version.isdigit():
-        raise Invalid(f"resourceVersion: {version!r}: must be a decimal number")
-    return int(version)
-
-
-def _grace_s(pod: Object, wanted_s: int | None) -> int:
-    """As a real one: a Pod that isn't on a node, or has ended, has no kubelet to wait for."""
-    if not pod["spec"].get("nodeName") or pod["status"].get("phase") in ("Succeeded", "Failed"):
-        return 0
-    if wanted_s is not None:
-        return wanted_s if wanted_s >= 0 else 1
-    return int(pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S))

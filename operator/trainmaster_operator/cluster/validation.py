@@ -40,6 +40,13 @@ def check_update(kind: str, old: Object, new: Object) -> None:
     _refuse(kind, new, problems)
 
 
+def version_number(version: str) -> int:
+    """Raises Invalid."""
+    if not version.isdigit():
+        raise Invalid(f"resourceVersion: {version!r}: must be a decimal number")
+    return int(version)
+
+
 def same_object(kind: str, old: Object, new: Object) -> Object:
     """`new`. Raises Invalid when a patch or an apply would make it another object."""
     for field in ("name", "namespace", "uid"):
