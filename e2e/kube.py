@@ -58,7 +58,7 @@ class Kube:
         self._host = loaded.host
         self._pool: urllib3.PoolManager = api.rest_client.pool_manager
         self._headers = {"Accept": "application/json"}
-        token = loaded.get_api_key_with_prefix("authorization")
+        token = loaded.get_api_key_with_prefix("BearerToken", "authorization")
         if token:
             self._headers["Authorization"] = token
 
