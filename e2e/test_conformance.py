@@ -64,7 +64,7 @@ def test_conformance(quiet: Kube, space: str, scenario: Scenario) -> None:
 
 def test_a_token_is_recognised_for_its_audience_and_names_its_pod(quiet: Kube, space: str) -> None:
     async def test(cluster: KubernetesCluster) -> None:
-        holder = (await cluster.create(POD, pod(space, "holder")))["metadata"]
+        holder = (await cluster.create(POD, pod(space, "holder", serviceAccountName="default")))["metadata"]
 
         async def issued(audience: str, **spec: object) -> str:
             body = {
