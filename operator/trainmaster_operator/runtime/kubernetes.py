@@ -114,6 +114,9 @@ class Replica:
         async def lead_or_wait() -> None:
             try:
                 await operator.run()
+            except NotLeading as error:
+                log.error("%s: ending at once", error)
+                os._exit(1)  # somebody else may lead any moment: no time for good manners
             finally:
                 await control.stop()  # at once: agents look for the next leader
 
@@ -265,9 +268,6 @@ def main() -> int:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         asyncio.run(Replica(options).run())
-    except NotLeading as error:
-        log.error("%s", error)
-        return 1
     except (NoCluster, CantListen) as error:
         log.error("%s", error)
         return 2

@@ -171,7 +171,7 @@ class Elector:
                     if lease["spec"].get("holderIdentity") != self.identity:
                         return
         except (ApiError, TimeoutError) as error:
-            log.warning("the lease was not released: %s", error or "no answer")
+            log.warning("the lease was not released: %s", str(error) or "no answer")
 
     async def _give_up(self, lease: Object) -> bool:
         spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
@@ -211,7 +211,8 @@ class Elector:
             async with asyncio.timeout(self.settings.retry_s):
                 return await act()
         except (ApiError, TimeoutError) as error:
-            log.warning("lease %s/%s: %s", self.settings.namespace, self.settings.name, error or "no answer")
+            words = str(error) or f"no answer within {self.settings.retry_s:g} s"
+            log.warning("lease %s/%s: %s", self.settings.namespace, self.settings.name, words)
             return False
 
     async def _try_acquire(self) -> bool:

@@ -34,6 +34,7 @@ from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, job_key, job_record, owning_job, pod_entry
+from trainmaster_operator.runtime.rivals import Rivalry
 from trainmaster_operator.runtime.waiting import until_one_ends
 
 log = logging.getLogger(__name__)
@@ -234,6 +235,10 @@ class Operator:
             result = "conflict"
             await self._refresh(key)
             self.queue.add_rate_limited(key, CONFLICT_LIMIT_S)
+        except Rivalry as error:
+            result = "error"
+            self._tell(key, error)  # and write nothing: the other one would answer with a write
+            self.queue.add_rate_limited(key)
         except NotFound as error:
             await self._refresh(key)
             if self.jobs.get(key) is None:
@@ -270,13 +275,16 @@ class Operator:
             log.warning("%s: not refreshed: %s", key, error)
 
     async def _quarantine(self, key: JobKey, error: Exception) -> None:
-        record = self.jobs.get(key)
-        if record is not None:
-            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{type(error).__name__}: {error}")
+        self._tell(key, error)
         try:
             await self.reconciler.quarantine(key, error)
         except ApiError as refusal:
             log.warning("%s: could not be told of its error: %s", key, refusal)
+
+    def _tell(self, key: JobKey, error: Exception) -> None:
+        record = self.jobs.get(key)
+        if record is not None:
+            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{type(error).__name__}: {error}")
 
     async def _resync(self) -> None:
         """Looks at every job now and then, whatever events may have been lost."""

@@ -40,6 +40,7 @@ from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.records import JobRecord, PodEntry
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.rivals import Rivals
 from trainmaster_operator.runtime.surroundings import Surroundings, check_owner
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Reconciler:
         self._led_since = clock.monotonic()
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refusals = Refusals(clock)
+        self._rivals = Rivals(clock)
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
 
     def leads_from_now(self) -> None:
@@ -116,6 +118,7 @@ class Reconciler:
                 raise InvalidJob(record.problem)
             met = max(record.status.leaderEpoch, self._fleet.epoch(key))
             if met > self._leader.epoch:
+                self._rivals.meet(key)
                 await self._leader.outgrow(met)
             observed = self._observe(record)
             if self._publish(record, observed):
@@ -158,6 +161,7 @@ class Reconciler:
         self._budget.forget(key)
         self._published.pop(key, None)
         self._refusals.forget(key)
+        self._rivals.forget(key)
         self._surroundings.forget(key)
 
     # -- observe
