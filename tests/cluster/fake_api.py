@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import certifi
 from aiohttp import web
 from kubernetes.aio import client
 
@@ -62,7 +65,7 @@ async def fake_api(
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    configuration = configuration or client.Configuration()
+    configuration = configuration or client.Configuration(ca_cert_data=_one_authority())
     configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
     api = FakeApi(KubernetesCluster(Connection(configuration, calls, connections)))
     try:
@@ -70,6 +73,13 @@ async def fake_api(
     finally:
         await api.cluster.close()
         await runner.cleanup()
+
+
+@functools.cache
+def _one_authority() -> str:
+    """Any certificate: to load all of the system's for each client takes longer than most tests."""
+    end = "-----END CERTIFICATE-----"
+    return Path(certifi.where()).read_text().partition(end)[0] + end
 
 
 def answers(*given: web.Response | Exception) -> Answer:

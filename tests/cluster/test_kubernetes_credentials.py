@@ -126,6 +126,18 @@ def test_without_a_pod_the_environment_s_kubeconfig_counts(tmp_path: Path, monke
     assert asyncio.run(load(other)).host == "http://two:2"
 
 
+def test_a_context_is_chosen_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    text = yaml.safe_load(Path(kubeconfig(file, {"token": "t"}, server="http://one:1")).read_text())
+    text["contexts"].append({"name": "other", "context": {"cluster": "l", "user": "u"}})
+    text["clusters"].append({"name": "l", "cluster": {"server": "http://two:2"}})
+    file.write_text(yaml.safe_dump(text))
+    assert asyncio.run(load(str(file))).host == "http://one:1"
+    assert asyncio.run(load(str(file), "other")).host == "http://two:2"
+    with pytest.raises(NoCluster, match="missing"):
+        asyncio.run(load(str(file), "missing"))
+
+
 def test_in_a_pod_a_kubeconfig_counts_only_when_it_is_named(pod_token: Path, tmp_path: Path) -> None:
     assert asyncio.run(load()).host == "https://10.0.0.1:443"
     assert asyncio.run(load(kubeconfig(tmp_path / "config", {}, server="http://one:1"))).host == "http://one:1"
