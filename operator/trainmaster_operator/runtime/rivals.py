@@ -1,7 +1,7 @@
 """Operators that don't know of each other and manage the same job: two installations, each with a Lease of its own.
 
-Each would outgrow the other's epoch for ever. A leader that meets a later epoch once is no sign of it (its Lease was
-deleted, the job comes from another cluster); one that meets it again and again is, and leaves the job alone for a while.
+Each would outgrow the other's epoch for ever. A later epoch that is met once is no sign of it (the Lease was deleted,
+the job comes from another cluster); one that is met again and again is, and then the job is left alone for a while.
 """
 
 from __future__ import annotations
