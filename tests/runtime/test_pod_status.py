@@ -28,7 +28,9 @@ def condition(kind: str, status: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_new_pod_is_pending_and_has_nothing_to_tell() -> None:
-    assert read({"spec": {"containers": [{"name": "trainer"}]}}) == PodState("Pending", "", "", None, "", False, False)
+    assert read({"spec": {"containers": [{"name": "trainer"}]}}) == PodState(
+        "Pending", "", "", None, "", False, False, False
+    )
 
 
 @pytest.mark.parametrize("where", ["containerStatuses", "initContainerStatuses"])
@@ -89,6 +91,22 @@ def test_an_exit_code_of_an_init_container_is_not_the_agents() -> None:
 def test_the_reason_of_the_pod_itself_comes_first() -> None:
     told = read(pod(phase="Failed", reason="Evicted", message="disk", containerStatuses=[ended(137, reason="Error")]))
     assert (told.phase, told.reason, told.message, told.exit_code) == ("Failed", "Evicted", "disk", 137)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "rejected"),
+    [
+        ({}, True),
+        ({"containerStatuses": [state(waiting={"reason": "ContainerCreating"})]}, True),
+        ({"containerStatuses": [ended(137)]}, False),
+        ({"initContainerStatuses": [ended(0, "fetch")]}, False),
+    ],
+)
+def test_a_pod_that_its_node_turned_away_never_ran(statuses: dict[str, Any], rejected: bool) -> None:
+    words = "Pod was rejected: The node had condition: [DiskPressure]. "
+    told = read(pod(phase="Failed", reason="Evicted", message=words, **statuses))
+    assert (told.phase, told.reason, told.rejected) == ("Failed", "Evicted", rejected)
+    assert not read(pod(phase="Pending")).rejected
 
 
 def test_why_the_cluster_takes_a_pod_away_is_known_however_its_container_ends() -> None:

@@ -51,6 +51,8 @@ def ended(view: View) -> Fault | None:
         if pod is None:
             if view.round_is_open:  # it opened with every pod there
                 found.append((slot, Cause.EVICTED, None))
+        elif pod.rejected and not view.round_is_open:
+            continue  # no failure: see `rejection`
         elif pod.phase in ENDED:
             found.append((slot, _cause(pod), pod))
         elif pod.deleting:

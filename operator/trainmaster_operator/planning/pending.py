@@ -91,10 +91,16 @@ def update(view: View, status: JobStatus) -> JobStatus:
             return status
         wanted = Condition(type=SCHEDULED, status="False", reason=found.reason, message=found.message)
     if known is None or (known.status, known.reason, known.message) != (wanted.status, wanted.reason, wanted.message):
-        same = known is not None and known.status == wanted.status
-        wanted.lastTransitionTime = known.lastTransitionTime if known is not None and same else rfc3339(view.now)
-        fields["conditions"] = [wanted, *(c for c in status.conditions if c.type != SCHEDULED)]
+        fields["conditions"] = with_condition(status, wanted, view.now)
     return status.model_copy(update=fields) if fields else status
+
+
+def with_condition(status: JobStatus, wanted: Condition, now: float) -> list[Condition]:
+    """The conditions with `wanted` as the one called Scheduled; its time is of the last change of its status."""
+    known = _condition(status)
+    same = known is not None and known.status == wanted.status
+    wanted.lastTransitionTime = known.lastTransitionTime if known is not None and same else rfc3339(now)
+    return [wanted, *(c for c in status.conditions if c.type != SCHEDULED)]
 
 
 def hopeless(view: View) -> Change | None:

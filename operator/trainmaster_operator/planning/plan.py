@@ -16,6 +16,7 @@ from trainmaster_operator.planning import (
     hang,
     pending,
     progress,
+    rejection,
     rounds,
     start,
     stop,
@@ -92,6 +93,7 @@ def _decided(view: View) -> Change | None:
         stop.advance(view)
         or rounds.open_round(view)
         or progress.first_step(view)
+        or rejection.again(view)
         or pending.noted(view)
         or gang.release(view)
     )

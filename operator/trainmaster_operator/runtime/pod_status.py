@@ -21,6 +21,7 @@ class PodState(NamedTuple):
     exit_code: int | None
     disruption: str
     node_lost: bool
+    rejected: bool
     lingers: bool
 
 
@@ -42,6 +43,7 @@ def read(pod: Object) -> PodState:
         exit_code=exit_code,
         disruption=disrupted.get("reason") or "Evicted" if disrupted.get("status") == "True" else "",
         node_lost=_on_a_lost_node(spec, status, conditions),
+        rejected=phase == "Failed" and not _ran(status),
         lingers=lingers,
     )
 
@@ -57,6 +59,16 @@ def _end(spec: Object, status: Object, phase: str) -> Object | None:
     if ended is None and phase in _ENDED:
         ended = (main.get("lastState") or {}).get("terminated")
     return ended if ended is not None and ended.get("exitCode") is not None else None
+
+
+def _ran(status: Object) -> bool:
+    """Anything in it was started, if only an init container."""
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return any(
+        state.get("running") or state.get("terminated")
+        for container in containers
+        for state in (container.get("state") or {}, container.get("lastState") or {})
+    )
 
 
 def _why(status: Object, end: Object | None, conditions: dict[str, Object]) -> tuple[str, str]:

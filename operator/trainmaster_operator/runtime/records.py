@@ -115,6 +115,7 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
             exit_code=state.exit_code,
             disruption=state.disruption,
             node_lost=state.node_lost,
+            rejected=state.rejected,
             lingers=state.lingers,
         ),
         job_uid=(_controller(obj) or {}).get("uid", ""),

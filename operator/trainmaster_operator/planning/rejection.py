@@ -1,0 +1,43 @@
+"""Pods that their node turned away before anything in them ran: tried again elsewhere or later, and no failure.
+
+The scheduler may not know yet what the node knows (its disk is full, a device is broken, it shuts down), and sends the
+next pod to it at once; so each rejection is answered a little later than the one before.
+"""
+
+from __future__ import annotations
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.status import Condition, ReleasedStatus
+from trainmaster_operator.planning import start
+from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning.gang import SCHEDULED
+from trainmaster_operator.planning.pending import MESSAGE, with_condition
+from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning.view import View
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+
+
+def again(view: View) -> Change | None:
+    """Fresh pods for the slots of those, after a while."""
+    if view.round_is_open:
+        return None
+    turned_away = [pod for pod in view.pods if pod is not None and pod.rejected]
+    if not turned_away:
+        return None
+    times = (view.status.released.times if view.status.released is not None else 0) + 1
+    wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (times - 1))
+    pod = turned_away[0]
+    why = ": ".join(part for part in (pod.reason, pod.message) if part) or "for no reason that it tells"
+    words = f"{pod.name} was turned away by node {pod.node or '?'}: {why}"
+    if len(turned_away) > 1:
+        words = f"{words} (and {len(turned_away) - 1} more)"
+    condition = Condition(type=SCHEDULED, status="False", reason=Cause.REFUSED.value, message=words[:MESSAGE])
+    return changed(
+        view.status,
+        warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; tried again in {wait:.0f} s"),
+        incarnations=start.raised(view, tuple(pod.slot for pod in turned_away)),
+        released=ReleasedStatus(times=times, retryAt=rfc3339(view.now + wait)),
+        conditions=with_condition(view.status, condition, view.now),
+    )
