@@ -133,9 +133,10 @@ class Elector:
 
     async def hold(self) -> None:
         """Renews the lease for ever. Raises NotLeading when it is lost."""
+        renewed = True
         while True:
-            await asyncio.sleep(self.settings.retry_s)
-            await self._attempt(self._renew)
+            await asyncio.sleep(self.settings.retry_s if renewed else self.settings.retry_s / 4)
+            renewed = await self._attempt(self._renew)
             self.check()
 
     async def outgrow(self, epoch: int) -> None:
