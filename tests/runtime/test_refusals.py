@@ -236,6 +236,32 @@ def test_a_namespace_knows_the_operators_certificates_before_its_first_pod_and_h
     run_virtual(main())
 
 
+def test_a_new_leader_tells_certificates_that_the_one_before_made_and_could_not_tell() -> None:
+    def prepare(store: Any) -> None:
+        made = store.create(JOB, job(name="running"))
+        status = {"phase": "Running", "incarnations": "0*2", "round": 1, "roundStore": "h:1", "roundMap": "0-1"}
+        store.update_status(JOB, {**made, "status": status})
+        for slot in ("0", "1"):
+            labels = {
+                "trainmaster.dev/role": "worker",
+                "trainmaster.dev/slot": slot,
+                "trainmaster.dev/incarnation": "0",
+            }
+            name = f"running-worker-{slot}-0"
+            store.create(POD, pod(name, made, **labels))
+            store.bind("space", name, "node")
+            store.update_status(POD, {**store.get(POD, "space", name), "status": {"phase": "Running"}})
+
+    async def main() -> None:
+        async with operating(prepare=prepare, bundle=lambda: "new") as (store, _):
+            store.delete(JOB, "space", "job")
+            await asyncio.sleep(2)
+            assert pods(store) == ["running-worker-0-0", "running-worker-1-0"]
+            assert store.find(CONFIG_MAP, "space", "trainmaster-ca")["data"] == {"ca.crt": "new"}
+
+    run_virtual(main())
+
+
 def test_a_pod_that_is_replaced_loses_its_name_before_it_ends() -> None:
     async def main() -> None:
         async with operating() as (store, _):

@@ -106,6 +106,7 @@ class Reconciler:
 
     def leads_from_now(self) -> None:
         self._led_since = self._clock.monotonic()
+        self._surroundings.leads_from_now()
 
     async def reconcile(self, key: JobKey) -> float | None:
         """Brings a job to a state that needs no write. Returns after how many seconds to look again, if at all."""
@@ -120,6 +121,8 @@ class Reconciler:
             if met > self._leader.epoch:
                 self._rivals.meet(key)
                 await self._leader.outgrow(met)
+            if not record.status.phase.finished:
+                await self._surroundings.remind(record.key.namespace)
             observed = self._observe(record)
             if self._publish(record, observed):
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look

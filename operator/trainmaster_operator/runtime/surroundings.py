@@ -59,6 +59,7 @@ class Surroundings:
         self._in_cluster = defaults.in_cluster
         self._ca_bundle = ca_bundle
         self._bundles: dict[str, str] = {}  # what each namespace has been told
+        self._reminded: set[str] = set()  # namespaces that this leader has looked after once
         self._ready: dict[JobKey, str] = {}  # uids of jobs for which all is there
 
     async def prepare(self, record: JobRecord) -> None:
@@ -76,6 +77,16 @@ class Surroundings:
                 await self._bundle(namespace)
             except ApiError as error:
                 log.warning("namespace %s: its agents were not told the operator's certificates: %s", namespace, error)
+
+    async def remind(self, namespace: str) -> None:
+        """Once per leader: the one before may have died between making new certificates and telling them."""
+        if self._ca_bundle is not None and namespace not in self._reminded:
+            self._reminded.add(namespace)
+            await self.tell_bundle([namespace])
+
+    def leads_from_now(self) -> None:
+        self._reminded.clear()
+        self._bundles.clear()
 
     def forget(self, key: JobKey) -> None:
         self._ready.pop(key, None)
