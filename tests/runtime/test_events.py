@@ -144,6 +144,22 @@ def test_a_flood_of_the_same_words_costs_few_calls_and_is_counted():
     run_virtual(main())
 
 
+def test_counts_of_a_job_that_is_gone_are_not_written():
+    async def main():
+        store, memory = cluster()
+        mine, other = record(store), record(store, "other")
+        counts = Counts()
+        async with writing(memory, counts) as writer:
+            for each in (mine, other, mine, other):
+                writer.relay(each, "Agent", "the same words")
+                await asyncio.sleep(1)
+            writer.forget(mine.key)
+            await asyncio.sleep(60)
+        assert counts == {"told": 2, "counted": 1}
+
+    run_virtual(main())
+
+
 def test_an_agent_s_words_may_be_anything():
     async def main():
         store, memory = cluster()

@@ -18,6 +18,7 @@ from trainmaster_operator.cluster.port import EVENT, JOB, KINDS, AlreadyExists, 
 from trainmaster_operator.planning.observation import EventType, PlannedEvent
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import timestamp
+from trainmaster_operator.runtime.informer import JobKey
 from trainmaster_operator.runtime.records import JobRecord
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,10 @@ class EventWriter:
     def remark(self, job: JobRecord, type: EventType, reason: str, message: str) -> None:
         """Something that no status write belongs to."""
         self._tell(job, f"{job.uid}/operator", type, reason, message, self._new_name(job))
+
+    def forget(self, job: JobKey) -> None:
+        """The job is gone: nobody needs to hear how often something was said about it."""
+        self._repeated = deque(told for told in self._repeated if not _is_about(told, job))
 
     async def run(self) -> None:
         while True:
@@ -243,3 +248,8 @@ class EventWriter:
             "reportingComponent": self._component,
             "firstTimestamp": self._now(),
         }
+
+
+def _is_about(told: _Told, job: JobKey) -> bool:
+    about = told.body["involvedObject"]
+    return (about["namespace"], about["name"]) == job

@@ -165,6 +165,7 @@ class Reconciler:
         self._published.pop(key, None)
         self._refusals.forget(key)
         self._rivals.forget(key)
+        self._events.forget(key)
         self._surroundings.forget(key)
 
     # -- observe
