@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.world import World
+from tests.agent.world import ROOT, World
 from trainmaster.contract.wire import Cause, DirectiveState, ExitCode, RankState
 
 pytestmark = pytest.mark.processes
@@ -73,6 +73,18 @@ def test_a_program_that_is_no_python_runs_as_it_is(make_world: Callable[..., Wor
     assert world.wait() == 0
     assert "[rank 1] I am 1 of 2" in world.log()
     assert world.operator.state is DirectiveState.FINISH
+
+
+def test_an_image_whose_torch_is_missing_or_broken_runs_scripts_all_the_same(make_world: Callable[..., World]) -> None:
+    world = make_world(ranks=2)
+    broken = world.folder / "broken" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('libnothing.so is missing')")
+    path = os.pathsep.join([str(broken.parent), str(ROOT / "trainer")])
+    world.start(["python", world.script("import os; print('I am', os.environ['RANK'])")], PYTHONPATH=path)
+    assert world.wait() == 0
+    assert "[rank 1] I am 1" in world.log()
+    assert world.log().count("libnothing.so is missing") == 2  # not imported in advance; so executed, not forked
 
 
 def test_a_script_sees_what_python_would_show_it(make_world: Callable[..., World], machine_zygote: Path) -> None:

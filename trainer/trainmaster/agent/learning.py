@@ -33,13 +33,15 @@ class Outcome:
 
 
 def preload(names: Iterable[str]) -> dict[str, str]:
-    """Import `names`, each if it can be; returns those that can't with the reason."""
-    failed = {}
+    """Import `names`, each if it can be; returns those that can't with the reason. Without torch, that is enough."""
+    failed: dict[str, str] = {}
     for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001  a module that can't be imported is reported, never fatal
             failed[name] = f"{type(error).__name__}: {error}"
+        if "torch" in failed:
+            break
     return failed
 
 

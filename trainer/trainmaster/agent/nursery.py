@@ -122,10 +122,7 @@ class Nursery:
         zygote.modules = body["modules"]
         if zygote is self._pristine:
             if body["refused"]:
-                self._forking = False
-                self._note("", f"ranks are executed, not forked: {body['refused']}")
-                for agent in self._agents:
-                    self._server.send(agent, {"event": "zygote", "kind": "none", "modules": 0})
+                self._stop_forking(body["refused"])
                 return
             zygote.ready = True
             for agent in self._agents:
@@ -145,12 +142,22 @@ class Nursery:
     def _control_closed(self, zygote: Zygote, _: Connection) -> None:
         zygote.control = None
         if zygote is self._pristine:
-            self._pristine_ended()
+            if zygote.ready:
+                self._pristine_ended()
+            elif self._forking:
+                self._stop_forking("the zygote ended while it imported torch")
         elif self._learning.get(zygote.key) is zygote and not zygote.ready:
             name = os.pread(zygote.diary, 200, 0).decode().strip() if zygote.diary >= 0 else ""
             self._refuse(zygote, name, "the candidate ended while importing it")
         elif self._learned.get(zygote.key) is zygote:
             del self._learned[zygote.key]
+
+    def _stop_forking(self, reason: str) -> None:
+        """This image has no torch, or none that can be imported ahead: the root goes on, and only executes."""
+        self._forking = False
+        self._note("", f"ranks are executed, not forked: {reason}")
+        for agent in self._agents:
+            self._server.send(agent, {"event": "zygote", "kind": "none", "modules": 0})
 
     def _pristine_ended(self) -> None:
         """Its ranks are gone with it; agents see their connections end. Another one is raised by a new root."""
