@@ -1,0 +1,23 @@
+"""Taking the chart away takes nothing from people who train."""
+
+from __future__ import annotations
+
+from e2e.test_failures import assert_one_curve
+from e2e.world import World
+
+
+def test_an_uninstall_leaves_jobs_and_their_pods_and_another_install_takes_them_up(world: World) -> None:
+    world.submit(world.training(steps=400))
+    world.wait_step(20)
+    job, pods = world.job()["metadata"]["uid"], {pod["metadata"]["uid"] for pod in world.pods()}
+    world.installation.uninstall()
+    try:
+        assert world.installation.replicas() == []
+        assert world.job()["metadata"]["uid"] == job
+        assert {pod["metadata"]["uid"] for pod in world.pods()} == pods
+    finally:
+        world.installation.install()
+    status = world.succeeded()
+    assert {pod["metadata"]["uid"] for pod in world.pods()} == pods
+    assert status["restarts"]["total"] == 0
+    assert_one_curve(world, 400)
