@@ -237,6 +237,29 @@ def test_a_report_of_an_older_round_changes_nothing():
     run_virtual(main())
 
 
+@pytest.mark.parametrize("verb", ["join", "report"])
+def test_an_agent_that_has_ended_its_round_has_a_say_on_the_next_store_only(verb):
+    async def main():
+        bench = Bench()
+        bench.publish()
+        await bench.fleet.report(ME, report(resumed_step=7, verdict=verdict()))
+        bench.news()
+        bench.publish(round=2, state=DirectiveState.HOLD)
+        store = StoreAddress("10.0.0.1", 4000)
+        if verb == "join":
+            await bench.fleet.join(ME, JoinRequest(ME, next_store=store))
+        else:
+            await bench.fleet.report(ME, report(round=0, next_store=store))
+        assert bench.news()
+        record = bench.fleet.agents(KEY, [0, 0])[0]
+        assert (record.next_store, record.round, record.resumed_step) == (store, 1, 7)
+        assert record.verdict is not None
+        await bench.fleet.report(ME, report(round=0, next_store=store))
+        assert not bench.news()
+
+    run_virtual(main())
+
+
 def test_a_checkpoint_of_a_newer_round_counts_more_than_a_later_step_of_an_older_one():
     async def main():
         bench = Bench()

@@ -12,6 +12,7 @@ import pytest
 
 import trainmaster
 import trainmaster_operator
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, inject
 from trainmaster_operator.runtime.simulation.run import Outcome, run_seed, simulate
@@ -107,3 +108,17 @@ def test_a_late_writer_of_an_old_round_leaves_an_orphan_that_nobody_resumes_from
     assert not outcome.violations, told(outcome)
     assert outcome.status["round"] == 2
     assert any("is given up: a newer round owns the storage" in line for line in outcome.log)
+
+
+def test_ranks_that_die_before_their_agent_has_opened_the_next_store_start_again():
+    """Their agents end what is left of the round, and have a store to offer only after that."""
+
+    async def die_at_once(world):
+        for round in (1, 2, 3):
+            while not (ranks := [r for a in world.kubelet.living() for r in a.ranks if r.round == round]):
+                await asyncio.sleep(0.001)
+            ranks[0].exit(1, "exit code 1", Cause.CRASH)
+
+    outcome = simulate("early deaths", Workload(), die_at_once)
+    assert not outcome.violations, told(outcome)
+    assert outcome.status["round"] == 4

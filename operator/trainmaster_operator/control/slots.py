@@ -39,19 +39,17 @@ class SlotState:
         self.heard_at = now
         if request.facts:
             self.facts = request.facts
-        if request.round < self.round:
+        if 0 < request.round < self.round:
             return False
         news = self._enter(request.round)
-        if request.next_store != self.next_store:
-            self.next_store = request.next_store
-            news = True
-        return news
+        return self._take_offer(request.next_store) or news
 
     def take_report(self, report: Report, now: float) -> bool:
-        """True when this tells something new, not mere progress. A report of an older round is fenced off."""
+        """True when this tells something new, not mere progress. A report of an older round is fenced off; an agent
+        that has ended its ranks, and so runs none, may still have opened the store that the next round needs."""
         self.heard_at = now
         if report.round < self.round:
-            return False
+            return report.round == 0 and self._take_offer(report.next_store)
         news = self._enter(report.round)
         if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
             self.verdict = report.verdict
@@ -86,6 +84,11 @@ class SlotState:
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},
         )
+
+    def _take_offer(self, store: StoreAddress | None) -> bool:
+        news = store != self.next_store
+        self.next_store = store
+        return news
 
     def _enter(self, round: int) -> bool:
         if round <= self.round:

@@ -50,6 +50,7 @@ class SimAgent:
         self.cut_off = False  # from the operator
         self.ranks: list[SimRank] = []
         self.round = 0
+        self._retired = False  # the round's ranks were ended on request: it is spoken of no more
         self._token = token_of(self.identity.pod_uid)
         self._epoch = 0
         self._tag = ""
@@ -127,7 +128,7 @@ class SimAgent:
             request = JoinRequest(
                 self.identity,
                 epoch=self._epoch,
-                round=self.round,
+                round=0 if self._retired else self.round,
                 seen_tag=self._tag,
                 next_store=self._offer(),
             )
@@ -158,6 +159,8 @@ class SimAgent:
                 self._obey(directive)
 
     def _told(self) -> Report:
+        if self._retired:
+            return Report(self.identity, round=0, epoch=self._epoch, next_store=self._offer())
         now = self.world.clock.monotonic()
         verdict = self._verdict
         if verdict is not None:
@@ -216,6 +219,7 @@ class SimAgent:
             self.die(0)
         elif directive.state is DirectiveState.HOLD and self.round < directive.round:
             self._end_ranks()
+            self._retired = self.round > 0
         elif directive.state is DirectiveState.RUN and directive.assignment is not None:
             if directive.assignment.round > self.round:
                 self._run(directive)
@@ -226,6 +230,7 @@ class SimAgent:
         assert assignment is not None
         self._end_ranks()
         self.round = assignment.round
+        self._retired = False
         self._verdict = None
         self._resumed = None
         self._stop_at = self._stop_passed = None
