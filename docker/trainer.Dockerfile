@@ -12,9 +12,9 @@ ARG TORCH=torch
 RUN command -v python3 > /dev/null || { apt-get update \
  && apt-get install --yes --no-install-recommends python3 python3-pip && rm -rf /var/lib/apt/lists/*; }
 COPY constraints.txt docker/compile.py /tmp/
-# The pins of torch and of its libraries go together: another torch brings its own.
+# The pins of torch and of its libraries go together: another version brings its own.
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore && cd /tmp \
- && if [ "${TORCH}" != torch ]; then sed -i -E '/^(torch|triton|nvidia-|cuda-)/d' constraints.txt; fi \
+ && case "${TORCH}" in torch|"torch "*) ;; *) sed -i -E '/^(torch|triton|nvidia-|cuda-)/d' constraints.txt ;; esac \
  && if [ -n "${TORCH}" ]; then python3 -m pip install --no-compile -c constraints.txt numpy ${TORCH} \
  && python3 compile.py "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; fi \
  && rm constraints.txt compile.py

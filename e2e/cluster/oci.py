@@ -72,7 +72,8 @@ class Layout:
                 tar.add(self._path(digest), arcname=f"blobs/sha256/{self._path(digest).name}")
 
     def _entries(self) -> list[dict[str, Any]]:
-        return json.loads(self._index.read_text())["manifests"] if self._index.exists() else []
+        entries = json.loads(self._index.read_text())["manifests"] if self._index.exists() else []
+        return [entry for entry in entries if _NAME in entry.get("annotations", {})]  # the others were replaced
 
     def _manifest(self, name: str) -> dict[str, Any]:
         return json.loads(self._path(self.digests()[name]).read_text())

@@ -22,6 +22,7 @@ _PACKAGES = {
     "/usr/include/unistd.h": "libc6-dev",
     "debootstrap": "debootstrap",
     "buildah": "buildah",
+    "skopeo": "skopeo",
 }
 
 

@@ -16,12 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.places import CACHE, REPOSITORY
-from e2e.cluster.shell import ClusterError, run, say
+from e2e.cluster.shell import ClusterError, run, say, write
 
+MOUNT = "/wheels"  # where a build sees the parent of the folder
 _KEPT = {"nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-cufile", "nvidia-nvtx"}  # small; the first knows of no GPU
 _KEPT_LIBRARIES = ("libcudart", "libcufile", "libcuda.")
 _HOLDER = "nvidia-cublas"  # the package that carries all stand-ins; the others are left empty
 _BUILD = "1"  # of two wheels of one version pip prefers the narrower tags, then the one with a build number
+_LINKED = re.compile(r"\(NEEDED\).*\[(lib(?:cu|nv|nccl).*)\]")
+_VERSIONS = re.compile(r"\b(File|Name): (\S+)")
 _SOURCE = """\
 int stand_in(void) { return 100; } /* cudaErrorNoDevice, and an error to every other library */
 """
@@ -40,20 +43,29 @@ def folder(image: str, run_in_base: Callable[[list[str], Path], None]) -> Path:
         shutil.rmtree(CACHE / "wheels", ignore_errors=True)
         partial = done.with_suffix(".partial")
         partial.mkdir(parents=True)
-        words = ["python3", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest=/wheels"]
-        run_in_base([*words, f"torch=={pins['torch']}"], partial)
+        words = [
+            "python3",
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--only-binary=:all:",
+            f"--dest={MOUNT}/{partial.name}",
+        ]
+        run_in_base([*words, f"torch=={pins['torch']}"], partial.parent)
         _add_stand_ins(partial, pins)
         partial.rename(done)
     return done
 
 
 def requirement(folder: Path) -> str:
-    """What pip is asked for: the one torch of the folder."""
+    """What pip is asked for: the one torch of the folder, which is mounted at MOUNT. The words tell folders apart."""
     found = sorted(folder.glob("torch-*.whl"))
     if len(found) != 1:
         raise ClusterError(f"{folder} holds {len(found)} wheels of torch; one is expected")
     version = found[0].name.split("-")[1]
-    return "torch" if version == _pins()["torch"] else f"torch=={version}"
+    torch = "torch" if version == _pins()["torch"] else f"torch=={version}"
+    return f"{torch} --find-links {MOUNT}/{folder.name}"
 
 
 def _pins() -> dict[str, str]:
@@ -87,23 +99,39 @@ def _libraries(wheel: Path, scratch: Path) -> dict[str, bytes]:
                 archive.extract(name, scratch)
     needed: set[str] = set()
     defined: set[str] = set()
-    wanted: set[str] = set()
+    wanted: dict[str, set[str]] = {}  # by version; "" for symbols without one
+    versions: dict[str, set[str]] = {}  # by library
     for path in (scratch / "torch" / "lib").iterdir():
-        needed |= set(re.findall(r"\(NEEDED\).*\[(lib(?:cu|nv|nccl).*)\]", run("readelf", "--dynamic", "--wide", path)))
+        needed |= set(_LINKED.findall(run("readelf", "--dynamic", "--wide", path)))
         defined |= {words[-1].partition("@")[0] for words in _symbols("--defined-only", path)}
         for words in _symbols("--undefined-only", path):
-            symbol, _, origin = words[-1].partition("@")
-            if words[0] == "U" and (not origin or origin.startswith("lib")) and not origin.startswith(_KEPT_LIBRARIES):
-                wanted.add(symbol)
-    source = scratch / "stand-in.c"
-    aliases = [f'int {symbol}(void) __attribute__((alias("stand_in")));' for symbol in sorted(wanted - defined)]
-    source.write_text("\n".join([_SOURCE, *aliases, ""]))
+            symbol, _, version = words[-1].partition("@")
+            if words[0] == "U":
+                wanted.setdefault(version, set()).add(symbol)
+        library = ""
+        for kind, value in _VERSIONS.findall(run("readelf", "--version-info", "--wide", path)):
+            library = value if kind == "File" else library
+            if kind == "Name":
+                versions.setdefault(library, set()).add(value)
     made = {}
     for library in sorted(name for name in needed if not name.startswith(_KEPT_LIBRARIES)):
-        out = scratch / library
-        run("gcc", "-w", "-shared", "-fPIC", "-nostdlib", "-s", f"-Wl,-soname,{library}", "-o", out, source)
-        made[f"torch/lib/{library}"] = out.read_bytes()
+        nodes = {version: wanted.get(version, set()) for version in versions.get(library, ())}
+        symbols = wanted.get("", set()).union(*nodes.values()) - defined
+        made[f"torch/lib/{library}"] = _stand_in(library, symbols, nodes, scratch)
     return made
+
+
+def _stand_in(library: str, symbols: set[str], nodes: dict[str, set[str]], scratch: Path) -> bytes:
+    aliases = [f'int {symbol}(void) __attribute__((alias("stand_in")));' for symbol in sorted(symbols)]
+    source = write(scratch / "stand-in.c", "\n".join([_SOURCE, *aliases, ""]))
+    # The loader insists on a library's own versions where a symbol was linked with one.
+    script = "".join(
+        f"{version} {{ {''.join(f'{name}; ' for name in sorted(nodes[version]))}}};\n" for version in nodes
+    )
+    flags = [f"-Wl,--version-script={write(scratch / 'versions', script)}"] if nodes else []
+    out = scratch / library
+    run("gcc", "-w", "-shared", "-fPIC", "-nostdlib", "-s", f"-Wl,-soname,{library}", *flags, "-o", out, source)
+    return out.read_bytes()
 
 
 def _symbols(kind: str, library: Path) -> list[list[str]]:
