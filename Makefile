@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead clean
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead bench-create bench-idle bench-fleet clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -51,6 +51,15 @@ bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benc
 
 bench-overhead: venv  ## tokens/s beside a hand-written loop
 	$(BIN)/python -m benchmarks.overhead
+
+bench-create: venv  ## time to create a job's pods, beside a bare client's; needs `make cluster`
+	$(BIN)/python -m benchmarks.create
+
+bench-idle: venv  ## memory and CPU of the operator for jobs at rest; needs `make cluster`
+	$(BIN)/python -m benchmarks.idle
+
+bench-fleet: venv  ## the control channel under 1,000 and 4,000 simulated agents
+	$(BIN)/python -m benchmarks.fleet
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
