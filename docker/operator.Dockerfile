@@ -25,7 +25,7 @@ COPY docker/agent.py /installed/opt/trainmaster/__main__.py
 RUN cd trainer/trainmaster && target=/installed/opt/trainmaster/trainmaster && mkdir -p "$target/contract" \
  && cp -r __init__.py agent "$target/" && cp -r contract/__init__.py contract/wire "$target/contract/"
 
-FROM ${BASE}
+FROM ${BASE} AS operator
 RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster
 COPY --from=build /dependencies/ /
 COPY --from=build /installed/ /

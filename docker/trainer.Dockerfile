@@ -8,10 +8,10 @@
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS torch
-ARG TORCH=torch
 RUN command -v python3 > /dev/null || { apt-get update \
  && apt-get install --yes --no-install-recommends python3 python3-pip && rm -rf /var/lib/apt/lists/*; }
 COPY constraints.txt docker/compile.py /tmp/
+ARG TORCH=torch
 # The pins of torch and of its libraries go together: another version brings its own.
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore && cd /tmp \
  && case "${TORCH}" in torch|"torch "*) ;; *) sed -i -E '/^(torch|triton|nvidia-|cuda-)/d' constraints.txt ;; esac \

@@ -38,14 +38,24 @@ def make() -> None:
 
 def _make() -> None:
     _build(PYTHON, IMAGES / "python.Dockerfile", python_base.folder())
-    found = wheels.folder(PYTHON, in_base)
-    operator, trainer = REPOSITORY / "docker/operator.Dockerfile", REPOSITORY / "docker/trainer.Dockerfile"
-    _build(OPERATOR, operator, REPOSITORY, {"BASE": PYTHON})
+    found = wheels.folder(in_base)
     arguments = {"BASE": PYTHON, "TORCH": wheels.requirement(found)}
     volumes = (f"{found.parent}:{wheels.MOUNT}:ro",)
-    _build(PLAIN_TORCH, trainer, REPOSITORY, arguments, volumes=volumes, target="torch")
-    _build(TRAINER, trainer, REPOSITORY, arguments, volumes=volumes, target="trainer")
+    # The stages that others copy from have names of their own: what has none is pruned, and would be built again.
+    for name, dockerfile, target in (
+        ("localhost/operator-build:e2e", "operator", "build"),
+        (OPERATOR, "operator", "operator"),
+        (PLAIN_TORCH, "trainer", "torch"),
+        ("localhost/trainer-build:e2e", "trainer", "build"),
+        (TRAINER, "trainer", "trainer"),
+    ):
+        path = REPOSITORY / "docker" / f"{dockerfile}.Dockerfile"
+        # Times that are always the same, but for the base: Debian's bytecode is checked against them.
+        _build(name, path, REPOSITORY, arguments, "--timestamp=0", f"--target={target}", volumes=volumes)
     run(*_BUILDAH, "rmi", "--prune", check=False)
+    for name in _BUILT:
+        source = f"containers-storage:[overlay@{_STORE / 'root'}+{_STORE / 'run'}]{name}"
+        run("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, f"oci:{LAYOUT.folder}:{name}")
     LAYOUT.keep_only({*_BUILT, PAUSE_IMAGE, COREDNS_IMAGE})
 
 
@@ -78,21 +88,15 @@ def _build(
     dockerfile: Path,
     context: Path,
     arguments: dict[str, str] | None = None,
-    *,
+    *options: str,
     volumes: tuple[str, ...] = (),
-    target: str = "",
 ) -> None:
     say(f"building {name}")
-    words = ["bud", "--isolation=chroot", "--network=host", "--layers", "--pull-never", f"--file={dockerfile}"]
+    words = ["--isolation=chroot", "--network=host", "--layers", "--pull-never", f"--file={dockerfile}", *options]
     words += [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
     words += [f"--volume={volume}" for volume in (*_volumes(), *volumes)]
-    words += [f"--target={target}"] if target else []
-    # The base keeps its times: Debian's bytecode is checked against them.
-    words += ["--timestamp=0"] if arguments else []
     log = CACHE / f"build-{name.split('/')[-1].split(':')[0]}.log"
-    run(*_BUILDAH, *words, f"--tag={name}", context, log=log)
-    source = f"containers-storage:[overlay@{_STORE / 'root'}+{_STORE / 'run'}]{name}"
-    run("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, f"oci:{LAYOUT.folder}:{name}")
+    run(*_BUILDAH, "bud", *words, f"--tag={name}", context, log=log)
 
 
 def in_base(command: list[str], wheels_folder: Path) -> None:

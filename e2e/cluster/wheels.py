@@ -30,7 +30,7 @@ int stand_in(void) { return 100; } /* cudaErrorNoDevice, and an error to every o
 """
 
 
-def folder(image: str, run_in_base: Callable[[list[str], Path], None]) -> Path:
+def folder(run_in_base: Callable[[list[str], Path], None]) -> Path:
     """The folder whose wheels the images are built from."""
     given = os.environ.get("TRAINMASTER_WHEELS")
     if given:
