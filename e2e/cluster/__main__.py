@@ -103,6 +103,8 @@ def node(options: argparse.Namespace) -> None:
         chosen.lose()
     elif options.action == "partition":
         chosen.partition()
+    elif options.action == "remove":
+        chosen.remove()
     else:
         heal(chosen)
     say(f"{chosen.name} is {chosen.state}")
@@ -120,7 +122,7 @@ def heal(chosen: Node) -> None:
 def api_server(options: argparse.Namespace) -> None:
     _require_cluster()
     if options.action in ("stop", "restart"):
-        control_plane.API_SERVER.stop()
+        control_plane.stop_api_server()
     if options.action in ("start", "restart"):
         control_plane.start_api_server()
 
@@ -173,9 +175,11 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("images", help="build the images from docker/ and bring them to all nodes")
     command.set_defaults(run=make_images)
 
-    text = "lose: kill all of it at once; partition: take its link down; heal: undo either; add: one more"
-    command = commands.add_parser("node", help="make trouble", description=text)
-    command.add_argument("action", choices=["lose", "heal", "partition", "add"])
+    text = "lose: kill all of it at once; partition: take its link down; heal: undo either; add, remove: for good"
+    command = commands.add_parser(
+        "node", help="lose a node, cut it off, heal it; add one, remove one", description=text
+    )
+    command.add_argument("action", choices=["lose", "heal", "partition", "add", "remove"])
     command.add_argument("number", type=int, nargs="?")
     command.set_defaults(run=node)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import socket
 
 from e2e.cluster import certificates
@@ -20,7 +21,7 @@ from e2e.cluster.places import (
     SERVICE_RANGE,
     STATE,
 )
-from e2e.cluster.shell import ClusterError, run, say, until, works, write
+from e2e.cluster.shell import run, say, until, works, write
 
 ETCD = Daemon("etcd")
 API_SERVER = Daemon("api-server")
@@ -64,8 +65,10 @@ def up() -> None:
 
 
 def down() -> None:
-    for daemon in reversed(ALL):
+    for daemon in (SCHEDULER, CONTROLLER_MANAGER):
         daemon.stop()
+    stop_api_server()
+    ETCD.stop()
 
 
 def kubectl(*words: str, stdin: str = "", check: bool = True) -> str:
@@ -138,6 +141,11 @@ def start_api_server() -> None:
     say("API server ready")
 
 
+def stop_api_server() -> None:
+    """At once: asked politely, it waits for its watchers, who don't leave."""
+    API_SERVER.stop(signal.SIGKILL)
+
+
 def _start_controller_manager() -> None:
     conf = STATE / "conf" / "controller-manager.conf"
     CONTROLLER_MANAGER.start(
@@ -179,9 +187,15 @@ def allow_many_files() -> None:
 
 
 def _require_free(port: int) -> None:
+    """A process that was just killed may hold its port for another moment."""
+    until(lambda: _is_free(port), 5, f"port {port} is taken by another program, still")
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            raise ClusterError(f"port {port} is taken by another program: end it first") from None
+            return False
+    return True

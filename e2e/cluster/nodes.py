@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -77,6 +78,13 @@ class Node:
         network.unplug(self.number)
         self._daemon.stop(signal.SIGKILL)
         cgroups.remove(self.name)
+
+    def remove(self) -> None:
+        """Take it out of the cluster for good."""
+        self._require_expendable("removed")
+        kubectl("delete", "node", self.name, "--ignore-not-found", "--wait=false")
+        self.end()
+        shutil.rmtree(self.folder)
 
     def partition(self) -> None:
         """Take its link down: its processes run on, and reach only each other and the disk."""
