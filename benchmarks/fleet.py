@@ -349,7 +349,7 @@ def _free_port() -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", type=int, nargs="+", default=[1000, 4000])
+    parser.add_argument("--agents", type=int, nargs="*", default=[1000, 4000])
     parser.add_argument("--rounds", type=int, default=10, help="of each kind")
     parser.add_argument("--jobs", type=int, default=200, help="of 8 agents each, which train side by side")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")

@@ -316,6 +316,26 @@ def test_people_see_ranks_and_events():
     run_virtual(main())
 
 
+def test_agents_of_all_jobs_together_report_at_a_bounded_rate():
+    async def main():
+        bench = Bench()
+        many = 8000
+        bench.publish(incarnations=[0] * many)
+        for slot in range(many):
+            me = replace(ME, slot=slot)
+            answer = await bench.fleet.report(me, Report(me, round=1))
+        assert answer.report_interval_s == 0.5  # they were counted when the first one came
+        await asyncio.sleep(1)
+        answer = await bench.fleet.report(ME, report())
+        assert (answer.report_interval_s, answer.tag) == (20, "run1")
+        assert (await bench.fleet.join(ME, JoinRequest(ME, round=1))).report_interval_s == 20
+        assert bench.fleet.report_interval_s == 20
+        await asyncio.sleep(30)
+        assert (await bench.fleet.report(ME, report())).report_interval_s == 0.5  # the others have gone
+
+    run_virtual(main())
+
+
 def test_news_of_one_in_a_crowd_wait_for_the_others_but_a_failure_does_not():
     async def main():
         bench = Bench()

@@ -44,6 +44,15 @@ def test_agents_that_follow_into_silence_are_part_of_the_same_outage() -> None:
     assert not world.plan().intent
 
 
+def test_agents_that_report_seldom_since_there_are_so_many_may_be_silent_for_longer() -> None:
+    world = running()
+    world.report_interval_s = 6.0
+    world.agent(2, silent_s=23.9)
+    assert not world.plan().intent
+    world.agent(2, silent_s=24.0)
+    assert world.plan().intent
+
+
 def test_a_node_that_does_not_answer_either_makes_a_short_silence_enough() -> None:
     world = running()
     world.agent(2, silent_s=2.0)

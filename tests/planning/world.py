@@ -52,6 +52,7 @@ class World:
     now: float = NOW
     epoch: int = 1
     leading_s: float = 1000.0
+    report_interval_s: float = 0.0
     pods: dict[int, PodRecord] = field(default_factory=dict)
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None
@@ -72,6 +73,7 @@ class World:
             checkpoint=self.checkpoint,
             refusal=self.refusal,
             leading_s=self.leading_s,
+            report_interval_s=self.report_interval_s,
         )
 
     def plan(self) -> Decision:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report
@@ -21,6 +21,9 @@ Key = tuple[str, str]  # namespace, name of the job
 
 CROWD = 64
 PASS_S_PER_AGENT = 50e-6
+REPORTS_PER_S = 400  # of all agents together, beside what they have to report at once
+COUNT_EVERY_S = 1.0
+RECENT_S = 30.0  # an agent that was heard since then will be heard again
 EVENT_CHARACTERS = 1024
 MAX_EPOCH = 2**30  # a Lease counts its transitions in 32 bits: what claims more is broken
 
@@ -95,6 +98,8 @@ class Fleet:
         self._on_decided = on_decided
         self._on_event = on_event  # told what agents have to say to people: reason, message
         self._jobs: dict[Key, JobFleet] = {}
+        self._counted_at = float("-inf")
+        self._report_interval_s = 0.0
 
     # -- for agents
 
@@ -142,9 +147,19 @@ class Fleet:
             self._tell(key, job, urgent)
         else:
             self._changed(key, self.settings.progress_s)
-        return job.directive(report.identity.slot)
+        return self._answer(job, report.identity.slot)
 
     # -- for the reconciler
+
+    @property
+    def report_interval_s(self) -> float:
+        """How often each agent may report at most, so that all of them leave time for what is urgent."""
+        now = self._clock.monotonic()
+        if now - self._counted_at >= COUNT_EVERY_S:
+            self._counted_at = now
+            recent = sum(now - slot.heard_at < RECENT_S for job in self._jobs.values() for slot in job.slots.values())
+            self._report_interval_s = recent / REPORTS_PER_S
+        return self._report_interval_s
 
     def agents(self, key: Key, incarnations: Sequence[int]) -> dict[int, AgentRecord]:
         """What is known of the current incarnations' agents, by slot."""
@@ -276,9 +291,8 @@ class Fleet:
 
     async def _held(self, job: JobFleet, slot: SlotState, seen_tag: str) -> Directive:
         number = slot.identity.slot
-        directive = job.directive(number)
-        if directive.tag != seen_tag:
-            return directive
+        if job.directive(number).tag != seen_tag:
+            return self._answer(job, number)
         poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         job.polls[poll] = (number, seen_tag)
         try:
@@ -290,7 +304,14 @@ class Fleet:
             del job.polls[poll]
         if job.directive_of is None or job.slots.get(number) is not slot:
             raise Refused(410, f"incarnation {slot.identity.incarnation} of slot {number} is stale")
-        return job.directive(number)
+        return self._answer(job, number)
+
+    def _answer(self, job: JobFleet, slot: int) -> Directive:
+        directive = job.directive(slot)
+        interval_s = self.report_interval_s
+        if directive.report_interval_s >= interval_s:
+            return directive
+        return replace(directive, report_interval_s=interval_s)  # under the same tag: it is no news
 
     def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
         """Asks for a pass. A pass looks at all agents of a job: in a crowd, one's small news wait for the others'."""

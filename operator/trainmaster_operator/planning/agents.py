@@ -8,7 +8,7 @@ from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, last
 from trainmaster_operator.planning import drain
 from trainmaster_operator.planning.fault import FATAL, Fault, of_pods
 from trainmaster_operator.planning.observation import PodRecord
-from trainmaster_operator.planning.view import ENDED, View, report_interval_s
+from trainmaster_operator.planning.view import ENDED, View
 
 _FREE = (Cause.EVICTED, Cause.PREEMPTED)
 _REASONS = {
@@ -124,7 +124,7 @@ def lost_due_s(view: View) -> float | None:
 
 
 def _quiet_s(view: View) -> float:
-    return min(view.lost_after_s, max(QUIET_S, 4 * report_interval_s(view.slots)))
+    return min(view.lost_after_s, max(QUIET_S, 4 * view.interval_s))
 
 
 def _silences(view: View) -> list[float]:

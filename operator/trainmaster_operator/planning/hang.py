@@ -7,7 +7,7 @@ from trainmaster_operator.api.status import Rung
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.times import since
-from trainmaster_operator.planning.view import View, report_interval_s
+from trainmaster_operator.planning.view import View
 
 WATCHED = ("", "START", "RENDEZVOUS", "BUILD", "LOAD", "STEP", "SAVE")
 """Phases under the limit, all under the same. Evaluation and tear-down may be silent; a stopped rank never may."""
@@ -34,8 +34,7 @@ def hang_due_s(view: View) -> float | None:
     limit = view.spec.recovery.hang.limitSeconds
     if limit is None or not view.round_is_open:
         return None
-    interval = report_interval_s(view.slots)
-    waits = [max(interval, limit - rank.silent_s - agent.silent_s) for agent, rank in _watched(view)]
+    waits = [max(view.interval_s, limit - rank.silent_s - agent.silent_s) for agent, rank in _watched(view)]
     late = limit - since(view.status.roundOpenedAt, view.now)
     if late > 0 and len(view.in_round()) < view.slots:
         waits.append(late)
@@ -44,7 +43,7 @@ def hang_due_s(view: View) -> float | None:
 
 def _watched(view: View) -> list[tuple[AgentRecord, RankReport]]:
     """Ranks whose silence means something: their agent speaks, and they haven't ended."""
-    fresh = max(2.0, 4 * report_interval_s(view.slots))
+    fresh = max(2.0, 4 * view.interval_s)
     return [
         (agent, rank)
         for agent in view.in_round()

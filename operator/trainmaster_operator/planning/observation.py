@@ -88,6 +88,7 @@ class Observation:
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None  # the newest that agents reported
     refusal: Refusal | None = None
+    report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
 
 

@@ -11,7 +11,7 @@ import math
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import drain, suspend
 from trainmaster_operator.planning.change import Change, changed, normal
-from trainmaster_operator.planning.view import View, report_interval_s
+from trainmaster_operator.planning.view import View
 
 MARGIN_S = 0.5
 """How long a new stop_at takes to every rank's memory, beside the age of the reports it is chosen from."""
@@ -45,7 +45,7 @@ def advance(view: View) -> Change | None:
 
 def margin(view: View) -> int:
     """Steps that ranks may take until all have heard."""
-    return 2 + math.ceil(view.status.progress.stepsPerSecond * (report_interval_s(view.slots) + MARGIN_S))
+    return 2 + math.ceil(view.status.progress.stepsPerSecond * (view.interval_s + MARGIN_S))
 
 
 def _called_off(view: View) -> Change | None:

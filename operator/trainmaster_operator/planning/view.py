@@ -54,9 +54,14 @@ class View:
         return self.spec.framework is not Framework.TRAINMASTER
 
     @cached_property
+    def interval_s(self) -> float:
+        """How often each agent reports: what this job's size asks for, or all jobs together."""
+        return max(report_interval_s(self.slots), self.observed.report_interval_s)
+
+    @cached_property
     def lost_after_s(self) -> float:
         """Silence after which an agent counts as dead: several reports must have been missed."""
-        return max(self.spec.recovery.agentLostSeconds, 4 * report_interval_s(self.slots))
+        return max(self.spec.recovery.agentLostSeconds, 4 * self.interval_s)
 
     def in_round(self) -> list[AgentRecord]:
         """Agents that run the status' round, by slot."""

@@ -191,6 +191,7 @@ class Reconciler:
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
             refusal=self._refusals.of(record.key, record.uid),
+            report_interval_s=self._fleet.report_interval_s,
             leading_s=now - self._led_since,
         )
 
