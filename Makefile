@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead bench-create bench-idle bench-fleet clean
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead bench-create bench-idle bench-fleet cluster cluster-down images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -60,6 +60,16 @@ bench-idle: venv  ## memory and CPU of the operator for jobs at rest; needs `mak
 
 bench-fleet: venv  ## the control channel under 1,000 and 4,000 simulated agents
 	$(BIN)/python -m benchmarks.fleet
+
+cluster:  ## a real Kubernetes of three nodes on this machine, with our images in it (root; `python -m e2e.cluster --help`)
+	$(PYTHON) -m e2e.cluster images
+	$(PYTHON) -m e2e.cluster up
+
+cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
+	$(PYTHON) -m e2e.cluster down
+
+images:  ## build the images from docker/, without a registry, and bring them to the nodes that are up
+	$(PYTHON) -m e2e.cluster images
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

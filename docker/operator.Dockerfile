@@ -20,10 +20,8 @@ COPY operator operator
 COPY trainer trainer
 RUN python3 -m pip install --no-compile --no-deps --no-build-isolation --root /installed . \
  && python3 compile.py /installed /installed
-# What an init container lays beside a user's own Python: the agent, which needs the standard library alone.
-COPY docker/agent.py /installed/opt/trainmaster/__main__.py
-RUN cd trainer/trainmaster && target=/installed/opt/trainmaster/trainmaster && mkdir -p "$target/contract" \
- && cp -r __init__.py agent "$target/" && cp -r contract/__init__.py contract/wire "$target/contract/"
+COPY docker docker
+RUN python3 docker/agent_folder.py /installed/opt/trainmaster
 
 FROM ${BASE} AS operator
 RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster

@@ -1,0 +1,68 @@
+"""Processes that one command starts and another ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import daemons
+from e2e.cluster.daemons import Daemon
+from e2e.cluster.shell import ClusterError
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    monkeypatch.setattr(daemons, "STATE", tmp_path)
+    monkeypatch.setattr(daemons, "LOGS", tmp_path / "log")
+    return Daemon("sleeper")
+
+
+def test_another_command_finds_and_ends_what_was_started(daemon: Daemon) -> None:
+    daemon.start(["sleep", "600"])
+    again = Daemon("sleeper")
+    assert again.pid == daemon.pid
+    again.stop()
+    assert daemon.pid is None
+
+
+def test_starting_twice_starts_one(daemon: Daemon) -> None:
+    daemon.start(["sleep", "600"])
+    first = daemon.pid
+    daemon.start(["sleep", "600"])
+    assert daemon.pid == first
+    daemon.stop()
+
+
+def test_a_pid_that_another_process_was_given_is_left_alone(daemon: Daemon, tmp_path: Path) -> None:
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        record = tmp_path / "run" / "sleeper.json"
+        record.parent.mkdir()
+        record.write_text(json.dumps({"pid": stranger.pid, "started": "1"}))
+        assert daemon.pid is None
+        daemon.stop()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_the_child_is_meant_where_the_program_forks(daemon: Daemon) -> None:
+    program = "import subprocess; subprocess.Popen(['sleep', '600']).wait()"
+    daemon.start([sys.executable, "-c", program], child=True)
+    pid = daemon.pid
+    assert pid is not None
+    assert Path(f"/proc/{pid}/comm").read_text().strip() == "sleep"
+    daemon.stop()
+
+
+def test_what_ended_is_told_with_its_last_words(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start([sys.executable, "-c", "raise SystemExit('no more room')"])
+    os.waitpid(json.loads((tmp_path / "run" / "sleeper.json").read_text())["pid"], 0)
+    with pytest.raises(ClusterError, match="no more room"):
+        daemon.require()
