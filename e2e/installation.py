@@ -75,14 +75,17 @@ class Installation:
 
     def leader(self, limit_s: float = 60.0, other_than: str = "") -> str:
         """The name of the pod that leads, once one does."""
-        pods = {p["metadata"]["name"] for p in self.replicas()}
 
         def held(lease: Object | None) -> str:
             holder = str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
-            return holder if holder and holder != other_than else ""
+            # A replica that was killed still stands in the Lease for a while.
+            return next((name for name in self._alive() if holder.startswith(name) and name != other_than), "")
 
         holder: str = self.kube.wait("Lease", OPERATOR, NAMESPACE, held, "a replica leads", limit_s)
-        return next((pod for pod in pods if holder.startswith(pod)), holder)
+        return holder
+
+    def _alive(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self.replicas() if not pod["metadata"].get("deletionTimestamp")]
 
     def replicas(self) -> list[Object]:
         return self.kube.list("Pod", NAMESPACE, "app.kubernetes.io/component=operator")

@@ -32,12 +32,15 @@ def test_a_job_deleted_in_mid_run_leaves_nothing(world: World) -> None:
 
 def test_a_job_recreated_under_its_old_name(world: World) -> None:
     job = world.training(steps=40)
+    job["spec"]["checkpoint"]["volume"]["hostPath"] += "/second"  # the first one's folder is its own
+    folder = world.folder / "second" / "output"
+    folder.mkdir(parents=True)
+    for path in (folder, folder.parent):
+        path.chmod(0o777)
     world.submit(world.training(steps=5000))
     world.wait_step(5)
     world.kube.delete(JOB, "job", world.namespace)
     world.kube.wait(JOB, "job", world.namespace, lambda found: found is None, "deleted")
-    (world.folder / "output" / "metrics.jsonl").unlink()
-    job["spec"]["checkpoint"]["resume"] = "Never"
     world.submit(job)  # its predecessor's pods are still terminating
     status = world.succeeded()
     assert status["restarts"]["total"] == 0

@@ -42,7 +42,7 @@ def test_a_rank_dies_while_no_operator_runs(world: World) -> None:
 def test_the_standby_takes_over(world: World, own_cluster: bool, end: str) -> None:
     if end == "killed" and not own_cluster:
         pytest.skip("only our own cluster's processes can be killed from here")
-    world.submit(world.training(steps=250))
+    world.submit(world.training(steps=400))
     epoch = world.wait_step(30)["leaderEpoch"]
     leader = world.installation.leader()
     if end == "killed":
@@ -55,27 +55,27 @@ def test_the_standby_takes_over(world: World, own_cluster: bool, end: str) -> No
     status = world.succeeded()
     assert status["leaderEpoch"] > epoch or end == "killed"
     assert status["restarts"] == {"inPlace": 1, "pod": 0, "full": 0, "free": 0, "total": 1}
-    assert_one_curve(world, 250)
+    assert_one_curve(world, 400)
     world.installation.wait_ready()
 
 
 def test_the_api_server_restarts_in_mid_run(world: World, own_cluster: bool) -> None:
     if not own_cluster:
         pytest.skip("only our own cluster's API server can be restarted")
-    world.submit(world.training(steps=250))
+    world.submit(world.training(steps=400))
     world.wait_step(30)
     cluster("apiserver", "restart")
     pod = world.pod(1)
     world.signal(pod, world.rank_process(pod), signal.SIGKILL)
     status = world.succeeded()
     assert status["restarts"]["total"] == 1
-    assert_one_curve(world, 250)
+    assert_one_curve(world, 400)
 
 
 def test_one_bad_job_beside_a_hundred_good_ones(world: World) -> None:
     """A job that passes the schema and can't be understood harms nobody."""
     idle = [world.training(name=f"idle-{number}", suspend=True) for number in range(100)]
-    bad = world.training(name="bad", training={"parallelism": {"dp_shard": 2, "dp_replicate": 3}})
+    bad = world.training(name="bad", training={"batch": {"global": 24, "micro": 5}})
     world.kube.apply(*idle[:50], bad, *idle[50:])
     world.submit(world.training(steps=40))
 

@@ -136,7 +136,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too many ranks in a pod": ({"workers": {"replicas": 1, "ranksPerPod": 1000}}, "ranksPerPod"),
     "degrees that don't multiply": (
         {"workers": {"replicas": 4}, "training": {"parallelism": {"dp_replicate": 3, "dp_shard": 2}}},
-        "multipl",
+        "dp_replicate x dp_shard",
     ),
     "a batch that can't be divided": (
         {"workers": {"replicas": 3}, "training": {"batch": {"global": 16}, "parallelism": {"dp_shard": 3}}},

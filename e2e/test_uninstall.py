@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from e2e.installation import NAMESPACE
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
 
@@ -12,7 +13,9 @@ def test_an_uninstall_leaves_jobs_and_their_pods_and_another_install_takes_them_
     job, pods = world.job()["metadata"]["uid"], {pod["metadata"]["uid"] for pod in world.pods()}
     world.installation.uninstall()
     try:
-        assert world.installation.replicas() == []
+        for replica in world.installation.replicas():
+            name = replica["metadata"]["name"]
+            world.kube.wait("Pod", name, NAMESPACE, lambda found: found is None, f"{name} is gone")
         assert world.job()["metadata"]["uid"] == job
         assert {pod["metadata"]["uid"] for pod in world.pods()} == pods
     finally:

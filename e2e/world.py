@@ -23,7 +23,7 @@ PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"
 PLAIN = "docker.io/library/python:e2e"
 OUTPUT = "/checkpoints/output"
 FINISHED = ("Succeeded", "Failed")
-SMALL = {"requests": {"cpu": "10m", "memory": "64Mi"}}
+SMALL = {"requests": {"cpu": "250m", "memory": "64Mi"}}
 
 
 class World:

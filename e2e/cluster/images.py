@@ -10,7 +10,7 @@ from e2e.cluster import containerd, nodes, python_base, wheels
 from e2e.cluster.containerd import LAYOUT
 from e2e.cluster.node_config import PAUSE_IMAGE
 from e2e.cluster.places import BIN, CACHE, IMAGES, REPOSITORY
-from e2e.cluster.shell import run, say, write
+from e2e.cluster.shell import run, say, works, write
 
 PYTHON = "docker.io/library/python:e2e"  # neither torch nor trainmaster
 PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"  # torch, but no trainmaster
@@ -37,7 +37,9 @@ def make() -> None:
 
 
 def _make() -> None:
-    _build(PYTHON, IMAGES / "python.Dockerfile", python_base.folder())
+    base = python_base.folder()
+    if not works(*_BUILDAH, "inspect", "--type=image", PYTHON):  # its 150 MB would be read again to find them the same
+        _build(PYTHON, IMAGES / "python.Dockerfile", base)
     found = wheels.folder(in_base)
     arguments = {"BASE": PYTHON, "TORCH": wheels.requirement(found)}
     volumes = (f"{found.parent}:{wheels.MOUNT}:ro",)
