@@ -35,10 +35,10 @@ def main(argv: list[str] | None = None) -> int:
             return status(options)
         with _alone():
             options.run(options)
-            return 0
     except ClusterError as error:
         print(f"e2e.cluster: {error}", file=sys.stderr)
         return 1
+    return 0
 
 
 def up(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import platform
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _INDEX_VERSION = {"schemaVersion": 2}
 _NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"
@@ -37,7 +39,7 @@ class Layout:
             tar.add(root, arcname=".", filter=_without_history)
         layer = self._write(buffer.getvalue(), _LAYER)
         config = {
-            "architecture": "amd64",
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
             "config": {"Entrypoint": command},
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
@@ -76,7 +78,8 @@ class Layout:
         return [entry for entry in entries if _NAME in entry.get("annotations", {})]  # the others were replaced
 
     def _manifest(self, name: str) -> dict[str, Any]:
-        return json.loads(self._path(self.digests()[name]).read_text())
+        manifest: dict[str, Any] = json.loads(self._path(self.digests()[name]).read_text())
+        return manifest
 
     def _all_blobs(self, name: str) -> list[str]:
         manifest = self._manifest(name)

@@ -24,7 +24,7 @@ def main(number: int) -> None:
     run("hostname", f"node{number}")
     _mount(folder)
     _connect(number)
-    commands = {
+    commands: dict[str, list[str | Path]] = {
         "containerd": ["containerd", "--config", folder / "etc/containerd.toml"],
         "kubelet": [
             BIN / "kubelet",
