@@ -31,6 +31,7 @@ JOIN_TIMEOUT_S, REPORT_TIMEOUT_S = 40.0, 10.0
 HANDSHAKE_S = 20.0
 BACKOFF_S = (0.05, 2.0)
 MILESTONE_S, FIRST_STEP_S = 0.3, 0.6  # after a rank's start
+STEPS_PER_S = 2.0
 CASCADE_S = 0.05  # within which peers notice a death
 HEADER = SESSION_HEADER.lower().encode()
 FIRST_STORE_PORT = 20_000
@@ -125,7 +126,7 @@ class Agent:
         self._tag = ""
         self._session = ""
         self._leader: tuple[str, int] | None = None
-        self._state, self._step, self._verdict = RankState.STARTING, 0, None
+        self._state, self._resumed, self._stepping_since, self._verdict = RankState.STARTING, 0, 0.0, None
         self._clock: dict[str, float] = {}
         self._ports = 0
         self._store: StoreAddress | None = None
@@ -170,7 +171,7 @@ class Agent:
             exit_code=1,
             traceback='  File "train.py", line 1, in step\n' * 30,
             last_lines=["step 1: loss 2.345, 1234 tokens/s"] * 20,
-            step=self._step,
+            step=self._step(),
         )
         self._exit(self.round)
 
@@ -197,6 +198,7 @@ class Agent:
 
     def _begin(self, round: int) -> None:
         self.round = self._begun = round
+        self._resumed = self._step()
         self._state, self._verdict, self._clock, self._store = RankState.STARTING, None, {"drain": 0.001}, None
         self._wake.set()
         loop = asyncio.get_running_loop()
@@ -209,7 +211,7 @@ class Agent:
         self._clock[milestone] = 0.3
         self._state = RankState.RUNNING
         if milestone == "first_step":
-            self._step += 10
+            self._stepping_since = time.monotonic()
             if self.directive is not None and self.directive.keep_store:
                 self._offer()
         self._wake.set()
@@ -229,17 +231,20 @@ class Agent:
             next_store=self._store,
         )
 
+    def _step(self) -> int:
+        return self._resumed + self._stepping * (1 + int(STEPS_PER_S * (time.monotonic() - self._stepping_since)))
+
     def _report(self) -> Report:
-        stepping = self._stepping
+        stepping, step = self._stepping, self._step()
         rank = RankReport(
             rank=self.identity.slot,
             pid=4321,
             state=self._state,
             phase="STEP" if stepping else "BUILD",
-            step=self._step if stepping else 0,
+            step=step,
             total_steps=1_000_000,
-            loss=2.345678,
-            tokens=123_456_789,
+            loss=2.0 + 1 / (step + 1),
+            tokens=4096 * (step - self._resumed),
             silent_s=0.123456,
             rss_bytes=2**33,
             exit_code=1 if self._state is RankState.EXITED else None,
@@ -251,7 +256,7 @@ class Agent:
             ranks=[rank] if self.round else [],
             verdict=self._verdict,
             next_store=self._store,
-            resumed_step=max(0, self._step - 10) if stepping else None,
+            resumed_step=self._resumed if stepping else None,
             clock=self._clock,
         )
 
