@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from e2e.cluster import binaries, control_plane, images, kwok, network, nodes, packages
@@ -31,14 +31,12 @@ _DNS = Path(__file__).with_name("dns.yaml")
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
-        if options.run is status:
-            return status(options)
-        with _alone():
-            options.run(options)
+        with nullcontext() if options.run is status else _alone():
+            code: int | None = options.run(options)
     except ClusterError as error:
         print(f"e2e.cluster: {error}", file=sys.stderr)
         return 1
-    return 0
+    return code or 0
 
 
 def up(options: argparse.Namespace) -> None:
