@@ -8,7 +8,7 @@ from e2e.world import World
 
 
 def test_an_uninstall_leaves_jobs_and_their_pods_and_another_install_takes_them_up(world: World) -> None:
-    world.submit(world.training(steps=400))
+    world.submit(world.training(steps=200))
     world.wait_step(20)
     job, pods = world.job()["metadata"]["uid"], {pod["metadata"]["uid"] for pod in world.pods()}
     world.installation.uninstall()
@@ -23,4 +23,4 @@ def test_an_uninstall_leaves_jobs_and_their_pods_and_another_install_takes_them_
     status = world.succeeded()
     assert {pod["metadata"]["uid"] for pod in world.pods()} == pods
     assert status["restarts"]["total"] == 0
-    assert_one_curve(world, 400)
+    assert_one_curve(world, 200)
