@@ -75,9 +75,9 @@ def _timed(watch: kwok.Watch, began: float) -> Times:
 
 def _body(owner: Object, name: str, pods: int, slot: int) -> Object:
     """What the operator would post, but owned by somebody who is there, and labelled as somebody else's."""
-    job = DistributedTrainingJob.model_validate(kwok.job(name, SPACE, pods))
-    job.metadata.uid = owner["metadata"]["uid"]
-    body = build_pod(job, "worker", slot, 0, DEFAULTS)
+    manifest = kwok.job(name, SPACE, pods)
+    manifest["metadata"]["uid"] = owner["metadata"]["uid"]
+    body = build_pod(DistributedTrainingJob.model_validate(manifest), "worker", slot, 0, DEFAULTS)
     body["metadata"]["labels"] = {
         STRANGER if label == "trainmaster.dev/job" else label: value
         for label, value in body["metadata"]["labels"].items()
