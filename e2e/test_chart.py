@@ -69,7 +69,7 @@ def test_the_operator_needs_and_has_the_same_rights(world: World, own_cluster: b
     for line in AUDIT_LOG.read_text().splitlines():
         entry = json.loads(line)
         target = entry.get("objectRef")
-        if entry["user"]["username"] != ACCOUNT or not target:
+        if entry["user"].get("username") != ACCOUNT or not target:
             continue
         resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
         used.add((target.get("apiGroup", ""), resource, entry["verb"]))
