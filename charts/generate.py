@@ -94,7 +94,10 @@ class Value:
 
 def read_values(text: str) -> list[Value]:
     """The keys of a values.yaml with their comments. Raises BadValues."""
-    return _children(yaml.compose(text), text.splitlines(), ())
+    root = yaml.compose(text)
+    if not isinstance(root, yaml.MappingNode):
+        raise BadValues("values.yaml: a map is expected")
+    return _children(root, text.splitlines(), ())
 
 
 def _children(node: yaml.MappingNode, lines: list[str], path: tuple[str, ...]) -> list[Value]:
