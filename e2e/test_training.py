@@ -85,7 +85,8 @@ def test_what_kubectl_and_the_command_line_tell(world: World) -> None:
     assert {"Succeeded", "Recovering"} <= set(reasons), reasons
     assert world.trainmaster("status", "job").count("Succeeded")
     merged = world.trainmaster("logs", "job", "--all")
-    assert "[0]" in merged or "rank 0" in merged
+    assert "[worker-0]" in merged
+    assert "[worker-1]" in merged
     assert world.kube.find(JOB, "job", world.namespace)
     world.trainmaster("delete", "job")
     assert world.kube.find(JOB, "job", world.namespace) is None
