@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead bench-create bench-idle bench-fleet cluster cluster-down images clean
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead bench-create bench-idle bench-fleet bench-cluster cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -52,6 +52,9 @@ bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benc
 bench-overhead: venv  ## tokens/s beside a hand-written loop
 	$(BIN)/python -m benchmarks.overhead
 
+bench-cluster: venv  ## recovery on a cluster: ranks, pods, nodes and leaders that go; needs `make cluster`
+	$(BIN)/python -m benchmarks.cluster_recovery
+
 bench-create: venv  ## time to create a job's pods, beside a bare client's; needs `make cluster`
 	$(BIN)/python -m benchmarks.create
 
@@ -64,6 +67,9 @@ bench-fleet: venv  ## the control channel under 1,000 and 4,000 simulated agents
 cluster:  ## a real Kubernetes of three nodes on this machine, with our images in it (root; `python -m e2e.cluster --help`)
 	$(PYTHON) -m e2e.cluster images
 	$(PYTHON) -m e2e.cluster up
+
+e2e: venv cluster  ## end-to-end tests on that cluster, which is taken down after them
+	status=0; $(BIN)/python -m pytest e2e || status=$$?; $(PYTHON) -m e2e.cluster down || status=$$?; exit $$status
 
 cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
 	$(PYTHON) -m e2e.cluster down
