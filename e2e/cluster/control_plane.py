@@ -157,6 +157,7 @@ def _start_controller_manager() -> None:
             f"--cluster-signing-key-file={PKI / 'ca.key'}",
             f"--service-account-private-key-file={PKI / 'service-accounts.key'}",
             "--use-service-account-credentials=true",
+            f"--flex-volume-plugin-dir={STATE / 'volume-plugins'}",  # made in any case: not in /usr
             "--leader-elect=false",
             "--secure-port=0",
             "--kube-api-qps=1000",

@@ -21,17 +21,18 @@ _BUILT = (PYTHON, PLAIN_TORCH, OPERATOR, TRAINER)
 
 _STORE = CACHE / "buildah"
 _BUILDAH = ("buildah", f"--root={_STORE / 'root'}", f"--runroot={_STORE / 'run'}", "--storage-driver=overlay")
-_FOREIGN_CACHE = Path("/var/lib/containers")  # buildah and skopeo note there what they copied, wherever their store is
+# buildah and skopeo note there what they copied, and take a lock there, wherever their store is.
+_STRAY = (Path("/var/lib/containers"), Path("/etc/cni"))
 
 
 def make() -> None:
     """Build what changed, and bring it to every node."""
-    foreign = _FOREIGN_CACHE.exists()
+    stray = [folder for folder in _STRAY if not folder.exists()]
     try:
         _make()
     finally:
-        if not foreign:
-            shutil.rmtree(_FOREIGN_CACHE, ignore_errors=True)
+        for folder in stray:
+            shutil.rmtree(folder, ignore_errors=True)
     deliver()
     print("\n".join(sizes()))
 
