@@ -35,7 +35,8 @@ def test_upgrade_and_rollback_touch_no_running_job(world: World, tmp_path: Path)
     before = {pod["metadata"]["uid"] for pod in world.pods()}
     replicas = {pod["metadata"]["uid"] for pod in world.installation.replicas()}
     world.installation.install(newer, podAnnotations={"e2e/release": "newer"})
-    assert {pod["metadata"]["uid"] for pod in world.installation.replicas()}.isdisjoint(replicas)
+    present = [p["metadata"] for p in world.installation.replicas() if not p["metadata"].get("deletionTimestamp")]
+    assert {meta["uid"] for meta in present}.isdisjoint(replicas)
     world.installation.helm("rollback", RELEASE, "--namespace", NAMESPACE)
     world.installation.wait_ready()
     status = world.succeeded()

@@ -3,11 +3,12 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 import pytest
 
-from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinRequest, Report, decode, encode
+from trainmaster.contract.wire import PROTOCOL, Directive, DirectiveState, Identity, JoinRequest, Report, decode, encode
 from trainmaster_operator.control.admission import Admission, Credential
 from trainmaster_operator.control.fleet import Fleet, Refused
 from trainmaster_operator.control.http import ControlServer, Probes, listening_socket
@@ -49,6 +50,16 @@ def test_messages_are_answered_with_directives():
                 status, body = await post(session, path, encode(message))
                 assert status == 200
                 assert decode(Directive, body).tag == "tag"
+
+    asyncio.run(main())
+
+
+def test_an_older_agent_is_answered_in_its_own_protocol():
+    async def main():
+        async with serving() as (session, _):
+            for path, message in (("/v1/join", JoinRequest(ME)), ("/v1/report", Report(ME, round=0))):
+                _, body = await post(session, path, encode(replace(message, protocol=PROTOCOL - 1)))
+                assert json.loads(body)["protocol"] == PROTOCOL - 1
 
     asyncio.run(main())
 

@@ -15,7 +15,7 @@ import math
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from aiohttp import web
@@ -167,7 +167,10 @@ class ControlServer:
         admission = await self._fleet.admit(Credential(scheme.lower(), secret), claim)
         self._keep(connection, admission.identity.pod_uid)
         await self._allow(admission.identity.pod_uid)
-        answer = await handle(admission.identity, await read())
+        heard = await read()
+        answer = await handle(admission.identity, heard)
+        if heard.protocol != answer.protocol:
+            answer = replace(answer, protocol=heard.protocol)  # an older agent refuses what is newer than itself
         response = web.Response(body=encode(answer), content_type="application/json")
         if admission.session:
             response.headers[SESSION_HEADER] = admission.session
