@@ -52,7 +52,7 @@ class Spy(FaultyCluster):
 
 
 @asynccontextmanager
-async def operating(plan, jobs=("job",), **options):
+async def operating(plan, jobs=("job",), tell=directive, **options):
     store, memory = cluster()
     for name in jobs:
         store.create(JOB, job(name))
@@ -62,7 +62,7 @@ async def operating(plan, jobs=("job",), **options):
         asyncio.get_running_loop().clock,
         chance(),
         Settings(operator_url="http://o", identity="me", lease=LeaseSettings(takeover=True)),
-        Policies(plan, directive, build_pod, build_service, pod_name),
+        Policies(plan, tell, build_pod, build_service, pod_name),
     )
     running = asyncio.create_task(operator.run())
     yield store, spy, operator, running

@@ -41,6 +41,7 @@ class Informer(Generic[T]):
     `owner` names the job that it belongs to.
 
     `changed(key)` is called after each change of an object, with its owner: synchronous, cheap, any number of times.
+    Where `minor(value)` is true of what the object has become, `changed_little(key)` is called instead.
 
     `relist_s`: don't watch, since `feed` is told what changes; list at the start, and again so often.
     """
@@ -57,6 +58,8 @@ class Informer(Generic[T]):
         labels: Labels | None = None,
         namespace: str | None = None,
         relist_s: float | None = None,
+        minor: Callable[[T], bool] | None = None,
+        changed_little: Callable[[JobKey], None] | None = None,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -64,6 +67,8 @@ class Informer(Generic[T]):
         self._slim = slim
         self._owner = owner
         self._changed = changed
+        self._minor = minor
+        self._changed_little = changed_little or changed
         self._random = chance
         self._labels = labels
         self._namespace = namespace
@@ -87,6 +92,10 @@ class Informer(Generic[T]):
     def owned(self, owner: JobKey) -> list[T]:
         """What belongs to a job, in the order of names."""
         return [entry.value for _, entry in sorted(self._by_owner.get(owner, {}).items())]
+
+    def count(self, owner: JobKey) -> int:
+        """How much belongs to a job."""
+        return len(self._by_owner.get(owner, ()))
 
     def names(self) -> Iterator[JobKey]:
         return iter(sorted(self._entries))
@@ -210,7 +219,7 @@ class Informer(Generic[T]):
             self._put(key, obj)
             if old is not None and old.owner != self._entries[key].owner:
                 self._tell(old)
-            self._tell(self._entries[key])
+            self._tell(self._entries[key], self._minor)
 
     def _put(self, key: JobKey, obj: Object) -> None:
         uid = obj["metadata"]["uid"]
@@ -233,9 +242,10 @@ class Informer(Generic[T]):
                 del self._by_owner[entry.owner]
         return entry
 
-    def _tell(self, entry: Entry[T] | None) -> None:
+    def _tell(self, entry: Entry[T] | None, minor: Callable[[T], bool] | None = None) -> None:
         if entry is not None and entry.owner is not None:
-            self._changed(entry.owner)
+            tell = self._changed_little if minor and minor(entry.value) else self._changed
+            tell(entry.owner)
 
 
 def _key(obj: Object) -> JobKey:

@@ -20,7 +20,7 @@ from trainmaster_operator.cluster.port import (
     Unavailable,
 )
 from trainmaster_operator.control.admission import Admission, Claim, Credential
-from trainmaster_operator.control.fleet import Fleet, FleetSettings, Key, Refused
+from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key, Refused
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning.observation import EventType
 from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
@@ -43,6 +43,7 @@ CONFLICT_LIMIT_S = 0.5
 OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after the back-off of a bad job
 PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
 STUCK_S = 120.0  # bookmarks come every minute
+PASS_S_PER_POD = 200e-6
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class Operator:
             chance=chance,
             labels={f"{GROUP}/job": None},
             namespace=settings.namespace,
+            minor=lambda entry: entry.thrives,
+            changed_little=self._mark_later,
         )
         self.fleet = Fleet(
             clock,
@@ -211,6 +214,12 @@ class Operator:
         """A standby has all jobs before it once it leads; until then none waits."""
         if self._serving:
             self.queue.add(key)
+
+    def _mark_later(self, key: JobKey) -> None:
+        """A pass looks at all pods of a job: while a crowd of them starts, one look is for many."""
+        if self._serving:
+            pods = self.pods.count(key)
+            self.queue.add_after(key, pods * PASS_S_PER_POD if pods >= CROWD else 0.0)
 
     async def _work(self) -> None:
         while True:

@@ -30,7 +30,14 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.manifests.labels import CURRENT
 from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.planning.observation import Decision, Observation, PodRecord, PodToCreate, PodToDelete
+from trainmaster_operator.planning.observation import (
+    Decision,
+    EventType,
+    Observation,
+    PodRecord,
+    PodToCreate,
+    PodToDelete,
+)
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
@@ -124,6 +131,7 @@ class Reconciler:
             if not record.status.phase.finished:
                 await self._surroundings.remind(record.key.namespace)
             observed = self._observe(record)
+            await self._serve(record, observed)
             if self._publish(record, observed):
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
@@ -303,6 +311,22 @@ class Reconciler:
             log.warning("%s: %s", record.key, error)
         else:
             self._refusals.forget(record.key)
+
+    async def _serve(self, record: JobRecord, observed: Observation) -> None:
+        """A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
+        ask for each other's names at once. Refusals stop nothing, since most don't ask."""
+        if not self._surroundings.lacks_service(record) or record.deleting or record.status.phase.finished:
+            return
+        assert record.job is not None
+        running = sum(1 for pod in observed.pods if pod.phase == "Running")
+        if not record.status.roundStore and running < record.job.spec.workers.replicas:
+            return
+        try:
+            await self._surroundings.serve(record)
+        except (Refused, ApiError) as error:
+            log.warning("%s: its Service could not be made: %s", record.key, error)
+            if isinstance(error, Refused) or refused(error) is not None:
+                self._events.remark(record, EventType.WARNING, "ServiceRefused", f"its pods have no DNS names: {error}")
 
     def _await_predecessor(self, record: JobRecord) -> None:
         """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""

@@ -53,6 +53,13 @@ class PodEntry:
         deleting_s = now - self.deleting_since if self.deleting_since is not None else 0.0
         return replace(self.record, running_s=running_s, deleting_s=deleting_s)
 
+    @property
+    def thrives(self) -> bool:
+        """It runs, or is on its way to."""
+        record = self.record
+        troubled = record.deleting or record.node_lost or record.disruption or record.lingers
+        return record.phase in ("Pending", "Running") and not troubled
+
     def being_deleted(self, now: float) -> PodEntry:
         """As it is after our own request, until the watch tells."""
         since = self.deleting_since if self.deleting_since is not None else now

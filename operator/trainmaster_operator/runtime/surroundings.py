@@ -19,6 +19,10 @@ from trainmaster_operator.runtime.refusals import NAME_IN_USE, NAME_TAKEN, Refus
 
 log = logging.getLogger(__name__)
 
+MANY = 64
+"""A job of so many pods gets its Service once they run. With each pod that comes, a cluster goes through all pods of a
+Service and writes down those that it leads to: of 1,000 pods that cost as much as a third of creating them."""
+
 
 def check_owner(kind: str, found: Object, record: JobRecord) -> None:
     """Raises Refused unless this job controls the object that has the name it needs."""
@@ -60,7 +64,8 @@ class Surroundings:
         self._ca_bundle = ca_bundle
         self._bundles: dict[str, str] = {}  # what each namespace has been told
         self._reminded: set[str] = set()  # namespaces that this leader has looked after once
-        self._ready: dict[JobKey, str] = {}  # uids of jobs for which all is there
+        self._ready: dict[JobKey, str] = {}  # uids of jobs whose pods may be created
+        self._served: dict[JobKey, str] = {}  # uids of jobs that have their Service
 
     async def prepare(self, record: JobRecord) -> None:
         """Raises Refused, and ApiError."""
@@ -68,8 +73,17 @@ class Surroundings:
         if self._ready.get(record.key) == record.uid:
             return
         await self._claim(record)
-        await self._service(record)
+        await self._service(record, make=not _is_large(record))
         self._ready[record.key] = record.uid
+
+    def lacks_service(self, record: JobRecord) -> bool:
+        """As far as it is known here. Only a job of many pods has them without its Service."""
+        return _is_large(record) and self._served.get(record.key) != record.uid
+
+    async def serve(self, record: JobRecord) -> None:
+        """Raises Refused, and ApiError."""
+        await self._service(record)
+        self._served[record.key] = record.uid
 
     async def tell_bundle(self, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:
@@ -90,6 +104,7 @@ class Surroundings:
 
     def forget(self, key: JobKey) -> None:
         self._ready.pop(key, None)
+        self._served.pop(key, None)
 
     async def _bundle(self, namespace: str) -> None:
         if self._ca_bundle is None:
@@ -101,7 +116,7 @@ class Surroundings:
         await self._cluster.apply(CONFIG_MAP, build_ca_bundle(namespace, bundle))
         self._bundles[namespace] = bundle
 
-    async def _service(self, record: JobRecord) -> None:
+    async def _service(self, record: JobRecord, make: bool = True) -> None:
         """Applied, so that a newer operator's form reaches it, but never over somebody else's."""
         assert record.job is not None
         body = self._build_service(record.job)
@@ -113,6 +128,8 @@ class Surroundings:
             check_owner(SERVICE, found, record)
             if _holds(found, body):
                 return
+        if not make:
+            return
         self._leader.check()
         await self._cluster.apply(SERVICE, body)
 
@@ -130,3 +147,8 @@ class Surroundings:
         problem = claim_problem(claim, spec.workers.replicas)
         if problem:
             raise Refused(Cause.CONFIG_ERROR.value, problem, fatal=True)
+
+
+def _is_large(record: JobRecord) -> bool:
+    assert record.job is not None
+    return record.job.spec.workers.replicas >= MANY
