@@ -83,7 +83,9 @@ def space(kube: Kube, name: str) -> Iterator[str]:
     try:
         yield name
     finally:
+        empty(kube, name)
         kube.delete("Namespace", name)
+        kube.wait("Namespace", name, "", lambda found: found is None, "gone")
 
 
 def empty(kube: Kube, namespace: str) -> None:
@@ -151,19 +153,22 @@ async def _watch(cluster: KubernetesCluster, namespace: str, count: int) -> None
     print("watching", flush=True)
     seen: set[str] = set()
     running: set[str] = set()
-    async for event in cluster.watch(POD, version, namespace):
-        if event.type not in (ADDED, MODIFIED):
-            continue
-        name = event.object["metadata"]["name"]
-        if name not in seen:
-            seen.add(name)
-            if len(seen) == count:
-                print("seen", time.monotonic(), flush=True)
-        if event.object["status"].get("phase") == "Running" and name not in running:
-            running.add(name)
-            if len(running) == count:
-                print("run", time.monotonic(), flush=True)
-                return
+    while True:
+        async for event in cluster.watch(POD, version, namespace):
+            version = event.object["metadata"]["resourceVersion"]
+            if event.type not in (ADDED, MODIFIED):
+                continue
+            name = event.object["metadata"]["name"]
+            if name not in seen:
+                seen.add(name)
+                if len(seen) == count:
+                    print("seen", time.monotonic(), flush=True)
+            if event.object["status"].get("phase") == "Running" and name not in running:
+                running.add(name)
+                if len(running) == count:
+                    print("run", time.monotonic(), flush=True)
+                    return
+        print(f"the watch has ended after {len(seen)} pods, {len(running)} of them running", file=sys.stderr)
 
 
 if __name__ == "__main__":
