@@ -5,6 +5,8 @@ Parameters are DTensors or plain tensors (a model that was not parallelized).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -32,7 +34,8 @@ def set_gradient_sync(model: nn.Module, last: bool) -> None:
 def local_gradients(model: nn.Module) -> list[Tensor]:
     """This rank's part of each gradient, in the order of the parameters; those without one are left out."""
     gradients = (parameter.grad for parameter in model.parameters())
-    return [g.to_local() if isinstance(g, DTensor) else g for g in gradients if g is not None]
+    with torch.no_grad():  # else `to_local` is recorded for autograd
+        return [g.to_local() if isinstance(g, DTensor) else g for g in gradients if g is not None]
 
 
 def gradient_norm_squared(model: nn.Module) -> Tensor:
@@ -42,16 +45,18 @@ def gradient_norm_squared(model: nn.Module) -> Tensor:
     at coordinate 0. The others multiply by 0, not to nothing: NaN and infinity on any rank still reach the sum.
     """
     groups: dict[float, list[Tensor]] = {}
-    for parameter in model.parameters():
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        if isinstance(gradient, DTensor):
-            groups.setdefault(_weight(gradient), []).append(gradient.to_local())
-        else:
-            groups.setdefault(1.0, []).append(gradient)
+    weights: dict[Any, float] = {}  # most gradients lie alike
     total = torch.zeros((), device=next(model.parameters()).device)
     with torch.no_grad():
+        for parameter in model.parameters():
+            gradient = parameter.grad
+            if isinstance(gradient, DTensor):
+                lies = (id(gradient.device_mesh), gradient.placements)
+                if lies not in weights:
+                    weights[lies] = _weight(gradient)
+                groups.setdefault(weights[lies], []).append(gradient.to_local())
+            elif gradient is not None:
+                groups.setdefault(1.0, []).append(gradient)
         for weight, gradients in groups.items():
             norms = torch.stack(torch._foreach_norm(gradients, 2.0)).float()
             total = total + weight * norms.square().sum()
