@@ -85,8 +85,8 @@ def test_a_partitioned_node_whose_ranks_go_on_is_fenced(world: World) -> None:
     finally:
         cluster("node", "heal", number(node))
     status = world.succeeded()
-    rounds = sorted(path.name for path in (world.folder / "lineage").iterdir())
-    assert rounds == [f"round-{number}.json" for number in range(1, status["round"] + 1)] or len(rounds) >= 2
+    rounds = [int(path.stem.removeprefix("round-")) for path in (world.folder / "lineage").glob("round-*.json")]
+    assert max(rounds) == status["round"] > 1
     assert_one_curve(world, 300)
 
 
