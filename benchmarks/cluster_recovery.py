@@ -53,7 +53,7 @@ def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple
     """Seconds from `disturb(pod)` to the next step of all ranks, by the ranks' own stamps, and the phase clock."""
     scripted(world, ranks, 0, (0.0, 0.0), after=1_000_000)
     world.wait(lambda status: status.get("phase") == "Running", "running", limit_s=240)
-    world.wait(lambda status: (status.get("progress") or {}).get("step", 0) > 400, "a learned zygote", limit_s=240)
+    world.wait_step(300, limit_s=240)  # by then the zygotes have learned
     before = time.monotonic_ns()
     disturb(world.pod(ranks - 1))
 
@@ -70,11 +70,17 @@ def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple
 
 def _first_after(folder: Path, ranks: int, since_ns: int) -> int:
     """When the last rank completed its first step of a round that began after `since_ns`."""
-    firsts = []
-    for rank in range(ranks):
-        lines = [line.split() for line in (folder / f"stamps-{rank}").read_text().splitlines()]
-        firsts.append(min(int(at) for at, _, event, _ in lines if event == "first" and int(at) > since_ns))
-    return max(firsts)
+    deadline = time.monotonic() + 30
+    while True:
+        firsts = []
+        for rank in range(ranks):
+            lines = [line.split() for line in (folder / f"stamps-{rank}").read_text().splitlines()]
+            firsts += [int(at) for at, _, event, _ in lines if event == "first" and int(at) > since_ns][:1]
+        if len(firsts) == ranks:
+            return max(firsts)
+        if time.monotonic() > deadline:
+            raise SystemExit(f"only {len(firsts)} of {ranks} ranks stepped again")
+        time.sleep(0.1)  # the job's status may tell of the step before a rank has written it down
 
 
 def successor(world: World, installation: Installation, end: Callable[[str], None]) -> float:

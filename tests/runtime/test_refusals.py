@@ -236,6 +236,19 @@ def test_a_namespace_knows_the_operators_certificates_before_its_first_pod_and_h
     run_virtual(main())
 
 
+def test_a_namespace_that_is_made_anew_gets_the_certificates_again() -> None:
+    async def main() -> None:
+        async with operating(bundle=lambda: "bundle") as (store, _):
+            await asyncio.sleep(2)
+            store.delete(CONFIG_MAP, "space", "trainmaster-ca")
+            store.create(JOB, job("second"))
+            await asyncio.sleep(2)
+            assert "second-worker-0-0" in pods(store)
+            assert store.find(CONFIG_MAP, "space", "trainmaster-ca")["data"] == {"ca.crt": "bundle"}
+
+    run_virtual(main())
+
+
 def test_a_new_leader_tells_certificates_that_the_one_before_made_and_could_not_tell() -> None:
     def prepare(store: Any) -> None:
         made = store.create(JOB, job(name="running"))

@@ -69,6 +69,8 @@ class Surroundings:
 
     async def prepare(self, record: JobRecord) -> None:
         """Raises Refused, and ApiError."""
+        # Each time: the namespace may have been deleted and made anew, and without the bundle no pod of it starts.
+        self._bundles.pop(record.key.namespace, None)
         await self._bundle(record.key.namespace)
         if self._ready.get(record.key) == record.uid:
             return
