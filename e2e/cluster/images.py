@@ -33,6 +33,7 @@ def make() -> None:
     finally:
         for folder in stray:
             shutil.rmtree(folder, ignore_errors=True)
+        works("umount", _STORE / "root" / "overlay")  # buildah mounts it over itself, and leaves it so
     deliver()
     print("\n".join(sizes()))
 
