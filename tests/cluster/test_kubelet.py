@@ -249,7 +249,8 @@ def test_sigterm_ends_everything_and_removes_the_folder() -> None:
 def test_everything_ends_when_the_store_goes_away() -> None:
     async def test(world: Local) -> None:
         await world.cluster.create(POD, world.pod("a", SLEEP))
-        await world.lifelines.started("a")
+        for name in ("a", "zygote"):
+            await world.lifelines.started(name)
         await world.server.close()
         await world.kubelet.wait()
         await world.lifelines.ended("a", "zygote")
