@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.world import NOW
-from trainmaster_operator.api.job import BudgetSpec
+from trainmaster_operator.api.recovery import BudgetSpec
 from trainmaster_operator.api.status import Rung, Spent
 from trainmaster_operator.planning import budget
 from trainmaster_operator.planning.times import rfc3339

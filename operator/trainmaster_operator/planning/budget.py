@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmaster_operator.api.job import BudgetSpec
+from trainmaster_operator.api.recovery import BudgetSpec
 from trainmaster_operator.api.status import Rung, Spent
 from trainmaster_operator.planning.times import rfc3339, since
 
