@@ -48,7 +48,8 @@ class TensorIndex:
 class ShardFile:
     name: str
     size: int
-    sha256: str
+    sha256: str = ""
+    checksum: str = ""  # "crc32:…": of files in RAM, instead of sha256
 
 
 @dataclass(frozen=True)
