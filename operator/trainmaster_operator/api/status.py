@@ -23,6 +23,7 @@ class JobPhase(str, Enum):
     RECOVERING = "Recovering"  # after a failure, until the first step of the new round
     SUSPENDING = "Suspending"  # saving before it stops
     SUSPENDED = "Suspended"
+    HELD = "Held"  # stopped by a rule, with its pods kept, until a person suspends it
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -114,6 +115,7 @@ class Failure(Loose):
     step: int = 0
     round: int = 0
     time: str = ""
+    rule: str = ""  # of spec.recovery.rules that decided the answer; "": the defaults did
 
 
 class Recovery(Loose):
@@ -146,6 +148,8 @@ class JobStatus(Loose):
     incarnations: str = ""  # of each slot, run-length: "0*4"
     stopAt: int | None = None
     stopBound: bool = False
+    microDivisor: int = 1  # by which the micro-batch was made smaller, after a device ran out of memory
+    skipped: list[list[int]] = Field(default_factory=list, max_length=32)  # [first, end) of the data's order
 
     startTime: str = ""
     completionTime: str = ""

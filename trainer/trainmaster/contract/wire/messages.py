@@ -83,6 +83,8 @@ class Assignment:
     grant: int = 0  # how many minors that agent may open
     keep: list[int] = field(default_factory=list)  # ranks that keep their process
     peers: list[StoreAddress] = field(default_factory=list)
+    micro_divisor: int = 1  # the micro-batch is this many times smaller, after the device ran out of memory
+    skipped: list[list[int]] = field(default_factory=list)  # [first, end) positions of the data's order to leave out
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ class Verdict:
     step: int = 0
     age_s: float = 0.0
     cascade: bool = False  # this rank ended because a peer did
+    on_device: bool = False  # of OutOfMemory: the device's, not the host's
+    samples: list[int] = field(default_factory=list)  # of Diverged: [first, end) positions of the step's samples
 
 
 @dataclass(frozen=True)
