@@ -21,6 +21,7 @@ class JobPhase(str, Enum):
     STARTING = "Starting"  # a round is open, its ranks haven't stepped yet
     RUNNING = "Running"
     RECOVERING = "Recovering"  # after a failure, until the first step of the new round
+    RESIZING = "Resizing"  # saving before it goes on with another number of pods, until the first step of that round
     SUSPENDING = "Suspending"  # saving before it stops
     SUSPENDED = "Suspended"
     HELD = "Held"  # stopped by a rule, with its pods kept, until a person suspends it
@@ -38,7 +39,8 @@ class Rung(str, Enum):
     IN_PLACE = "inPlace"
     POD = "pod"
     FULL = "full"
-    FREE = "free"  # counts nothing: evictions, suspends, lost stores
+    SHRINK = "shrink"  # with fewer pods, when nothing else is left
+    FREE = "free"  # counts nothing: evictions, suspends, resizes, lost stores
 
 
 class Condition(Loose):
@@ -50,9 +52,18 @@ class Condition(Loose):
 
 
 class WorkersStatus(Loose):
+    """`replicas`: pods whose ranks make up the world of the round that is open, or of the one before; spares excluded."""
+
     replicas: int = 0
-    ready: int = 0
+    ready: int = 0  # of those, with an agent
+    spares: int = 0  # with an agent, beside them
     selector: str = ""
+    legalSizes: list[int] = Field(default_factory=list, max_length=64)  # the first that workers.replicas may be
+    resizedAt: str = ""  # when `replicas`, or what is wished for, last changed
+    shrunkAt: str = ""  # since when it is smaller than wished because pods were missing; "" when it isn't
+    nextIncarnation: int = 0  # of a slot that is added: above those of all slots that were removed
+    replacedAt: str = ""  # when a pod without a rank was last replaced...
+    replacements: int = 0  # ...and how often in a row
 
 
 class ReleasedStatus(Loose):
@@ -84,13 +95,14 @@ class Restarts(Loose):
     inPlace: int = 0
     pod: int = 0
     full: int = 0
+    shrink: int = 0
     free: int = 0
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def total(self) -> int:
         """For `kubectl get`, whose columns can't add."""
-        return self.inPlace + self.pod + self.full + self.free
+        return self.inPlace + self.pod + self.full + self.shrink + self.free
 
 
 class Spent(Loose):
@@ -140,11 +152,11 @@ class JobStatus(Loose):
     leaderEpoch: int = 0
 
     round: int = 0
-    roundMap: str = ""  # slots in rank order, as ranges
+    roundMap: str = ""  # slots in rank order, as ranges: of the round that is open, or of the last while one forms
     roundStore: str = ""  # host:port of the round's store; "" while the round forms
     roundOpenedAt: str = ""  # while it forms: since when
     roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
-    lastStore: str = ""  # of the last round that was open: never used again
+    lastStore: str = ""  # of the last rounds that were open, newest first: never used again
     incarnations: str = ""  # of each slot, run-length: "0*4"
     stopAt: int | None = None
     stopBound: bool = False
