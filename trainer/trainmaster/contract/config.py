@@ -39,6 +39,22 @@ class BatchConfig(Strict):
         None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
     )
 
+    def accumulation(self, world_size: int) -> tuple[int, int]:
+        """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words."""
+        share, rest = divmod(self.global_, world_size)
+        if rest:
+            raise ValueError(
+                f"batch.global {self.global_} doesn't divide by the {world_size} data-parallel ranks; "
+                f"{max(1, share) * world_size} and {(share + 1) * world_size} would"
+            )
+        micro = self.micro or share
+        if share % micro:
+            raise ValueError(
+                f"batch.micro {micro} doesn't divide a rank's share of {share} sequences "
+                f"(batch.global {self.global_} / {world_size} ranks)"
+            )
+        return micro, share // micro
+
 
 class OptimizerConfig(Strict):
     name: Literal["adamw", "sgd"] = "adamw"
@@ -114,16 +130,4 @@ class TrainingConfig(Strict):
 
     def accumulation(self, world_size: int) -> tuple[int, int]:
         """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words."""
-        share, rest = divmod(self.batch.global_, world_size)
-        if rest:
-            raise ValueError(
-                f"batch.global {self.batch.global_} doesn't divide by the {world_size} data-parallel ranks; "
-                f"{max(1, share) * world_size} and {(share + 1) * world_size} would"
-            )
-        micro = self.batch.micro or share
-        if share % micro:
-            raise ValueError(
-                f"batch.micro {micro} doesn't divide a rank's share of {share} sequences "
-                f"(batch.global {self.batch.global_} / {world_size} ranks)"
-            )
-        return micro, share // micro
+        return self.batch.accumulation(world_size)
