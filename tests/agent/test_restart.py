@@ -135,3 +135,25 @@ def test_the_rank_that_was_killed_is_blamed_when_its_peer_in_another_pod_speaks_
         "the verdict of the survivor",
     )
     assert cascade.cascade
+
+
+def test_of_ten_ranks_that_lost_their_peer_none_is_blamed(make_world: Callable[..., World]) -> None:
+    """They speak before the one that died does anything, as survivors of a killed rank may."""
+    world = make_world(slots=1, ranks=11, restarts=0)
+    source = (
+        "import os, signal, time\nfrom pathlib import Path\nrank = os.environ['RANK']\n"
+        "if rank != '7':\n"
+        "    Path(f'lost-{rank}').touch()\n"
+        "    raise RuntimeError('[gloo/transport/tcp/pair.cc:545] Connection closed by peer')\n"
+        "while len(list(Path().glob('lost-*'))) < 10: time.sleep(0.01)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    world.start(["python", world.script(source)], TRAINMASTER_ZYGOTE_ENABLED="0")
+    operator = world.operator
+    report = operator.wait_for(
+        lambda: next((r for r in operator.reports if r.ranks and all(k.exit_code is not None for k in r.ranks)), None),
+        "the end of all ranks",
+    )
+    assert sum(rank.exit_code == ExitCode.PEER_LOST for rank in report.ranks) == 10
+    assert report.verdict is not None
+    assert (report.verdict.rank, report.verdict.signal, report.verdict.cascade) == (7, "SIGKILL", False)

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from trainmaster.agent.symptoms import cause_of, is_cascade
 from trainmaster.agent.verdict import End, judge
 from trainmaster.contract.wire import Cause, ExitCode
 
@@ -68,3 +69,84 @@ def test_the_last_twenty_lines_and_the_last_traceback_are_kept() -> None:
     verdict = judge(End(0, 1, status=ended(1), lines=lines))
     assert len(verdict.last_lines) == 20
     assert verdict.traceback == "Traceback (most recent call last):\nValueError: no"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1234.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:3b:00): 94, pid=4711, name=python, Contained: SM (0x1).",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error",
+        "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+        "node48:34050:34121 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",
+        "mlx5_core 0000:1a:00.0 eth2: Link down",
+        "mce: [Hardware Error]: Machine check: Uncorrected, software restartable error",
+        "Memory failure: 0x5b8a9: Killing python:4711 due to hardware memory corruption",
+        "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
+    ],
+)
+def test_words_of_the_driver_the_fabric_and_the_kernel_tell_of_failing_hardware(text: str) -> None:
+    assert cause_of(text) is Cause.HARDWARE_FAULT
+    verdict = judge(End(3, 1, status=ended(-signal.SIGABRT), lines=["step 12", text, "terminate called"]))
+    assert (verdict.cause, verdict.message, verdict.cascade) == (Cause.HARDWARE_FAULT, text, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: Xid (PCI:0000:3b:00): 13, pid=4711, Graphics SM Warp Exception: Illegal Instruction",
+        "NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, Ch 00000008, MMU Fault",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: NCCL WARN NET/IB : Got completion from peer node48<37948> with status=12 opcode=0 len=0",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 12 minion error",
+        "mlx5_core 0000:1a:00.0 eth2: Link up",
+    ],
+)
+def test_what_a_program_can_bring_about_itself_is_no_fault_of_the_hardware(text: str) -> None:
+    assert cause_of(text) is Cause.CRASH
+    assert judge(End(3, 1, status=ended(-signal.SIGABRT), lines=[text])).cause is Cause.CRASH
+
+
+def test_a_rank_that_blames_its_peer_beside_a_broken_link_of_its_own_is_no_cascade() -> None:
+    lost = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
+    lines = ["NCCL WARN NET/IB : mlx5_0:1 Got async event : port error", TRACEBACK, lost]
+    assert is_cascade(lost)
+    assert not is_cascade(f"{lines[0]}\n{lost}")
+    verdict = judge(End(3, 1, status=ended(1), lines=lines))
+    assert (verdict.cause, verdict.cascade) == (Cause.HARDWARE_FAULT, False)
+
+
+def test_a_plain_exception_long_after_a_link_flapped_keeps_its_cause() -> None:
+    flap = "NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+    lines = [flap, "step 9", TRACEBACK, "KeyError: 'x'"]
+    assert judge(End(3, 1, status=ended(1), lines=lines)).cause is Cause.CRASH
+
+
+@pytest.mark.parametrize(
+    ("text", "on_device"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has", True),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory.", True),
+        ("RuntimeError: CUDA error: out of memory", True),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("MemoryError", False),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory", False),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", False),
+    ],
+)
+def test_the_devices_memory_is_told_from_the_hosts(text: str, on_device: bool) -> None:
+    verdict = judge(End(3, 1, status=ended(1), lines=[TRACEBACK, text]))
+    assert (verdict.cause, verdict.on_device) == (Cause.OUT_OF_MEMORY, on_device)
+
+
+def test_the_kernels_kill_is_never_of_the_devices_memory() -> None:
+    lines = [TRACEBACK, "torch.OutOfMemoryError: CUDA out of memory."]
+    verdict = judge(End(3, 1, status=ended(-signal.SIGKILL), oom_killed=True, lines=lines))
+    assert (verdict.cause, verdict.on_device) == (Cause.OUT_OF_MEMORY, False)
+
+
+def test_diverged_words_name_the_samples_of_the_step() -> None:
+    words = {"cause": "Diverged", "message": "step 7: loss is nan", "step": 6, "samples": [48, 56]}
+    assert judge(End(0, 1, words=words)).samples == [48, 56]

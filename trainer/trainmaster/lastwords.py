@@ -6,7 +6,7 @@ import sys
 import traceback
 from typing import Any
 
-from trainmaster.agent.verdict import cause_of, is_cascade
+from trainmaster.agent.symptoms import cause_of, is_cascade
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import TrainmasterError

@@ -20,7 +20,7 @@ import types
 from typing import Any
 
 from trainmaster.agent import lastwords, observer
-from trainmaster.agent.verdict import cause_of, is_cascade
+from trainmaster.agent.symptoms import cause_of, is_cascade
 from trainmaster.contract.wire.codes import Cause, ExitCode
 
 

@@ -54,7 +54,6 @@ class Supervisor:
         self._store_timer: asyncio.TimerHandle | None = None
         self._learn_timer: asyncio.TimerHandle | None = None
         self._reopening: asyncio.Task[None] | None = None
-        self._oom_kills = _oom_kills()
 
     async def run(self) -> int:
         """Live until the operator, a signal or a fence says otherwise; returns the exit code."""
@@ -138,7 +137,8 @@ class Supervisor:
     def _start(self, assignment: Assignment, obeyed_ns: int, way: str) -> Round:
         round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self.reporter.at_once)
         round.way = way
-        round.oom_kills = lambda: _oom_kills() > self._oom_kills
+        kills = _oom_kills()
+        round.oom_kills = lambda: _oom_kills() > kills
         drained_ns = time.monotonic_ns()
         control = self._control()
         for local_rank in range(assignment.ranks):

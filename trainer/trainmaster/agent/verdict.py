@@ -5,30 +5,15 @@ The first cause counts. A rank that ended because a peer did is marked as a casc
 
 from __future__ import annotations
 
-import re
 import signal
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.agent.symptoms import cause_of, hardware_line, is_cascade, is_on_device
 from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict
 
 LAST_LINES = 20
 
-_CASCADE = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe"
-    r"|Socket closed|Remote end closed|remote process exited|peer (?:process )?(?:has )?(?:exited|died|closed)"
-    r"|ncclRemoteError|NCCL error: remote process|DistNetworkError|DistStoreError"
-    r"|Timed out waiting .{0,40}(?:recv|send|operation)",
-    re.IGNORECASE,
-)
-_COLLECTIVE = re.compile(
-    r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError", re.I
-)
-_MEMORY = re.compile(
-    r"^(?:torch\.)?(?:cuda\.)?(?:OutOfMemoryError|MemoryError)\b|CUDA out of memory|can't allocate memory"
-    r"|Cannot allocate memory|std::bad_alloc",
-    re.MULTILINE,
-)
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -61,16 +46,6 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def is_cascade(text: str) -> bool:
-    """Whether this traceback tells of a collective that failed because the other side went away."""
-    return bool(_CASCADE.search(text)) and bool(_COLLECTIVE.search(text))
-
-
-def cause_of(text: str) -> Cause:
-    """The cause that the final lines of a traceback tell."""
-    return Cause.OUT_OF_MEMORY if _MEMORY.search(text) else Cause.CRASH
-
-
 def traceback_in(lines: list[str]) -> str:
     """The last Python traceback in a rank's output, "" without one."""
     for start in range(len(lines) - 1, -1, -1):
@@ -85,6 +60,9 @@ def judge(end: End) -> Verdict:
     code = exit_code_of(end.status) if end.status is not None else _code_to_come(words)
     text = str(words.get("traceback") or "") or traceback_in(end.lines)
     cause, message = _cause(end, code, words, text)
+    broken = hardware_line(end.lines, text) if cause is Cause.CRASH and not end.note else ""
+    if broken:  # what the driver or a library printed beside the exception says more than the exception
+        cause, message = Cause.HARDWARE_FAULT, broken
     cascade = bool(words.get("cascade")) or code == ExitCode.PEER_LOST
     if not words and code > 0 and is_cascade(text):
         cascade = True
@@ -98,7 +76,9 @@ def judge(end: End) -> Verdict:
         traceback=text,
         last_lines=end.lines[-LAST_LINES:],
         step=int(words.get("step") or end.step),
-        cascade=cascade,
+        cascade=cascade and not broken,
+        on_device=cause is Cause.OUT_OF_MEMORY and code >= 0 and is_on_device(text),
+        samples=[int(n) for n in words.get("samples") or []],
     )
 
 

@@ -1,0 +1,73 @@
+"""What a rank's last words are symptoms of: texts of torch, CUDA, NCCL and the kernel that tell a cause.
+
+Hardware comes first: the same text often goes on with what the fault broke. A text that fits nothing is a crash.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainmaster.contract.wire.codes import Cause
+
+_XIDS = (48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 145, 149)
+"""Of the driver's numbered faults those of the device itself: ECC (48, 64, 94, 95, 140), NVLink (74, 145, 149), off the
+bus (79), its own processors (62, 110, 119, 120, 136, 143). Others (13, 31, 43, ...) a program can bring about."""
+
+_HARDWARE = re.compile(
+    rf"\bXid \(PCI:[0-9A-Fa-f:.]+\): (?:{'|'.join(map(str, _XIDS))})\b"
+    r"|\bSXid \(PCI:[0-9A-Fa-f:.]+\): \d+, Fatal"
+    r"|uncorrectable (?:ECC|NVLink) error|double.bit ECC error|cudaErrorECCUncorrectable|cudaErrorNvlinkUncorrectable"
+    r"|has fallen off the bus|\bGPU is lost\b|NVML_ERROR_GPU_IS_LOST"
+    r"|Invalid access of peer GPU memory over nvlink or a hardware error"
+    r"|Got async event : (?:port error|local catastrophic error|device fatal|fatal)"
+    r"|\bmlx\d_core [0-9A-Fa-f:.]+.{0,80}\bLink [Dd][Oo][Ww][Nn]\b"
+    r"|\[Hardware Error\]:.{0,80}\b(?:[Uu]ncorrected|[Ff]atal)\b|\bEDAC .{0,80}\bUE\b|due to hardware memory corruption"
+    r"|\bAER: Uncorrected \(Fatal\) error"
+)
+_ON_DEVICE = re.compile(
+    r"^(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b|\b(?:CUDA|HIP|XPU|MPS backend|CUDA driver error|CUDA error:) "
+    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
+    re.MULTILINE,
+)
+_ON_HOST = re.compile(
+    r"^MemoryError\b|can't allocate memory|Cannot allocate memory|std::bad_alloc",
+    re.MULTILINE,
+)
+_DEVICE = re.compile(r"CUDA|HIP error|cudaError|AcceleratorError|CUBLAS|CUDNN")
+_CASCADE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe"
+    r"|Socket closed|Remote end closed|remote process exited|peer (?:process )?(?:has )?(?:exited|died|closed)"
+    r"|ncclRemoteError|NCCL error: remote process|DistNetworkError|DistStoreError"
+    r"|Timed out waiting .{0,40}(?:recv|send|operation)",
+    re.IGNORECASE,
+)
+_COLLECTIVE = re.compile(
+    r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError", re.I
+)
+
+
+def cause_of(text: str) -> Cause:
+    """The cause that a traceback, or the end of an output, tells."""
+    if _HARDWARE.search(text):
+        return Cause.HARDWARE_FAULT
+    return Cause.OUT_OF_MEMORY if _ON_DEVICE.search(text) or _ON_HOST.search(text) else Cause.CRASH
+
+
+def hardware_line(lines: list[str], traceback: str) -> str:
+    """The line of an output that tells of failing hardware, "" without one.
+
+    Not beside a traceback that speaks of no device and no collective: that crash has a cause of its own.
+    """
+    if traceback and not (_DEVICE.search(traceback) or _COLLECTIVE.search(traceback)):
+        return ""
+    return next((line.strip() for line in lines if _HARDWARE.search(line)), "")
+
+
+def is_on_device(text: str) -> bool:
+    """Whether the memory that ran out is the device's."""
+    return bool(_ON_DEVICE.search(text))
+
+
+def is_cascade(text: str) -> bool:
+    """Whether this traceback tells of a collective that failed because the other side went away."""
+    return bool(_CASCADE.search(text)) and bool(_COLLECTIVE.search(text)) and not _HARDWARE.search(text)
