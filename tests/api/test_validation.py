@@ -134,6 +134,14 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         ({"spec__checkpoint": {"volume": {"pvc": "a"}}}, "spec.checkpoint.volume"),
         (
+            {"spec__checkpoint": {"ram": {"limit": "2 GB"}}},
+            "spec.checkpoint.ram.limit: an amount of memory such as 8Gi, or 0 for none, is expected, not '2 GB'",
+        ),
+        (
+            {"spec__checkpoint": {"ram": {"every": 1, "peers": 2}}},
+            "spec.checkpoint.ram.peers: at most 1 is expected, not 2",
+        ),
+        (
             {"spec__workers__sharedMemory": "8 GB"},
             "spec.workers.sharedMemory: an amount of memory such as 8Gi or 512Mi is expected, not '8 GB'",
         ),

@@ -141,6 +141,50 @@ def test_shared_memory_has_a_size(workers: dict[str, Any], size: str) -> None:
     assert volume(built, "trainmaster-shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"limits": {"nvidia.com/gpu": 8}}, {"limits": {"nvidia.com/gpu": 8}}),
+        ({"limits": {"memory": "32Gi"}}, {"limits": {"memory": "36Gi"}}),
+        (
+            {"requests": {"memory": "1500M", "cpu": 1}, "limits": {"memory": 2**31}},
+            {"requests": {"memory": "5794967296", "cpu": 1}, "limits": {"memory": "6Gi"}},
+        ),
+        ({"limits": {"memory": "a lot"}}, {"limits": {"memory": "a lot"}}),
+    ],
+    ids=str,
+)
+def test_the_memory_tier_is_added_to_the_memory_that_the_template_names(given: Any, expected: Any) -> None:
+    built = spec(ours({"resources": given}, {"resources": given}, checkpoint={"ram": {"limit": "4Gi"}}))
+    assert built["containers"][0]["resources"] == expected
+    assert built["resources"] == expected
+    assert volume(built, "trainmaster-ram")["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "size"),
+    [
+        (ours(), "1Gi"),
+        (job(training={**TRAINING, "parallelism": {}}, workers={"ranksPerPod": 8}), "8Gi"),
+        (script(), None),
+        (script(checkpoint={"ram": {"every": 10}}), "1Gi"),
+        (ours(checkpoint={"ram": {"limit": "0"}}), None),
+    ],
+    ids=["our loop", "eight ranks", "a script", "a script that asks for it", "none"],
+)
+def test_our_own_loop_has_a_memory_tier_unless_it_is_told_otherwise(pod: Any, size: str | None) -> None:
+    built = spec(pod)
+    budget = int(environ(built).get("TRAINMASTER_RAM_BUDGET", "0"))
+    if size is None:
+        assert "trainmaster-ram" not in {v["name"] for v in built["volumes"]}
+        assert not any("_RAM_" in name for name in environ(built))
+    else:
+        assert volume(built, "trainmaster-ram")["emptyDir"]["sizeLimit"] == size
+        assert mounts(built)[environ(built)["TRAINMASTER_RAM_DIR"]] == "trainmaster-ram"
+        assert 0.9 * int(size[0]) * 2**30 < budget < int(size[0]) * 2**30
+
+
 def test_what_the_template_mounts_itself_at_a_place_of_ours_stays() -> None:
     given = [{"name": "mine", "mountPath": "/dev/shm"}, {"name": "mine", "mountPath": "/tmp/"}]
     built = spec(ours({"volumeMounts": given}, {"volumes": [{"name": "mine", "emptyDir": {}}]}))

@@ -45,6 +45,9 @@ def script(container: dict[str, Any] | None = None, pod: dict[str, Any] | None =
 SMALLEST = job(training=TRAINING, workers={"replicas": 2})
 OWN_IMAGE = {"spec": {"containers": [{"name": "main", "image": "example/derived:1"}]}}
 
+AMOUNTS = {"requests": {"cpu": "4", "memory": "30Gi"}, "limits": {"memory": "32Gi", "nvidia.com/gpu": 1}}
+MEMORY = {"spec": {"containers": [{"name": "main", "resources": AMOUNTS}]}}
+
 EVERYTHING = job(
     "everything",
     framework="PyTorch",
@@ -112,6 +115,14 @@ OBJECTS = {
     ),
     "cluster-pod-trainmaster-own-image": build_pod(
         job(training=TRAINING, workers={"replicas": 2, "template": OWN_IMAGE}), "worker", 0, 0, CLUSTER
+    ),
+    "cluster-pod-trainmaster-ram": build_pod(
+        job(
+            training=TRAINING,
+            workers={"replicas": 2, "template": MEMORY},
+            checkpoint={"ram": {"every": 1, "limit": "6Gi"}},
+        ),
+        *("worker", 0, 0, CLUSTER),
     ),
     "cluster-pod-script": build_pod(script({"image": "python:3.12-slim"}), "worker", 0, 0, CLUSTER),
     "cluster-pod-script-our-image": build_pod(script(), "worker", 0, 0, CLUSTER),

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainmaster.contract.config import Name, Strict, TrainingConfig
+from trainmaster.contract.config import BatchConfig, Name, ParallelismConfig, Strict, TrainingConfig
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
+from trainmaster_operator.api.ram import RamSpec, bytes_of
 from trainmaster_operator.api.recovery import RecoverySpec
 from trainmaster_operator.api.status import JobStatus
 
@@ -19,6 +20,7 @@ SHAPES = {
     "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
     "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
     "hostPath": "an absolute path such as /mnt/checkpoints",
+    "limit": "an amount of memory such as 8Gi, or 0 for none,",
 }
 """Fields that must match a pattern, in words: a pattern is no sentence."""
 
@@ -34,7 +36,23 @@ class Framework(str, Enum):
 
 
 class WorkersSpec(Strict):
-    replicas: int = Field(1, ge=1, le=100_000, description="Pods.")
+    replicas: int = Field(
+        1,
+        ge=1,
+        le=100_000,
+        description="Pods. With min or max it is a wish, rounded down to a number that the parallelism and the batch "
+        "allow.",
+    )
+    min: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="The job goes on with fewer pods, down to so many, when nothing else is left.",
+    )
+    max: int | None = Field(None, ge=1, le=100_000, description="The largest number of replicas that may be asked for.")
+    spares: int = Field(
+        0, ge=0, le=1000, description="Further pods that wait, warm, to take the place of one that is lost."
+    )
     ranksPerPod: int = Field(1, ge=1, le=256, description="Processes in each pod; usually one per accelerator.")
     sharedMemory: Quantity | None = Field(
         None,
@@ -44,6 +62,16 @@ class WorkersSpec(Strict):
     template: dict[str, Any] = Field(
         default_factory=dict, description="A PodTemplate. Only what is unset and harmless is added to it."
     )
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> WorkersSpec:
+        low, high = self.min or 1, self.max or self.replicas
+        if not low <= self.replicas <= high:
+            bounds = f"from min {low} to max {high}" if self.max else f"at least min {low}"
+            raise ValueError(f"replicas must be {bounds}, not {self.replicas}")
+        if self.replicas + self.spares > 100_000:
+            raise ValueError(f"replicas {self.replicas} and spares {self.spares} are more than 100000 pods")
+        return self
 
 
 class CheckpointVolume(Strict):
@@ -74,6 +102,11 @@ class CheckpointSpec(Strict):
         "the default; a folder below it keeps jobs apart that share a volume. A local run: OUT/checkpoints.",
     )
     volume: CheckpointVolume | None = Field(None, description="Storage to mount there.")
+    ram: RamSpec | None = Field(
+        None,
+        description="Checkpoints in the memory of the pods. Default: framework Trainmaster keeps what survivors of a "
+        "failure save; scripts keep none.",
+    )
 
     @property
     def folder(self) -> str | None:
@@ -122,13 +155,49 @@ class JobSpec(Strict):
     def world_size(self) -> int:
         return self.workers.replicas * self.workers.ranksPerPod
 
+    @property
+    def ram(self) -> RamSpec | None:
+        """The memory tier; None: there is none."""
+        given = self.checkpoint.ram
+        if given is None:
+            return RamSpec() if self.framework is Framework.TRAINMASTER else None
+        return None if given.limit == "0" else given
+
+    @property
+    def ram_bytes(self) -> int:
+        """Memory of each pod for the memory tier."""
+        if self.ram is None:
+            return 0
+        return bytes_of(self.ram.limit or f"{self.workers.ranksPerPod}Gi") or 0
+
+    @property
+    def elastic(self) -> bool:
+        """workers.replicas is a wish, and may be changed while the job runs whatever it runs."""
+        return self.workers.min is not None or self.workers.max is not None
+
+    def _has_a_size(self, training: TrainingConfig) -> None:
+        """Raises ValueError when no number of pods that the job may have suits its model and its batch."""
+        workers = self.workers
+        fewest = (workers.min or 1) if self.elastic else workers.replicas
+        first: ValueError | None = None
+        for replicas in range(workers.replicas, fewest - 1, -1):
+            try:
+                share_of_each_rank(training.parallelism, training.batch, replicas * workers.ranksPerPod)
+            except ValueError as error:
+                first = first or error
+            else:
+                return
+        if self.elastic:
+            raise ValueError(f"workers: no number of pods from {fewest} to {workers.replicas} will do: {first}")
+        assert first is not None
+        raise first
+
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
         if self.framework is Framework.TRAINMASTER:
             if self.training is None:
                 raise ValueError("framework Trainmaster needs spec.training")
-            mesh = self.training.parallelism.resolve(self.world_size)
-            self.training.accumulation(mesh["dp_replicate"] * mesh["dp_shard"])
+            self._has_a_size(self.training)
         else:
             if self.training is not None:
                 raise ValueError(f"spec.training belongs to framework Trainmaster, not to {self.framework.value}")
@@ -149,6 +218,12 @@ class JobSpec(Strict):
         """What the user wants to run: command and args of the first container."""
         container = self.container()
         return [*(container.get("command") or []), *(container.get("args") or [])]
+
+
+def share_of_each_rank(parallelism: ParallelismConfig, batch: BatchConfig, world_size: int) -> tuple[int, int]:
+    """(micro batch, accumulation) in a world of this size. Raises ValueError in words when it can't be one."""
+    mesh = parallelism.resolve(world_size)
+    return batch.accumulation(mesh["dp_replicate"] * mesh["dp_shard"])
 
 
 class ObjectMeta(Strict):

@@ -11,7 +11,11 @@ from trainmaster_operator.api.problem import Path, Problem, instead, shown
 OUR_NAMES = "trainmaster-"
 """How names of the volumes and containers begin that the operator adds to pods."""
 
-OUR_PATHS = {"/var/run/trainmaster": "the pod's identity", "/opt/trainmaster": "the agent"}
+OUR_PATHS = {
+    "/var/run/trainmaster": "the pod's identity",
+    "/opt/trainmaster": "the agent",
+    "/var/lib/trainmaster/ram": "checkpoints in memory",
+}
 
 
 def problems(template: Any, mounts: Mapping[str, str] | None = None) -> Iterator[Problem]:

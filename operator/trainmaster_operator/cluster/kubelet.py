@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from trainmaster_operator.cluster import objects, processes
+from trainmaster_operator.cluster import local_memory, objects, processes
 from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.cluster.local_pod import POD_IP, LocalPod, StartError, base_environment
 from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotFound, Object, Unavailable
@@ -48,9 +48,12 @@ class Tracked:
 
 
 class Kubelet:
-    def __init__(self, cluster: SocketCluster, run_dir: Path, out: Path, zygote_command: list[str]) -> None:
+    def __init__(
+        self, cluster: SocketCluster, run_dir: Path, out: Path, zygote_command: list[str], memory: Path | None = None
+    ) -> None:
         self.cluster = cluster
         self.run_dir = run_dir
+        self.memory = memory  # a folder of a tmpfs
         self.out = out
         self.zygote_command = zygote_command
         self.environment = base_environment(os.environ)
@@ -110,7 +113,7 @@ class Kubelet:
         uid = obj["metadata"]["uid"]
         pod = self._pods.get(uid)
         if pod is None:
-            pod = self._pods[uid] = Tracked(obj, LocalPod(obj, self.run_dir, self.out))
+            pod = self._pods[uid] = Tracked(obj, LocalPod(obj, self.run_dir, self.out, self.memory))
             pod.task = asyncio.create_task(self._live(pod))
             pod.task.add_done_callback(lambda task: self._forget(uid, task))
         elif int(obj["metadata"]["resourceVersion"]) > int(pod.latest["metadata"]["resourceVersion"]):
@@ -342,7 +345,8 @@ def _failed(pod: Tracked, reason: str, message: str) -> Object:
 async def serve(store: Path, run_dir: Path, out: Path, zygote_command: list[str]) -> None:
     cluster = SocketCluster(store, STORE_TIMEOUT_S)
     try:
-        await Kubelet(cluster, run_dir, out, zygote_command).run()
+        with local_memory.folder() as memory:
+            await Kubelet(cluster, run_dir, out, zygote_command, memory).run()
     finally:
         await cluster.close()
         shutil.rmtree(run_dir, ignore_errors=True)

@@ -55,13 +55,15 @@ class LocalPod:
     """Starts, signals and ends the process of the Pod `obj`: its first container, the others don't run here.
     Knows nothing of the store."""
 
-    def __init__(self, obj: Object, run_dir: Path, out: Path) -> None:
+    def __init__(self, obj: Object, run_dir: Path, out: Path, memory: Path | None = None) -> None:
+        """`memory`: a folder of a tmpfs, below which the Pod gets its memory volume."""
         self.obj = obj
         self.uid: str = obj["metadata"]["uid"]
         self.name: str = obj["metadata"]["name"]
         # Sockets in TMPDIR (multiprocessing makes some) must stay below 107 bytes of path.
         short = self.name if len(self.name) <= SHORT_NAME else hashlib.sha256(self.name.encode()).hexdigest()[:16]
         self.folder = run_dir / "pods" / short
+        self.ram = memory / short if memory is not None else None
         self.run_dir = run_dir
         self.log = out / "logs" / f"{self.name}.log"
         self.exited = asyncio.Event()
@@ -72,6 +74,9 @@ class LocalPod:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700, parents=True)
         (self.folder / "tmp").mkdir(mode=0o700)
+        if self.ram is not None:
+            shutil.rmtree(self.ram, ignore_errors=True)
+            self.ram.mkdir(mode=0o700)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         token = secrets.token_urlsafe(32)
         descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -136,6 +141,8 @@ class LocalPod:
 
     def remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.ram is not None:
+            shutil.rmtree(self.ram, ignore_errors=True)
 
     @property
     def _token_file(self) -> Path:
@@ -159,6 +166,8 @@ class LocalPod:
             if reference is not None and reference not in fields:
                 raise StartError(f"env {item['name']}: fieldRef {reference!r} is not known here: {', '.join(fields)}")
             variables[item["name"]] = item.get("value", "") if reference is None else fields[reference]
+        if self.ram is not None and environment.RAM_BUDGET in variables:
+            variables[environment.RAM_DIR] = str(self.ram)
         return {
             **variables,
             environment.POD_UID: self.uid,

@@ -26,10 +26,12 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
     wanted = [volumes.identity()]
     if not spec.get("hostIPC"):  # then /dev/shm is the node's
         wanted.append(volumes.shared_memory(job))
-    wanted += [mounted for mounted in [volumes.checkpoints(job)] if mounted is not None]
+    wanted += [mounted for mounted in (volumes.checkpoints(job), volumes.ram(job)) if mounted is not None]
+    spec, main = (volumes.with_ram_counted(given, job) for given in (spec, main))
     values = {
         **volumes.identity_environment(),
         environment.TERMINATION_LOG: main.get("terminationMessagePath") or TERMINATION_LOG,
+        **volumes.ram_environment(job),
     }
     context = security.for_our_image(spec, main) if ours else security.for_their_image(spec, main)
     if ours:

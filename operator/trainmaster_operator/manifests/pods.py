@@ -19,6 +19,7 @@ from trainmaster_operator.manifests.settings import PodDefaults
 
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"
+RAM_RESERVE = 32  # one part in so many of the memory tier: files take whole pages
 GRACE_RESERVE_S = 5  # of the pod's grace period: for the agent's own end, after its ranks'
 
 
@@ -102,6 +103,9 @@ def _variables(
     folder = spec.checkpoint.folder if defaults.in_cluster else spec.checkpoint.directory
     if folder:
         values[environment.CHECKPOINT_DIR] = folder
+    if spec.ram is not None:
+        values[environment.RAM_BUDGET] = str(spec.ram_bytes - spec.ram_bytes // RAM_RESERVE)
+        values[environment.RAM_EVERY] = str(spec.ram.every)
     fields = {environment.POD_UID: "metadata.uid", environment.POD_IP: "status.podIP"}
     return [
         *({"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in fields.items()),

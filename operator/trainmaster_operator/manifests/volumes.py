@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.ram import bytes_of, quantity_of
 from trainmaster_operator.manifests.objects import Object, joined
 
 IDENTITY_PATH = "/var/run/trainmaster"
@@ -13,6 +14,7 @@ AGENT_PATH = "/opt/trainmaster"
 HOME_PATH = "/home/trainmaster"
 TMP_PATH = "/tmp"
 SHARED_MEMORY_PATH = "/dev/shm"
+RAM_PATH = "/var/lib/trainmaster/ram"
 AUDIENCE = "trainmaster"
 TOKEN_SECONDS = 3600
 CA_NAME = "trainmaster-ca"  # a ConfigMap in each namespace with jobs
@@ -80,6 +82,39 @@ def checkpoints(job: DistributedTrainingJob) -> Mounted | None:
     else:
         source = {"hostPath": {"path": spec.volume.hostPath, "type": "DirectoryOrCreate"}}
     return Mounted({"name": "trainmaster-checkpoints", **source}, spec.mount_path)
+
+
+def ram(job: DistributedTrainingJob) -> Mounted | None:
+    """Memory for checkpoints, apart from /dev/shm: a data loader that fills that must not cost a checkpoint.
+
+    It outlives the container's processes and ends with the pod.
+    """
+    if not job.spec.ram_bytes:
+        return None
+    size = quantity_of(job.spec.ram_bytes)
+    return Mounted({"name": "trainmaster-ram", "emptyDir": {"medium": "Memory", "sizeLimit": size}}, RAM_PATH)
+
+
+def ram_environment(job: DistributedTrainingJob) -> dict[str, str]:
+    return {environment.RAM_DIR: RAM_PATH} if job.spec.ram_bytes else {}
+
+
+def with_ram_counted(given: Object, job: DistributedTrainingJob) -> Object:
+    """`given`, a container or a pod's spec, with the memory tier added to the memory that its resources name.
+
+    What is written to a memory volume is memory of the container that writes it. A limit that was measured for the
+    training alone would be exceeded at the worst moment, when survivors save; a request that leaves the volume out
+    lets the scheduler promise the same memory twice. A request or limit that the template doesn't give stays absent:
+    a request that is left out beside a limit follows the limit, so a Guaranteed pod stays Guaranteed.
+    """
+    resources = given.get("resources") or {}
+    raised = {}
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) or {}
+        size = bytes_of(str(amounts.get("memory", "")))
+        if size is not None and job.spec.ram_bytes:
+            raised[kind] = {**amounts, "memory": quantity_of(size + job.spec.ram_bytes)}
+    return {**given, "resources": {**resources, **raised}} if raised else given
 
 
 def claim_problem(claim: Object, pods: int) -> str:

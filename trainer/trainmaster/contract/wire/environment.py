@@ -25,9 +25,13 @@ GRACE_S = "TRAINMASTER_GRACE_S"  # seconds that an agent has after SIGTERM; 25 w
 # Given to the agent by the pod and passed on to the ranks.
 CONFIG = "TRAINMASTER_CONFIG"  # JSON of the training config
 CHECKPOINT_DIR = "TRAINMASTER_CHECKPOINT_DIR"
+RAM_DIR = "TRAINMASTER_RAM_DIR"  # folder in the pod's memory for checkpoints; unset: no memory tier
+RAM_BUDGET = "TRAINMASTER_RAM_BUDGET"  # bytes that may lie there
+RAM_EVERY = "TRAINMASTER_RAM_EVERY"  # steps between saves to it; 0: only after a failure
 OUTPUT_DIR = "TRAINMASTER_OUTPUT_DIR"  # metrics.jsonl goes there
 FAULTS = "TRAINMASTER_FAULTS"  # JSON list of faults to inject
 FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of whoever kills pods and operators for us
+FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on purpose, see `contract.wire.faults`
 
 # Given to a rank by its agent, beside RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
 ROUND = "TRAINMASTER_ROUND"

@@ -1,0 +1,60 @@
+"""The memory tier of checkpoints: what a job says of it, and amounts of memory as numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from trainmaster.contract.config import Strict
+
+RamQuantity = Annotated[str, Field(max_length=32, pattern=r"^(0|[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?)$")]
+
+_FACTORS = {"m": 1e-3, "": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_FACTORS |= {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(m|[kMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
+
+
+class RamSpec(Strict):
+    """Checkpoints in the memory of the job's own pods: fast to write, fast to read, gone with the pod."""
+
+    every: int = Field(
+        0,
+        ge=0,
+        le=10**9,
+        description="Save each rank's state to its pod's memory after so many steps. 0: only when a peer has failed.",
+    )
+    peers: int = Field(
+        1,
+        ge=0,
+        le=1,
+        description="Pods on other nodes that keep a copy of what is saved each `every` steps, so that the loss of a "
+        "pod loses no state.",
+    )
+    limit: RamQuantity | None = Field(
+        None,
+        description="Memory of each pod for these checkpoints, its own and those that it keeps for a peer; a saved "
+        "state takes up to two times its size on either side. It is added to the memory requests and limits that the "
+        "template gives the first container. Default: 1Gi for each rank of the pod. 0: no memory tier.",
+    )
+
+
+def bytes_of(quantity: str) -> int | None:
+    """An amount of memory as Kubernetes writes it, in bytes, rounded up; None when it is none."""
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        return None
+    number, unit = match[1], match[2] or ""
+    factor = float(f"1{unit}") if len(unit) > 1 and unit[0] in "eE" and unit[1:] != "i" else _FACTORS[unit]
+    if isinstance(factor, int) and number.isdigit():
+        return int(number) * factor
+    return -int(-float(number) * factor // 1)
+
+
+def quantity_of(size: int) -> str:
+    """Bytes as Kubernetes would write them."""
+    for power, unit in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if size and size % 1024**power == 0:
+            return f"{size // 1024**power}{unit}"
+    return str(size)
