@@ -3,8 +3,9 @@
     <root>/step-<N>.r<round>/rank-<rank>.safetensors    a rank's whole local state
                              receipt-<rank>.json        written when that file is whole
 
-There is no manifest: a step is usable if the receipts found anywhere cover every tensor. A file that is being written
-has no receipt, and a hidden name. Standard library only: agents copy and serve these files.
+There is no manifest: a step is usable if the receipts found anywhere cover every shard. What a file holds stands in its
+own header, so its receipt is small. A file that is being written has no receipt, and a hidden name. Standard library
+only: agents copy and serve these files.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trainmaster.contract.wire.lineage import Receipt, directory_name, parse_dir
 from trainmaster.contract.wire.messages import WireError, decode, encode
 
 _BLOCK = 4 << 20
+_CGROUP = "/sys/fs/cgroup"
 
 
 class RamFolder:
@@ -92,6 +94,14 @@ class RamFolder:
             else:
                 steps.add((step, round))
 
+    def sweep(self, rank: int) -> None:
+        """Remove what processes of `rank` left half-written. None of them may live."""
+        for folder in self._folders():
+            for path in folder.glob(f".*-{rank:05d}.*"):
+                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
     def used(self) -> int:
         """Bytes that all files take, also those that are being written."""
         total = 0
@@ -105,7 +115,7 @@ class RamFolder:
     def room(self, size: int) -> bool:
         """Whether `size` more bytes fit into the budget and into the tmpfs."""
         free = os.statvfs(self.root)
-        return self.used() + size <= self.budget and size < free.f_bavail * free.f_frsize
+        return self.used() + size <= self.budget and size < min(free.f_bavail * free.f_frsize, _memory_left())
 
     @contextlib.contextmanager
     def reading(self, step: int, round: int, rank: int) -> Iterator[BinaryIO]:
@@ -125,6 +135,19 @@ class RamFolder:
             return sorted(folder for folder in self.root.iterdir() if parse_directory(folder.name))
         except FileNotFoundError:
             return []
+
+
+def _memory_left() -> float:
+    """Bytes that this container may still take before the kernel ends one of its processes (cgroup v2)."""
+    try:
+        limit = Path(_CGROUP, "memory.max").read_text().strip()
+        if limit == "max":
+            return float("inf")
+        stat = dict(line.split() for line in Path(_CGROUP, "memory.stat").read_text().splitlines())
+        taken = int(Path(_CGROUP, "memory.current").read_text()) - int(stat.get("inactive_file", 0))
+        return int(limit) - taken
+    except (OSError, ValueError):
+        return float("inf")
 
 
 def checksum(data: memoryview | bytes, value: int = 0) -> str:

@@ -64,6 +64,7 @@ class Receipt:
     tensors: dict[str, TensorIndex]
     values: dict[str, Any] = field(default_factory=dict)  # what isn't a tensor, as tagged JSON
     common: dict[str, Any] = field(default_factory=dict)  # {mesh, data, rng, config_sha256}
+    shard: str = ""  # of files in RAM: what of the model they hold; those with the same are replicas of each other
     protocol: int = PROTOCOL
 
 
