@@ -6,6 +6,7 @@ images at hand). The tests never take the cluster down: `make e2e` does.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -48,11 +49,17 @@ def kube(own_cluster: bool) -> Kube:
 
 @pytest.fixture(scope="session")
 def installation(kube: Kube, own_cluster: bool) -> Iterator[Installation]:
-    """The chart, installed once for all tests, and uninstalled after them."""
+    """The chart, installed once for all tests, and uninstalled after them. Two runs would take it from each other."""
+    lock = kube.kubeconfig.with_name(f".{kube.kubeconfig.name}.e2e").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pytest.exit(f"another run of these tests has the cluster of {kube.kubeconfig}", returncode=2)
     installed = Installation(kube, places.BIN / "helm" if own_cluster else Path(shutil.which("helm") or "helm"))
     installed.install()
     yield installed
     installed.uninstall()
+    lock.close()
 
 
 @pytest.fixture

@@ -235,6 +235,12 @@ class FaultyCluster:
     async def evict(self, namespace: str, name: str) -> None:
         await self._write("evict", "Pod", f"{namespace}/{name}", lambda: self.inner.evict(namespace, name))
 
+    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+        await self._travel()
+        events = await self.inner.events_about(namespace, uid)
+        await self._travel()
+        return events
+
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
         await self._travel()
         review = await self.inner.review_token(token, audience)

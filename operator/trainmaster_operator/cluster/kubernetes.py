@@ -20,6 +20,7 @@ from trainmaster_operator.cluster.kubernetes_connection import (
 from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream
 from trainmaster_operator.cluster.lines import LineSplitter
 from trainmaster_operator.cluster.port import (
+    EVENT,
     KINDS,
     POD,
     ApiError,
@@ -76,16 +77,14 @@ class KubernetesCluster:
         expired: Gone | None = None
         for limit in (PAGE, PAGE, 0):  # the last one asks for all at once: that can't expire half-way
             try:
-                return await self._pages(kind, namespace, labels, limit)
+                return await self._pages(kind, namespace, _selected(labels), limit)
             except Gone as error:
                 expired = error
         assert expired is not None
         raise expired
 
-    async def _pages(self, kind: str, namespace: str | None, labels: Labels | None, limit: int) -> Listing:
-        query = _selected(labels)
-        if limit:
-            query["limit"] = str(limit)
+    async def _pages(self, kind: str, namespace: str | None, selected: dict[str, str], limit: int) -> Listing:
+        query = {**selected, "limit": str(limit)} if limit else selected
         items: list[Object] = []
         while True:
             request = Request("list", kind, "GET", _path(kind, namespace), query)
@@ -174,6 +173,9 @@ class KubernetesCluster:
             "metadata": {"name": name, "namespace": namespace},
         }
         await self.connection.call(Request("evict", POD, "POST", path, body=body))
+
+    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+        return (await self._pages(EVENT, namespace, {"fieldSelector": f"involvedObject.uid={uid}"}, 0)).items
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
         if not token:

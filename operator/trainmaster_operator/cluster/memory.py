@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from trainmaster_operator.cluster.port import Labels, Listing, Object, TokenReview, WatchEvent
+from trainmaster_operator.cluster.port import EVENT, Labels, Listing, Object, TokenReview, WatchEvent
 from trainmaster_operator.cluster.store import MemoryStore
 
 
@@ -56,6 +56,10 @@ class MemoryCluster:
 
     async def evict(self, namespace: str, name: str) -> None:
         self.store.evict(namespace, name)
+
+    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+        events = self.store.list(EVENT, namespace).items
+        return [event for event in events if (event.get("involvedObject") or {}).get("uid") == uid]
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
         return None  # nobody issues tokens here

@@ -207,6 +207,10 @@ class Cluster(Protocol):
         """Deletes a Pod as a drain does. Raises TooManyRequests when a disruption budget forbids it, NotFound."""
         ...
 
+    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+        """Events about one object, in no order. They are hints for people: any may be missing."""
+        ...
+
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
         """Who holds this ServiceAccount token for `audience`; None when the server doesn't recognise it. Raises
         Unavailable when the server can't tell."""

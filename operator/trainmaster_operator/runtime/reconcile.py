@@ -49,6 +49,7 @@ from trainmaster_operator.runtime.records import JobRecord, PodEntry
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.rivals import Rivals
 from trainmaster_operator.runtime.surroundings import Surroundings, check_owner
+from trainmaster_operator.runtime.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class Reconciler:
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
+        self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
 
     def leads_from_now(self) -> None:
@@ -138,7 +140,10 @@ class Reconciler:
             wait_s = await self._write_status(record, decision)
             if wait_s is None or await self._act(record, decision):
                 continue
-            return _sooner(decision.requeue_after_s, wait_s)
+            news, look_s = await self._ask_around(record)
+            if news:
+                continue
+            return _sooner(decision.requeue_after_s, min(wait_s, look_s))
         raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
 
     async def bundle_changed(self) -> None:
@@ -175,6 +180,8 @@ class Reconciler:
         self._rivals.forget(key)
         self._events.forget(key)
         self._surroundings.forget(key)
+        if self._troubles is not None:
+            self._troubles.forget(key)
 
     # -- observe
 
@@ -195,13 +202,25 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
-            pods=tuple(seen(entry) for entry in self._pods.owned(record.key) if entry.job_uid == record.uid),
+            pods=tuple(self._told(record, seen(entry)) for entry in self._entries(record)),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
             refusal=self._refusals.of(record.key, record.uid),
             report_interval_s=self._fleet.report_interval_s,
             leading_s=now - self._led_since,
         )
+
+    def _entries(self, record: JobRecord) -> list[PodEntry]:
+        return [entry for entry in self._pods.owned(record.key) if entry.job_uid == record.uid]
+
+    def _told(self, record: JobRecord, pod: PodRecord) -> PodRecord:
+        return pod if self._troubles is None else self._troubles.told(record.key, pod)
+
+    async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
+        """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
+        if self._troubles is None or record.status.roundStore or record.status.phase.finished:
+            return False, float("inf")
+        return await self._troubles.look(record.key, [entry.record for entry in self._entries(record)])
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
         """Tells agents what the written status says. False when they know."""
