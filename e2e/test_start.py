@@ -20,13 +20,21 @@ def reason(status: Object) -> str:
 
 
 def test_an_image_that_cant_be_pulled(world: World) -> None:
-    job = world.script(["true"], image="registry.invalid/nobody/nothing:1", pendingDeadlineSeconds=20)
+    job = world.script(["true"], image="registry.invalid/nobody/nothing:1", pendingDeadlineSeconds=40)
     world.submit(job)
-    words = world.wait(lambda status: "Image" in reason(status) and reason(status), "the reason", limit_s=15)
+    words = world.wait(lambda status: "Image" in reason(status) and reason(status), "the reason", limit_s=30)
     assert "registry.invalid/nobody/nothing:1" in words
     status = world.wait_phase("Failed", limit_s=60)
     assert status["lastFailure"]["cause"] == "ImageError"
     assert "registry.invalid" in status["lastFailure"]["message"]
+
+
+def test_a_volume_that_doesnt_mount(world: World) -> None:
+    volumes = [{"name": "settings", "configMap": {"name": "there-is-no-such-map"}}]
+    world.submit(world.script(["true"], template={"volumes": volumes}))
+    words = world.wait(lambda status: reason(status), "the reason", limit_s=60)
+    assert words.startswith("FailedMount")
+    assert "there-is-no-such-map" in words
 
 
 def test_a_job_that_fits_on_no_node(world: World) -> None:
