@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.rules import RuledCause
 from trainmaster_operator.api.validation import validate
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
@@ -158,6 +161,52 @@ def test_a_mistake_is_one_sentence(changes: dict[str, Any], sentence: str) -> No
     problems = told(job(**changes))
     assert len(problems) == 1, problems
     assert problems[0].startswith(sentence)
+
+
+RULES = "spec.recovery.rules[0]"
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (
+            {"action": "Fial"},
+            f"{RULES}.action: one of RestartInPlace, ReplacePod, RestartAll, RestartWithoutCounting, "
+            "Shrink, SkipData, Hold, Fail is expected, not 'Fial'; did you mean Fail?",
+        ),
+        ({"causes": ["Crash"]}, f"{RULES}.action: is missing: What is done about it"),
+        ({"action": "Fail", "exitCode": [3]}, f"{RULES}.exitCode: unknown field; did you mean exitCodes?"),
+        ({"action": "Fail", "exitCodes": [256]}, f"{RULES}.exitCodes[0]: at most 255 is expected, not 256"),
+        (
+            {"action": "Fail", "message": "(a"},
+            f"{RULES}.message: the '(' at character 1 is never closed; write \\( for the character itself",
+        ),
+        ({"action": "Fail", "message": "a" * 257}, f"{RULES}.message: at most 256 characters are expected, not 257"),
+        (
+            {"action": "SkipData", "causes": ["Diverged", "Crash"]},
+            f"{RULES}: SkipData needs causes: [Diverged], since only there it is known which samples to skip",
+        ),
+        (
+            {"action": "RestartInPlace", "causes": ["Crash", "HardwareFault"]},
+            f"{RULES}: RestartInPlace can't mend HardwareFault, which takes another pod; ReplacePod would",
+        ),
+        ({"action": "Shrink"}, "spec: recovery.rules[0]: Shrink needs workers.min, the fewest pods to go on with"),
+    ],
+)
+def test_a_bad_rule_is_one_sentence(rule: dict[str, Any], sentence: str) -> None:
+    assert told(job(spec__recovery={"rules": [rule]})) == [sentence]
+
+
+def test_a_script_has_no_samples_to_skip() -> None:
+    rule = {"action": "SkipData", "causes": ["Diverged"]}
+    assert told(job(spec__recovery={"rules": [rule]})) == []
+    (sentence,) = told(job(PYTORCH, spec__recovery={"rules": [rule]}))
+    assert "SkipData belongs to framework Trainmaster" in sentence
+
+
+def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> None:
+    left_out = {Cause.IMAGE_ERROR, Cause.UNSCHEDULABLE}
+    assert set(typing.get_args(RuledCause)) == {cause.value for cause in Cause} - {cause.value for cause in left_out}
 
 
 @pytest.mark.parametrize(

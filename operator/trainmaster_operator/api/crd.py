@@ -16,6 +16,7 @@ from typing import Any
 
 from trainmaster_operator.api.job import SHAPES, DistributedTrainingJob
 from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
+from trainmaster_operator.api.rules import NEEDS_ANOTHER_POD
 
 Schema = dict[str, Any]
 
@@ -145,6 +146,30 @@ SPEC_RULES = [
     },
 ]
 
+_RULES = "self.recovery.rules"
+SPEC_RULES += [
+    {
+        "rule": f"self.framework == 'Trainmaster' || !has({_RULES}) || {_RULES}.all(r, r.action != 'SkipData')",
+        "message": "recovery.rules: SkipData belongs to framework Trainmaster: a script's samples aren't known",
+    },
+    {
+        "rule": f"has(self.workers.min) || !has({_RULES}) || {_RULES}.all(r, r.action != 'Shrink')",
+        "message": "recovery.rules: Shrink needs workers.min, the fewest pods to go on with",
+    },
+]
+
+RULE_RULES = [
+    {
+        "rule": "self.action != 'SkipData' || (has(self.causes) && self.causes == ['Diverged'])",
+        "message": "SkipData needs causes: [Diverged], since only there it is known which samples to skip",
+    },
+    {
+        "rule": "self.action != 'RestartInPlace' || !has(self.causes)"
+        f" || !self.causes.exists(c, c in {list(NEEDS_ANOTHER_POD)})",
+        "message": "RestartInPlace can't mend what takes another pod; ReplacePod would",
+    },
+]
+
 COLUMNS = [
     {"name": "State", "type": "string", "jsonPath": ".status.phase"},
     {"name": "Step", "type": "integer", "jsonPath": ".status.progress.step"},
@@ -241,6 +266,7 @@ def job_schema() -> Schema:
     spec = structural(given["$defs"]["JobSpec"], given["$defs"], defaults=True)
     described = spec["properties"]["workers"]["properties"]["template"]
     described.update(TEMPLATE)
+    spec["properties"]["recovery"]["properties"]["rules"]["items"]["x-kubernetes-validations"] = RULE_RULES
     status = structural(source["$defs"]["JobStatus"], source["$defs"], defaults=False)
     _require_nothing(status)
     return {

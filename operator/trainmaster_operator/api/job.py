@@ -11,6 +11,7 @@ from trainmaster.contract.config import BatchConfig, Name, ParallelismConfig, St
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.ram import RamSpec, bytes_of
 from trainmaster_operator.api.recovery import RecoverySpec
+from trainmaster_operator.api.rules import refuse_unfit
 from trainmaster_operator.api.status import JobStatus
 
 CHECKPOINTS = "/checkpoints"
@@ -194,6 +195,7 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
+        refuse_unfit(self.recovery.rules, own_loop=self.framework is Framework.TRAINMASTER, least=self.workers.min)
         if self.framework is Framework.TRAINMASTER:
             if self.training is None:
                 raise ValueError("framework Trainmaster needs spec.training")

@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from pydantic import Field
 
 from trainmaster.contract.config import Strict
+from trainmaster_operator.api.rules import RuleSpec
+
+
+class HangMode(str, Enum):
+    OBSERVE = "Observe"  # the status and the metrics tell
+    NOTIFY = "Notify"  # and an event
+    ENFORCE = "Enforce"  # and the ranks restart
 
 
 class HangSpec(Strict):
+    """Shorter limits than this one are learned from the run: steps, saves and evaluations each have their own."""
+
     limitSeconds: float | None = Field(
-        600, gt=0, description="A rank that says nothing for so long while training is stuck. null: no limit."
+        600,
+        gt=0,
+        description="Ranks that say nothing for so long, and whose Python stacks stand still, are stuck. Where more is "
+        "known of a run, less is enough. null: nothing is watched.",
+    )
+    mode: HangMode = Field(
+        HangMode.ENFORCE, description="What happens to stuck ranks. Observe: nothing; Notify: an event; Enforce: a restart."
+    )
+    factor: float = Field(
+        3,
+        ge=1,
+        le=100,
+        description="How many times the longest silence that is to be expected after what was seen counts as stuck. "
+        "A rank whose stack moves has so many times limitSeconds.",
+    )
+
+
+class StragglerAction(str, Enum):
+    NOTIFY = "Notify"
+    REPLACE = "Replace"
+
+
+class StragglerSpec(Strict):
+    """A rank that the others wait for, step after step."""
+
+    slowdown: float = Field(
+        1.5, gt=1, description="It counts as a straggler when it computes so many times as long as the median rank."
+    )
+    windowSeconds: float = Field(60, gt=0, description="It must have been so for so long.")
+    action: StragglerAction = Field(
+        StragglerAction.NOTIFY, description="Notify: an event. Replace: its pod is replaced, within the budget."
     )
 
 
@@ -25,8 +66,32 @@ class BudgetSpec(Strict):
     )
 
 
+class ElasticSpec(Strict):
+    """With `workers.min`: when a job goes on with fewer pods, and when it takes more again."""
+
+    waitSeconds: float = Field(
+        30,
+        ge=0,
+        description="How long a round waits for pods that don't come before it opens with fewer.",
+    )
+    cooldownSeconds: float = Field(
+        60, ge=0, description="How long a job stays at the smaller size at least before it takes pods that came back."
+    )
+
+
 class RecoverySpec(Strict):
+    rules: list[RuleSpec] = Field(
+        default_factory=list,
+        max_length=32,
+        description="What is done about failures: the first that fits one decides; where none fits, restarts do, the "
+        "smallest first. RestartInPlace, ReplacePod and RestartAll count in the budget, and the next of them follows "
+        "when it is spent; RestartWithoutCounting has no limit. Shrink goes on with fewer pods. SkipData leaves out "
+        "the samples of a step that diverged. Hold stops the ranks and keeps the pods until a person suspends and "
+        "resumes the job. Fail ends it.",
+    )
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
     hang: HangSpec = Field(default_factory=HangSpec)
+    straggler: StragglerSpec = Field(default_factory=StragglerSpec)
+    elastic: ElasticSpec = Field(default_factory=ElasticSpec)
     zygote: bool = Field(True, description="Fork ranks from a process that has imported what they need.")
     agentLostSeconds: float = Field(20, gt=0, description="Silence after which a pod's agent counts as dead.")

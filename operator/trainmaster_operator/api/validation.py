@@ -182,14 +182,16 @@ def _model_at(path: Path) -> type[BaseModel] | None:
     for part in path:
         if model is None:
             return None
+        if isinstance(part, int):
+            continue  # of a list: its items' model
         field = next((f for name, f in model.model_fields.items() if (f.alias or name) == part), None)
         model = _model_in(field.annotation) if field else None
     return model
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in `X`, `X | None` and the like."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+    """The model in `X`, `X | None`, `list[X]` and the like."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
         found = [_model_in(option) for option in typing.get_args(annotation)]
         return next((model for model in found if model), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
@@ -256,6 +258,8 @@ def _across(document: dict[str, Any]) -> Iterator[Problem]:
     parallelism = _parsed(ParallelismConfig, training.get("parallelism", {}))
     if workers is None:
         return
+    if workers.min is not None or workers.max is not None:
+        return  # a size is found below; if there is none, the models say so
     world_size = workers.replicas * workers.ranksPerPod
     if parallelism is not None:
         problem = _refusal(lambda: parallelism.resolve(world_size))

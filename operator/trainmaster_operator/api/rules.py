@@ -1,0 +1,93 @@
+"""`spec.recovery.rules`: what a person wants of a failure, instead of what the recovery ladder would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from trainmaster.contract.config import Strict
+from trainmaster_operator.api import pattern
+
+
+class RuleAction(str, Enum):
+    RESTART_IN_PLACE = "RestartInPlace"
+    REPLACE_POD = "ReplacePod"
+    RESTART_ALL = "RestartAll"
+    RESTART_WITHOUT_COUNTING = "RestartWithoutCounting"
+    SHRINK = "Shrink"
+    SKIP_DATA = "SkipData"
+    HOLD = "Hold"
+    FAIL = "Fail"
+
+
+RuledCause = Literal[
+    "Crash",
+    "OutOfMemory",
+    "Hang",
+    "Straggler",
+    "HardwareFault",
+    "Evicted",
+    "NodeLost",
+    "AgentLost",
+    "Diverged",
+    "DataError",
+    "ConfigError",
+    "Refused",
+    "Preempted",
+    "StoreLost",
+    "Fenced",
+]
+"""All causes but those of pods that don't start (ImageError, Unschedulable): pendingDeadlineSeconds answers these."""
+
+NEEDS_ANOTHER_POD = ("HardwareFault", "Evicted", "NodeLost", "AgentLost", "Refused")
+
+
+class RuleSpec(Strict):
+    """The first rule that fits a failure decides. One without any condition fits whatever is the job's own failure."""
+
+    name: Annotated[str, Field(max_length=63)] = Field("", description="What events call it.")
+    causes: list[RuledCause] = Field(
+        default_factory=list,
+        max_length=15,
+        description="It fits only these. Without causes it fits no eviction, preemption, lost node and lost store.",
+    )
+    exitCodes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
+        default_factory=list, max_length=64, description="It fits only these of the rank; 128 + n for signal n."
+    )
+    message: Annotated[str, Field(min_length=1, max_length=pattern.LIMIT)] | None = Field(
+        None,
+        description="A pattern to be found in what the rank said last, its message, traceback or output, such as "
+        "'NCCL .* timeout': a regular expression without counts in braces, back-references and looking around.",
+    )
+    action: RuleAction = Field(description="What is done about it.")
+
+    @field_validator("message")
+    @classmethod
+    def _is_a_pattern(cls, message: str | None) -> str | None:
+        if message is not None:
+            pattern.pattern(message)
+        return message
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> RuleSpec:
+        if self.action is RuleAction.SKIP_DATA and self.causes != ["Diverged"]:
+            raise ValueError("SkipData needs causes: [Diverged], since only there it is known which samples to skip")
+        if self.action is RuleAction.RESTART_IN_PLACE:
+            gone = [cause for cause in self.causes if cause in NEEDS_ANOTHER_POD]
+            if gone:
+                raise ValueError(f"RestartInPlace can't mend {gone[0]}, which takes another pod; ReplacePod would")
+        return self
+
+
+def refuse_unfit(rules: Sequence[RuleSpec], *, own_loop: bool, least: int | None) -> None:
+    """Raises ValueError for a rule that this job can't obey. `least`: workers.min."""
+    for number, rule in enumerate(rules):
+        if rule.action is RuleAction.SKIP_DATA and not own_loop:
+            raise ValueError(
+                f"recovery.rules[{number}]: SkipData belongs to framework Trainmaster: a script's samples aren't known"
+            )
+        if rule.action is RuleAction.SHRINK and least is None:
+            raise ValueError(f"recovery.rules[{number}]: Shrink needs workers.min, the fewest pods to go on with")
