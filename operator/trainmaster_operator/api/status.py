@@ -155,6 +155,7 @@ class JobStatus(Loose):
     roundMap: str = ""  # slots in rank order, as ranges: of the round that is open, or of the last while one forms
     roundStore: str = ""  # host:port of the round's store; "" while the round forms
     roundOpenedAt: str = ""  # while it forms: since when
+    roundPeers: int = 0  # copies of a slot's memory go to the one so many places further in the map; 0: nowhere
     roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
     lastStore: str = ""  # of the last rounds that were open, newest first: never used again
     incarnations: str = ""  # of each slot, run-length: "0*4"

@@ -24,6 +24,7 @@ class SlotState:
     round: int = 0
     report: Report | None = None  # the newest of `round`
     next_store: StoreAddress | None = None
+    peer: StoreAddress | None = None
     verdict: Verdict | None = None  # the first of `round`
     verdict_at: float = 0.0  # when this leader received it
     polls: int = 0  # open join polls
@@ -39,6 +40,7 @@ class SlotState:
         self.heard_at = now
         if request.facts:
             self.facts = request.facts
+        self.peer = request.peer
         if 0 < request.round < self.round:
             return False
         news = self._enter(request.round)
@@ -78,6 +80,7 @@ class SlotState:
             saved=report.saved,
             store_lost=report.store_lost,
             next_store=self.next_store,
+            peer=self.peer,
             stop_ack=report.stop_ack,
             stop_passed=report.stop_passed,
             resumed_step=report.resumed_step,

@@ -50,6 +50,7 @@ class AgentRecord:
     saved: bool = False
     store_lost: bool = False
     next_store: StoreAddress | None = None
+    peer: StoreAddress | None = None  # where it answers other agents of its job
     stop_ack: int | None = None
     stop_passed: int | None = None
     resumed_step: int | None = None
