@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-PARTS = ("__init__.py", "agent", "contract/__init__.py", "contract/wire")
+PARTS = ("__init__.py", "agent", "contract/__init__.py", "contract/wire", "errors.py", "faults.py")
 
 target = Path(sys.argv[1])
 for part in PARTS:

@@ -79,6 +79,7 @@ class World:
             "TRAINMASTER_COMMAND": json.dumps(command),
             "TRAINMASTER_TERMINATION_LOG": str(self.folder / f"termination-{slot}"),
             "TRAINMASTER_TEST_MARK": self.mark,
+            "TMPDIR": str(self.folder),
             "PYTHONPATH": str(ROOT / "trainer"),
             **({"TRAINMASTER_ZYGOTE": str(self.zygote)} if self.zygote else {}),
             **env,

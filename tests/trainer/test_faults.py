@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 from trainmaster import faults
+from trainmaster.checkpoint.storage import PosixStorage
 from trainmaster.contract.wire import environment
+from trainmaster.contract.wire import faults as wire
 from trainmaster.errors import ConfigError
 from trainmaster.faults import Fault, InjectedFault
 
@@ -31,6 +34,19 @@ from trainmaster.faults import Fault, InjectedFault
         ("corrupt-checkpoint:step=9", Fault("corrupt-checkpoint", step=9)),
         ("kill-pod:rank=3,step=2", Fault("kill-pod", step=2, rank=3)),
         ("kill-operator:step=4", Fault("kill-operator", step=4)),
+        ("slow:step=3,seconds=0.25,steps=7", Fault("slow", step=3, seconds=0.25, steps=7)),
+        ("slow:step=3", Fault("slow", step=3, seconds=0.5, steps=10)),
+        ("nan:rank=1,step=3", Fault("nan", step=3, rank=1)),
+        ("oom:step=3", Fault("oom", step=3, where="device")),
+        ("oom:step=3,where=host", Fault("oom", step=3, where="host")),
+        ("corrupt-checkpoint:step=9,tier=ram", Fault("corrupt-checkpoint", step=9, tier="ram")),
+        ("lose-store:step=9", Fault("lose-store", step=9)),
+        ("fill-disk:step=9,seconds=3", Fault("fill-disk", step=9, seconds=3)),
+        ("partition:rank=1,step=9", Fault("partition", step=9, rank=1, seconds=10)),
+        ("kill-agent:step=9", Fault("kill-agent", step=9)),
+        ("lose-node:step=9", Fault("lose-node", step=9)),
+        ("api-outage:step=9,seconds=1.5", Fault("api-outage", step=9, seconds=1.5)),
+        ("crash-operator:step=9,writes=2", Fault("crash-operator", step=9, writes=2)),
     ],
 )
 def test_a_fault_is_read_and_written(text: str, fault: Fault) -> None:
@@ -42,8 +58,9 @@ def test_a_fault_is_read_and_written(text: str, fault: Fault) -> None:
     ("text", "words"),
     [
         ("kil:step=2", r"'kil' is unknown; did you mean kill\?"),
-        ("explode:step=2", r"'explode' is unknown; known are corrupt-checkpoint, exit"),
-        ("kill:steps=2", r"'steps' is unknown; did you mean step\?"),
+        ("explode:step=2", r"'explode' is unknown; known are api-outage, corrupt-checkpoint"),
+        ("kill:stepp=2", r"'stepp' is unknown; did you mean step\?"),
+        ("kill:steps=2", r"steps belongs to slow, not to kill"),
         ("kill:rank=1", r"step is missing, as in kill:rank=0,step=20"),
         ("kill", r"step is missing"),
         ("kill:step=two", r"step must be a whole number, as in step=3; got 'two'"),
@@ -54,12 +71,25 @@ def test_a_fault_is_read_and_written(text: str, fault: Fault) -> None:
         ("kill:step=2,code=3", r"code belongs to exit, not to kill"),
         ("exit:step=2,code=256", r"code must lie between 1 and 255"),
         ("exit:step=2,code=0", r"code must lie between 1 and 255"),
+        ("kill:step=2,seconds=3", r"seconds belongs to api-outage and fill-disk and partition and slow, not to kill"),
+        ("slow:step=2,seconds=soon", r"seconds must be a number, as in seconds=2.5; got 'soon'"),
+        ("slow:step=2,seconds=0", r"seconds must be more than 0"),
+        ("crash-operator:step=2,writes=0", r"writes must be more than 0"),
+        ("oom:step=2,where=moon", r"where must be device or host; got 'moon'"),
+        ("oom:step=2,where", r"where must be device or host; got ''"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as refusal:
         faults.parse(text)
     assert repr(text) in str(refusal.value)
+
+
+def test_a_fault_without_a_step_is_for_now_where_that_is_possible() -> None:
+    fault = faults.parse("kill:rank=2", now=True)
+    assert fault == Fault("kill", step=0, rank=2)
+    assert str(fault) == "kill:rank=2"
+    assert faults.parse(str(fault), now=True) == fault
 
 
 def test_encoded_faults_have_ids_of_their_own() -> None:
@@ -207,3 +237,85 @@ def test_without_a_checkpoint_there_is_nothing_to_damage(tmp_path: Path) -> None
     assert faults.corrupt(str(tmp_path / "missing")) is None
     checkpoint(tmp_path, "step-20.r1", complete=False)
     assert faults.corrupt(str(tmp_path)) is None
+
+
+class Tensor:
+    """As much of one as becomes NaN."""
+
+    def __init__(self, grad: Tensor | None = None) -> None:
+        self.value = 0.0
+        self.grad = grad
+
+    def fill_(self, value: float) -> None:
+        self.value = value
+
+
+def test_nan_comes_into_the_gradients_that_there_are(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "nan:step=3")
+    trained, frozen = Tensor(Tensor()), Tensor()
+    faults.at_step(3, 0, lambda: faults.gradients([trained, frozen]))
+    assert trained.grad is not None
+    assert trained.grad.value != trained.grad.value
+    assert (trained.value, frozen.value) == (0.0, 0.0)
+
+
+def test_a_slow_rank_is_slow_for_as_many_steps_as_asked_for(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(faults.time, "sleep", slept.append)
+    monkeypatch.setattr(faults, "_slowness", faults.Slowness())
+    ask_for(monkeypatch, "slow:step=3,seconds=0.5,steps=2")
+    for step in range(1, 8):
+        faults.at_step(step, 0)
+    assert slept == [0.5, 0.5]
+
+
+def test_memory_of_the_device_runs_out_as_torch_says_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    ask_for(monkeypatch, "oom:step=3")
+    with pytest.raises(torch.OutOfMemoryError):
+        faults.at_step(3, 0)
+
+
+@pytest.mark.processes
+def test_memory_of_a_machine_that_others_use_is_not_taken(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for(monkeypatch, "oom:step=3,where=host")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    code = "from trainmaster import faults; faults.at_step(3, 0)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr.endswith("MemoryError\n")
+
+
+def test_what_an_agent_laid_down_is_asked_about_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.FAULT_SOCKET, raising=False)
+    monkeypatch.delenv(environment.FAULTS, raising=False)
+    monkeypatch.setenv(environment.FAULT_DIR, str(tmp_path))
+    faults.at_step(1, 0)
+    agent = Judge(tmp_path / wire.SOCKET)
+    try:
+        (tmp_path / wire.ARMED).write_text(faults.encode([faults.parse("raise:rank=0", now=True)]))
+        with pytest.raises(InjectedFault):
+            faults.at_step(2, 0)
+        faults.at_step(3, 0)
+    finally:
+        agent.close()
+    assert [question["step"] for question in agent.asked] == [2, 3]
+
+
+def test_checkpoints_find_no_space_while_the_disk_counts_as_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.FAULT_DIR, str(tmp_path))
+    storage = PosixStorage(tmp_path / "checkpoints")
+    (tmp_path / wire.DISK_FULL).touch()
+    with pytest.raises(OSError, match="No space left") as refusal:
+        storage.write("step-1.r1/rank-00000.safetensors", [b"x"])
+    assert refusal.value.errno == errno.ENOSPC
+    (tmp_path / wire.DISK_FULL).unlink()
+    assert storage.write("step-1.r1/rank-00000.safetensors", [b"x"]) == 1
+
+
+def test_in_memory_what_is_newest_is_damaged_without_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "step-11.r1").mkdir()  # nothing of it is there yet
+    newest = checkpoint(tmp_path, "step-10.r1", complete=False)
+    assert faults.corrupt(str(tmp_path), "ram") == str(newest)

@@ -121,10 +121,14 @@ class Training:
         began = time.monotonic()
         step, config = self.step + 1, self.config
         loss, tokens, own_tokens = self._forward_backward()
-        faults.at_step(step, self.world.rank)
+        faults.at_step(step, self.world.rank, lambda: faults.gradients(self.model.parameters()))
 
-        # Over the whole world: the same bits on all ranks, so all clip alike and all stop alike.
-        totals = torch.stack([loss.double(), parallel.gradient_norm_squared(self.model).double()])
+        # Over the whole world: the same bits on all ranks, so all clip alike, all stop alike and all save alike.
+        due = self.session.due(step)
+        costs = torch.tensor([self.session.save_s, self.step_s] if due else [0.0, 0.0], dtype=torch.float64)
+        summands = [loss.double(), parallel.gradient_norm_squared(self.model).double(), *costs.to(loss.device)]
+        totals = torch.stack(summands)
+        self.session.settle()
         dist.all_reduce(totals)
         norm = totals[1].sqrt()
         if config.optimizer.clipNorm is not None:

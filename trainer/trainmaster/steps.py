@@ -53,6 +53,10 @@ class State:
                 raise ConfigError(f"tm.State({name}=…): a {type(thing).__name__} has no {' and no '.join(missing)}()")
         self.objects = objects
 
+    def weights(self) -> Iterator[torch.Tensor]:
+        modules = (thing for thing in self.objects.values() if isinstance(thing, torch.nn.Module))
+        return (parameter.data for module in modules for parameter in module.parameters())
+
 
 class RandomGenerators:
     """The global generators of this process: Python's, NumPy's if it is imported, torch's, the device's."""
@@ -111,7 +115,7 @@ class Run:
                 began = time.monotonic()
                 yield step
                 # The loop's body is opaque: a fault inside this step strikes at its end.
-                faults.at_step(step, session.rank)
+                faults.at_step(step, session.rank, state.weights)
                 self._completed(step, time.monotonic() - began)
                 if session.url and (step == total or (save_every and step % save_every == 0)):
                     self._save(session)

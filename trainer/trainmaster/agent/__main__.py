@@ -1,10 +1,11 @@
-"""`python -m trainmaster.agent`: the supervisor of one pod."""
+"""`python -m trainmaster.agent`: the supervisor of one pod. With `fault JSON`: a word to the one that runs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
+from trainmaster.agent import faults
 from trainmaster.agent.settings import Settings, read_environment
 from trainmaster.agent.supervisor import Supervisor
 from trainmaster.contract.wire import ExitCode
@@ -15,6 +16,8 @@ async def _run(settings: Settings) -> int:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["fault"]:
+        return faults.request(sys.argv[2:])
     try:
         settings = read_environment()
     except ValueError as error:

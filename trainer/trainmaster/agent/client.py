@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import ssl
+import time
 import urllib.parse
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,7 @@ class Access:
         self._ca = ""
         self._tls: ssl.SSLContext | None = None
         self.session = ""
+        self.cut_off_until = 0.0  # monotonic; a fault on purpose
 
     @property
     def server_name(self) -> str:
@@ -200,6 +202,8 @@ class Connection:
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The service may lead to a machine that is gone: there a connection is tried for a moment only, while the
         handshake with an operator that has thousands of them to do may take its time."""
+        if time.monotonic() < self._access.cut_off_until:
+            raise OSError("cut off: a fault was asked for")
         tls = self._access.tls()
         loop = asyncio.get_running_loop()
         host, port = self._access.address

@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from trainmaster.contract.wire import channel, environment
+from trainmaster.contract.wire.faults import ARMED
 from trainmaster.contract.wire.progress import SIZE, Phase, ProgressRecord
 
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
@@ -123,12 +124,16 @@ class _Observer(importlib.abc.MetaPathFinder):
             self._enter(Phase.STEP)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if self._yielded() or not os.environ.get(environment.FAULTS):
+        faults = None if self._yielded() else _faults()
+        if faults is None:
             return
         faults = importlib.import_module("trainmaster.faults")
         if self._base < 0:
             self._base = _steps_before(optimizer)
-        faults.at_step(self._base + self._steps.get(optimizer, 0) + 1)
+        faults.at_step(
+            self._base + self._steps.get(optimizer, 0) + 1,
+            numbers=lambda: faults.gradients(p for group in optimizer.param_groups for p in group["params"]),
+        )
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         self._calls += 1
@@ -201,6 +206,15 @@ def _learnable(name: str) -> bool:
     if spec.origin in ("built-in", "frozen"):
         return True
     return bool(spec.origin) and os.path.realpath(spec.origin).startswith(_ROOTS)
+
+def _faults() -> Any:
+    """The module of faults on purpose, once one was asked for; None nearly always."""
+    known = sys.modules.get("trainmaster.faults")
+    folder = os.environ.get(environment.FAULT_DIR)
+    if known is None and (os.environ.get(environment.FAULTS) or (folder and os.path.exists(f"{folder}/{ARMED}"))):
+        known = importlib.import_module("trainmaster.faults")
+    return known
+
 
 
 def _steps_before(optimizer: Any) -> int:

@@ -29,7 +29,7 @@ class Reporter:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         settings = supervisor.settings
-        access = Access(settings.operator_url, settings.token_file, settings.ca_file)
+        access = self._access = Access(settings.operator_url, settings.token_file, settings.ca_file)
         self._join = Connection(access)
         self._report = Connection(access)
         self._wake = asyncio.Event()
@@ -51,6 +51,12 @@ class Reporter:
         round = self._supervisor.round
         if round is not None and round.verdict is not None:
             write_termination(self._supervisor.settings.termination_log, round.verdict)
+
+    def cut_off(self, seconds: float) -> None:
+        """A fault on purpose: for so long no operator is reached, as behind a broken network."""
+        self._access.cut_off_until = time.monotonic() + seconds
+        self._join.close()
+        self._report.close()
 
     async def last_words(self) -> None:
         """One more report at the end, if the operator still listens."""

@@ -81,6 +81,13 @@ class Stores:
         ours.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(ours.socket, self._receive, store)
 
+    def kill_current(self) -> bool:
+        """A fault on purpose. False: the store of the round that runs isn't ours."""
+        if self._current is None or self._current.lost:
+            return False
+        self._end(self._current)
+        return True
+
     def end(self) -> None:
         self._end(self._current)
         self._end(self._next)

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from trainmaster.agent import launcher, processes
+from trainmaster.agent.faults import Faults
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
 from trainmaster.agent.round import Round
@@ -46,6 +47,7 @@ class Supervisor:
         self.zygotes = Zygotes(settings.key(), settings.load_environment(), self._zygotes_changed, self._note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
         self.uploads = Uploads(self._upload_ended)
+        self.faults = Faults(self)
         self._begun = 0  # the highest round that was ever begun here
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
@@ -62,6 +64,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGINT, self._terminated)
         processes.become_subreaper()
         processes.hurry()
+        await self.faults.open()
         bare = not self.settings.zygote_enabled
         # Joining does not wait for the zygote: the operator plans meanwhile.
         tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
@@ -150,7 +153,7 @@ class Supervisor:
         return round
 
     def _start_rank(self, rank: Rank, assignment: Assignment, local_rank: int, way: str) -> None:
-        env = rank_environment(self.settings, assignment, local_rank)
+        env = {**rank_environment(self.settings, assignment, local_rank), **self.faults.environment()}
         if way == "exec":
             link = self.zygotes.root()
             argv = self.settings.command.argv
@@ -329,6 +332,7 @@ class Supervisor:
         if round is not None:
             round.kill()
         self.stores.end()
+        self.faults.close()
         await self.uploads.drained(_LAST_UPLOADS_S)
         await self.reporter.last_words()
         self.zygotes.close()

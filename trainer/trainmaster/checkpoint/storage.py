@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from trainmaster import faults
+
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -105,6 +107,7 @@ class PosixStorage:
     @contextlib.contextmanager
     def _whole(self, target: Path, blocks: Iterable[bytes | memoryview]) -> Iterator[tuple[Path, int]]:
         """A temporary file beside `target` with all blocks on disk; the body gives it its name."""
+        faults.full_disk()
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}-{next(self._serial)}")
         size = 0
