@@ -127,7 +127,6 @@ class _Observer(importlib.abc.MetaPathFinder):
         faults = None if self._yielded() else _faults()
         if faults is None:
             return
-        faults = importlib.import_module("trainmaster.faults")
         if self._base < 0:
             self._base = _steps_before(optimizer)
         faults.at_step(
