@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -36,6 +37,8 @@ from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import DELETED, JOB, POD, NotFound, Object
 from trainmaster_operator.cluster.server import StoreServer
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
+from trainmaster_operator.control.sessions import KEY_BYTES
 
 FRAME_S = 0.25
 RANKS_EVERY_S = 1.0
@@ -63,6 +66,7 @@ class LocalRun:
             total_steps=job.spec.training.steps if job.spec.training else None,
             status=JobStatus.model_validate(prepared.resource["status"]),
         )
+        self._peer_key = secrets.token_hex(KEY_BYTES)
         self._display = display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
         self._writer = ThreadPoolExecutor(1)
@@ -150,7 +154,7 @@ class LocalRun:
                 *("--extra-env", json.dumps(variables)),
             ],
             logs / "operator.log",
-            os.environ,
+            {**os.environ, KEY_VARIABLE: self._peer_key},
             fds=[fd],
         )
         kubelet = children.Kubelet(

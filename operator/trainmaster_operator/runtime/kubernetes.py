@@ -207,6 +207,7 @@ def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
             in_cluster=True,
         ),
         ca_bundle=authority.bundle,
+        peer_key=authority.session_key,
         namespace=options.watch_namespace,
         relist_jobs_s=RELIST_JOBS_S,
         job_metrics=options.job_metrics,

@@ -15,10 +15,12 @@ import os
 import random
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.control.http import ControlServer, Probes, inherited_socket
+from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
@@ -56,6 +58,9 @@ def main() -> int:
         # The parent starts an operator only after it has reaped the one before.
         lease=LeaseSettings(takeover=True),
     )
+    key = bytes.fromhex(os.environ.pop(KEY_VARIABLE, ""))
+    if key:
+        settings = replace(settings, peer_key=lambda: key)
     # What start-up made lives as long as the process: collections need not look at it again.
     gc.freeze()
     try:

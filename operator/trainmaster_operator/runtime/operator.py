@@ -53,6 +53,7 @@ class Settings:
     extra_env: dict[str, str] = field(default_factory=dict)  # for every pod
     pods: PodDefaults | None = None  # all that pods get; None: the two above, for processes of one machine
     ca_bundle: Callable[[], str] | None = None  # PEM, by which agents know the operator; None: no TLS
+    peer_key: Callable[[], bytes] | None = None  # what agents' secrets among themselves are derived from; None: none
     namespace: str | None = None  # None: all
     workers: int = 8
     resync_s: float = 600.0
@@ -136,6 +137,7 @@ class Operator:
             policies=self._policies,
             pod_defaults=settings.pods or PodDefaults(settings.operator_url, settings.extra_env),
             ca_bundle=settings.ca_bundle,
+            peer_key=settings.peer_key,
             budget=ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate),
             events=self.events,
             metrics=self.metrics,

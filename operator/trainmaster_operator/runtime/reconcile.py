@@ -28,6 +28,7 @@ from trainmaster_operator.cluster.port import (
     Object,
 )
 from trainmaster_operator.control.fleet import Fleet
+from trainmaster_operator.control.peer_secrets import with_secret
 from trainmaster_operator.manifests.labels import CURRENT
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning.observation import (
@@ -77,7 +78,8 @@ class Policies:
 
 
 class Reconciler:
-    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS."""
+    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS. `peer_key`: what
+    secrets of agents among themselves are derived from; None: they get none."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class Reconciler:
         events: EventWriter,
         metrics: Metrics,
         ca_bundle: Callable[[], str] | None = None,
+        peer_key: Callable[[], bytes] | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -107,6 +110,7 @@ class Reconciler:
         self._events = events
         self._metrics = metrics
         self._led_since = clock.monotonic()
+        self._peer_key = peer_key
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
@@ -228,13 +232,18 @@ class Reconciler:
             return False
         self._leader.check()
         assert record.job is not None
-        spec, status, directive = record.job.spec, record.status, self._policies.directive
+        spec, status = record.job.spec, record.status
+
+        def directive_of(slot: int) -> Directive:
+            content = self._policies.directive(spec, status, observed, slot)
+            return content if self._peer_key is None else with_secret(content, self._peer_key(), record.uid)
+
         self._fleet.publish(
             record.key,
             record.uid,
             status.round,
             unpack_counts(status.incarnations),
-            lambda slot: directive(spec, status, observed, slot),
+            directive_of,
         )
         self._published[record.key] = (record.version, observed.epoch)
         return True
