@@ -78,8 +78,8 @@ class Policies:
 
 
 class Reconciler:
-    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS. `peer_key`: what
-    secrets of agents among themselves are derived from; None: they get none."""
+    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
+    `peer_key`: what secrets of agents among themselves are derived from; None: they get none."""
 
     def __init__(
         self,
