@@ -7,6 +7,7 @@ new CRD. A field that no code obeys does not exist here: it is refused as unknow
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -39,8 +40,11 @@ class BatchConfig(Strict):
         None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
     )
 
-    def accumulation(self, world_size: int) -> tuple[int, int]:
-        """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words."""
+    def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
+        """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words.
+
+        `divisor`: the micro batch is at least so many times smaller than the config says, if it can be.
+        """
         share, rest = divmod(self.global_, world_size)
         if rest:
             raise ValueError(
@@ -53,6 +57,8 @@ class BatchConfig(Strict):
                 f"batch.micro {micro} doesn't divide a rank's share of {share} sequences "
                 f"(batch.global {self.global_} / {world_size} ranks)"
             )
+        if divisor > 1:
+            micro = _largest_divisor(share, max(1, micro // divisor))
         return micro, share // micro
 
 
@@ -128,6 +134,12 @@ class TrainingConfig(Strict):
             )
         return self
 
-    def accumulation(self, world_size: int) -> tuple[int, int]:
+    def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
         """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words."""
-        return self.batch.accumulation(world_size)
+        return self.batch.accumulation(world_size, divisor)
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is at most `limit`."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return max(n for low in small for n in (low, number // low) if n <= limit)

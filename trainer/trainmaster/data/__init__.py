@@ -2,7 +2,8 @@
 
 A batch of a step has as many slots as `batch.global`; slot s of a step that starts after `consumed` samples holds
 sample `consumed + s` of the endless sequence of epochs. So any world size sees the same samples, and one integer
-resumes it. Importing this package imports neither torch nor numpy; `build` does.
+resumes it. Positions that are left out (`skips`) are passed over. Importing this package imports neither torch nor
+numpy; `build` does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.contract.config import DataConfig, TrainingConfig
 from trainmaster.data.options import TextOptions
+from trainmaster.data.skips import Skips
 from trainmaster.errors import ConfigError, unknown
 from trainmaster.models import validate as validate_model
 from trainmaster.options import read
@@ -35,6 +37,7 @@ class Source(Protocol):
     version: int  # of the order: a checkpoint's cursor means something else under another version
     tokens: int  # targets of one epoch
     samples: int  # samples of one epoch
+    skips: Skips  # positions that no batch takes
 
     @property
     def fingerprint(self) -> str:

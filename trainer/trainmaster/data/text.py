@@ -14,6 +14,7 @@ from trainmaster.data import IGNORED, Batch
 from trainmaster.data.files import find, windows
 from trainmaster.data.options import TextOptions
 from trainmaster.data.order import Order
+from trainmaster.data.skips import Skips
 
 
 class TextSource:
@@ -26,6 +27,7 @@ class TextSource:
         self.tokens = self.text.size - 1
         self.samples = windows(self.text, context, global_batch)
         self.order = Order(self.samples, max(1, options.shardBytes // context), seed)
+        self.skips = Skips()
 
     @property
     def fingerprint(self) -> str:
@@ -37,7 +39,9 @@ class TextSource:
         inputs = np.zeros((len(slots), self.context), np.int64)
         targets = np.full((len(slots), self.context), IGNORED, np.int64)
         valid = 0
-        for row, sample in enumerate(self.order(consumed + slots.start, len(slots)).tolist()):
+        pieces = self.skips.pieces(consumed + slots.start, len(slots))
+        samples = [sample for start, count in pieces for sample in self.order(start, count).tolist()]
+        for row, sample in enumerate(samples):
             start = sample * self.context
             raw = self.text.read(start, min(start + self.context + 1, self.text.size))
             window = np.frombuffer(raw, np.uint8)
@@ -51,9 +55,10 @@ class TextSource:
         missing = self.samples * self.context - self.tokens
         if not missing:
             return count * self.context
-        end = consumed + count
-        epochs = range(consumed // self.samples, (end - 1) // self.samples + 1)
-        short = sum(consumed <= epoch * self.samples + self.order.last(epoch) < end for epoch in epochs)
+        short = 0
+        for start, here in self.skips.pieces(consumed, count):
+            epochs = range(start // self.samples, (start + here - 1) // self.samples + 1)
+            short += sum(start <= epoch * self.samples + self.order.last(epoch) < start + here for epoch in epochs)
         return count * self.context - short * missing
 
     def unigram_entropy(self) -> float:

@@ -1,0 +1,16 @@
+"""Ranges [first, end) of whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def merged(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """Ranges [first, end) in their order, those that touch as one, empty ones left out."""
+    result: list[tuple[int, int]] = []
+    for first, end in sorted((r[0], r[1]) for r in ranges if r[0] < r[1]):
+        if result and first <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((first, end))
+    return result
