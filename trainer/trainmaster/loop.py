@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.progress import Phase
 from trainmaster.errors import ConfigError, DataError, Diverged
 from trainmaster.report import Reading, Reporter, finite
+from trainmaster.rescue import Rescue
 from trainmaster.stop import stop_binds
 from trainmaster.world import World
 
@@ -45,6 +46,10 @@ class StepRecord:
     rate: float
     seconds: float = math.nan
 
+    def finite(self) -> bool:
+        """Waits for the device if the numbers haven't arrived."""
+        return all(map(math.isfinite, self.reading.values()))
+
 
 class Training:
     """One rank's part of a run, from rendezvous to the last step."""
@@ -55,6 +60,9 @@ class Training:
         self.consumed = 0  # samples
         self.last_loss = math.nan
         self.under_way: list[StepRecord] = []
+        self.step_s = 0.0  # what the last step took, without saving
+        self.rescue = Rescue(reporter, self._save_in_need)
+        self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
         reporter.phase(Phase.RENDEZVOUS)
         self.world = world = World.join()
@@ -96,15 +104,13 @@ class Training:
         every, steps, first = self.config.checkpoint.every, self.config.steps, self.step + 1
         self.reporter.obeys_stop()
         self.reporter.phase(Phase.STEP)
+        self.session.boundary()
+        if self.session.ram is not None and self.world.device.type == "cpu":
+            self.rescue.watch()
         while self.step < steps:
             if stop_binds(self.reporter, self.step):
                 return self._leave()
-            try:
-                self.one_step()
-            except Exception:
-                # Caught at the boundary: parameters and optimizer still hold the last completed step.
-                self.session.drain(LAST_WRITE_LIMIT_S)
-                raise
+            self.one_step()
             if self.step == first:
                 self.world.shorten_timeouts()
             if self.step % every == 0 or self.step == steps:
@@ -130,23 +136,45 @@ class Training:
         totals = torch.stack(summands)
         self.session.settle()
         dist.all_reduce(totals)
-        norm = totals[1].sqrt()
-        if config.optimizer.clipNorm is not None:
-            parallel.scale_gradients_(self.model, (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float())
-        rate = optimizer.learning_rate(step, config.steps, config.optimizer)
-        record = StepRecord(step, Reading(torch.stack([totals[0], norm])), tokens, own_tokens, rate)
-        if record.reading.arrived():
-            self._check_finite(record)
+        with self.rescue.frozen:
+            norm = totals[1].sqrt()
+            if config.optimizer.clipNorm is not None:
+                factor = (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
+                parallel.scale_gradients_(self.model, factor)
+            rate = optimizer.learning_rate(step, config.steps, config.optimizer)
+            record = StepRecord(step, Reading(torch.stack([totals[0], norm])), tokens, own_tokens, rate)
+            if record.reading.arrived():
+                self._check_finite(record)
 
-        self.optimizer.step(rate)
+            self.rescue.mutating = True
+            self.optimizer.step(rate)
+            self.step = step
+            self.consumed += config.batch.global_
+            self.rescue.mutating = False
 
-        self.step = step
-        self.consumed += config.batch.global_
-        self._publish(record, time.monotonic() - began)
+            self.step_s = time.monotonic() - began
+            self._publish(record, self.step_s)
+            self.session.boundary()
+            if due:
+                self.session.remember(step, self._common(), record.finite)
+                self.session.interval.saved(step, *totals[2:].tolist())
 
     def save(self) -> None:
         """Start a checkpoint of the last completed step. Raises Diverged rather than keep what isn't finite."""
         self._settle(wait=True)
+        self.session.save(self.step, self._common())
+
+    def park(self) -> None:
+        """After a failure: save the last completed step where others find it, and wait for the end."""
+        self.rescue.park()
+        self.session.drain(LAST_WRITE_LIMIT_S)
+
+    def _save_in_need(self) -> int | None:
+        if not all(record.finite() for record in [*self.under_way]):
+            return None
+        return self.session.rescue(self.step, self._common())
+
+    def _common(self) -> dict[str, Any]:
         cursor = {
             "kind": self.source.kind,
             "version": self.source.version,
@@ -155,13 +183,12 @@ class Training:
             "fingerprint": self.source.fingerprint,
             "source": {},
         }
-        common = {
+        return {
             "mesh": self.degrees,
             "data": cursor,
             "rng": {"kind": "keyed", "seed": self.config.seed},
-            "config_sha256": hashlib.sha256(self.config.model_dump_json().encode()).hexdigest(),
+            "config_sha256": self._config_sha256,
         }
-        self.session.save(self.step, common)
 
     def _forward_backward(self) -> tuple[Tensor, int, int]:
         """(this rank's summand of the step's loss, valid tokens of the whole step, those of this rank).
@@ -274,6 +301,8 @@ def main() -> NoReturn:
         sys.exit(training.run())
     except Exception as error:  # noqa: BLE001 whatever it is, the agent gets to know it
         code = lastwords.say(reporter, error, training.step if training else 0)
+        if training is not None:
+            training.park()
     # Not by way of the interpreter's teardown: a broken process group can hang there.
     os._exit(code)
 

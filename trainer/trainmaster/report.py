@@ -61,6 +61,7 @@ class Reporter:
     channel: Channel | None = None
     output: Path | None = None
     progress: Progress = field(default_factory=Progress)
+    listened: bool = False  # somebody else receives what the agent says
     _metrics_fd: int = -1
     _memory_ns: int = 0
 
@@ -156,6 +157,8 @@ class Reporter:
     def _discard_replies(self) -> None:
         """Results of uploads: the agent reports them too, they only must not fill the socket."""
         assert self.channel is not None
+        if self.listened:
+            return
         while select.select([self.channel], [], [], 0)[0]:
             try:
                 received = self.channel.receive()

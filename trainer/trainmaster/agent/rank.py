@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from trainmaster.agent.verdict import exit_code_of
 from trainmaster.agent.zygotes import Process
 from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
 from trainmaster.contract.wire.channel import Channel
+from trainmaster.contract.wire.progress import RESCUES
 
 _KEPT_LINES = 200
 _LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
@@ -92,6 +94,9 @@ class Rank:
         self.status: int | None = None
         self.ended = False
         self.told_to_end = False  # its end is our doing and no failure
+        self.copied_step = 0  # see Control
+        self.rescuing = False  # it is saving its last completed step...
+        self.rescued = False  # ...and has done so, or can't
         self.words: dict[str, Any] | None = None
         self.module_names: list[str] = []
         self._on_message = on_message
@@ -120,12 +125,30 @@ class Rank:
 
     def set_control(self, control: Control) -> None:
         if not self.ended:
-            self.record.set_control(control)
+            self.record.set_control(dataclasses.replace(control, copied_step=self.copied_step))
+
+    def copied(self, step: int) -> None:
+        """A peer has this step of it, or (0) keeps none any more."""
+        self.copied_step = step
+        if not self.ended:
+            self.set_control(self.record.control())
 
     def send(self, kind: str, fields: dict[str, Any]) -> None:
         if not self.ended:
             with contextlib.suppress(OSError):  # it is ending
                 self.channel.send(kind, fields)
+
+    def can_rescue(self) -> bool:
+        """Whether it may hold a step that nobody has, and would answer if it were asked to save that."""
+        p = self.progress()
+        asked = self.ended or self.rescued or not p.flags & RESCUES or p.step <= max(p.resumed_step, 0)
+        return not asked and not self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the kernel has stopped it (SIGSTOP, a debugger)."""
+        pid = self.process.pid if self.process else 0
+        return bool(pid) and not self.ended and processes.state(pid) == "T"
 
     def report(self) -> RankReport:
         p = self.progress()
@@ -133,7 +156,7 @@ class Rank:
         state = RankState.RUNNING if p.phase >= Phase.STEP else RankState.STARTING
         if self.ended:
             state = RankState.EXITED
-        elif pid and processes.state(pid) == "T":
+        elif self.stopped:
             state = RankState.STOPPED
         silent_ns = 0 if self.ended else time.monotonic_ns() - p.beat_ns
         return RankReport(

@@ -11,11 +11,16 @@ from typing import Any
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.verdict import End, exit_code_of, judge
 from trainmaster.agent.zygotes import Process, signal_all
-from trainmaster.contract.wire import Assignment, Cause, Control, ExitCode, Phase, Verdict
+from trainmaster.contract.wire import Assignment, Cause, Control, ExitCode, Phase, Verdict, channel
 from trainmaster.contract.wire.progress import OBEYS_STOP
 
 CASCADE_GRACE_S = 0.25
 """How long a rank that blames a peer waits for that peer's own verdict. A crash of its own waits for nothing."""
+
+RESCUE_ANSWER_S = 0.25
+"""How long a rank may take to answer that it will save its last step. One that can't is stuck with all its threads."""
+RESCUE_LIMIT_S = 20.0
+"""How long that may take then: the state is copied once, from memory to memory."""
 
 _PHASES = ("started_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "rendezvous", "build", "load", "first_step")
@@ -89,6 +94,35 @@ class Round:
         if self._grace is not None:
             self._grace.cancel()
         signal_all(self.processes, signal.SIGKILL)
+
+    def retire(self) -> None:
+        """The same when another round is to follow: ranks that hold more than they resumed with save it first."""
+        self.ending = True
+        if self._grace is not None:
+            self._grace.cancel()
+        rescuing = [rank for rank in self.ranks if rank.can_rescue()]
+        signal_all([r.process for r in self.ranks if r.process is not None and r not in rescuing], signal.SIGKILL)
+        loop = asyncio.get_running_loop()
+        for rank in rescuing:
+            rank.send(channel.RESCUE, {})
+            loop.call_later(RESCUE_ANSWER_S, self._end_silent, rank)
+            loop.call_later(RESCUE_LIMIT_S, self._end, rank)
+
+    def said(self, rank: Rank, kind: str) -> None:
+        """What a rank says of its rescue."""
+        rank.rescuing = True
+        if kind == channel.RESCUED:
+            rank.rescued = True
+            if self.ending:
+                self._end(rank)
+
+    def _end_silent(self, rank: Rank) -> None:
+        if not rank.rescuing:
+            self._end(rank)
+
+    def _end(self, rank: Rank) -> None:
+        if rank.process is not None:
+            signal_all([rank.process], signal.SIGKILL)
 
     def terminate(self) -> None:
         """Ask ranks that know nothing of stops to end."""

@@ -92,8 +92,8 @@ def begin(storage: Storage, lineage: Lineage) -> None:
         raise Fenced(f"round {lineage.round} can't take {storage.root}: round {max(newest, lineage.round)} has it")
 
 
-def candidates(storage: Storage, round: int, job: str, resume: str) -> list[str]:
-    """Where round `round` may resume, best first: directories of `storage` or absolute paths.
+def candidates(storage: Storage, round: int, job: str, resume: str, held: Iterable[str] = ()) -> list[str]:
+    """Where round `round` may resume, best first: directories of `storage`, or of memory (`held`), or absolute paths.
 
     `resume` counts for a job's first round only; its later rounds go on with what the job itself wrote.
     Raises Fenced if a newer round owns the storage and ConfigError if another job does.
@@ -111,7 +111,7 @@ def candidates(storage: Storage, round: int, job: str, resume: str) -> list[str]
     if newest >= round:
         raise Fenced(f"round {round} can't take {storage.root}: round {newest} has it")
     if lineages or resume == "Auto":
-        return chain(lineages, storage.list())
+        return chain(lineages, {*storage.list(), *held})
     return [] if resume == "Never" else [resume]
 
 

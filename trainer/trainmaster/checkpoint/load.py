@@ -89,7 +89,7 @@ def read_chunks(storage: Storage, directory: str, wanted: Iterable[Wanted]) -> N
     for file, items in by_file.items():
         for span in _spans(sorted(items, key=lambda item: item[0].start)):
             begin, end = span[0][0].start, max(chunk.end for chunk, _, _ in span)
-            data = bytearray(storage.read(f"{directory}/{file}", begin, end))
+            data = _content(storage, f"{directory}/{file}", begin, end)
             if len(data) != end - begin:
                 raise OSError(f"{directory}/{file} ends early: {len(data)} of {end - begin} bytes at {begin}")
             for chunk, dtype, take in span:
@@ -97,6 +97,11 @@ def read_chunks(storage: Storage, directory: str, wanted: Iterable[Wanted]) -> N
                 if count:
                     content = torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start - begin)
                     take(content.view(chunk.shape))
+
+
+def _content(storage: Storage, path: str, begin: int, end: int) -> Any:
+    view = getattr(storage, "view", None)  # of what lies in memory: no copy
+    return bytearray(storage.read(path, begin, end)) if view is None else view(path, begin, end)
 
 
 def load_tensors(storage: Storage, directory: str, manifest: Manifest, targets: state.Tensors) -> None:

@@ -1,4 +1,7 @@
-"""Where a round resumes: rank 0 proposes, all ranks verify their share of the files, the store tells the verdict."""
+"""Where a round resumes: rank 0 proposes, all ranks verify their share of the files, the store tells the verdict.
+
+The newest step that memory or storage covers is chosen, and each rank loads its part from the nearest place.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 from trainmaster.checkpoint import lineage
 from trainmaster.checkpoint.storage import Storage, open_storage
+from trainmaster.checkpoint.tiers import Inventory, Memory, RamFile, hear, tell
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.lineage import MANIFEST, Lineage, Manifest, parse_directory
 from trainmaster.errors import ConfigError, Fenced, TrainmasterError
@@ -19,11 +23,12 @@ Say = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that all ranks have verified."""
+    """A checkpoint that all ranks have verified, or this rank's part of it in memory."""
 
-    storage: Storage
+    storage: Storage | RamFile
     directory: str
     manifest: Manifest
+    tier: str = "storage"  # of the whole: the farthest that any rank loads from
 
     @property
     def path(self) -> str:
@@ -49,46 +54,111 @@ class Resume:
 
 
 def agree(
-    storage: Storage, store: Any, rank: int, world_size: int, asked: Resume, say: Say
+    storage: Storage,
+    store: Any,
+    rank: int,
+    world_size: int,
+    asked: Resume,
+    say: Say,
+    memory: Memory | None = None,
 ) -> tuple[int, Checkpoint | None]:
     """(round, where it resumes; None: from the start), the same on all ranks; the round's lineage then exists.
 
     `store` is a torch store that all ranks share. All ranks call this when no upload of an earlier round is under
     way on their machine. `say(reason, message)` tells people of damaged checkpoints. Raises ConfigError, Fenced.
     """
+    tell(store, rank, memory)
     if store.add("resume/ready", 1) == world_size:
         store.set("resume/all-ready", "1")
+    part = _Part(store, rank, world_size, memory)
     if rank == 0:
         store.get("resume/all-ready")
-        outcome = _lead(storage, _Turns(store, world_size), asked, say)
+        inventory = hear(store, world_size) if memory is not None else Inventory([])
+        outcome = _lead(storage, _Turns(part, inventory, say), asked, say)
     else:
-        outcome = _follow(store, rank, world_size)
+        outcome = _follow(part)
     if "error" in outcome:
         raise (Fenced if outcome["error"] == "Fenced" else ConfigError)(outcome["message"])
-    if outcome["root"] is None:
-        return outcome["round"], None
-    source, directory = open_storage(outcome["root"]), outcome["directory"]
-    return outcome["round"], Checkpoint(source, directory, lineage.read_manifest(source, directory))
+    round, root, directory = outcome["round"], outcome["root"], outcome["directory"]
+    if root is None:
+        return round, None
+    if part.opened is not None and part.opened.directory == directory:
+        return round, Checkpoint(part.opened, directory, part.opened.manifest, outcome["tier"])
+    source = open_storage(root)
+    return round, Checkpoint(source, directory, lineage.read_manifest(source, directory), outcome["tier"])
+
+
+class _Part:
+    """What one rank does in each turn."""
+
+    def __init__(self, store: Any, rank: int, world_size: int, memory: Memory | None) -> None:
+        self.store, self.rank, self.world_size, self.memory = store, rank, world_size, memory
+        self.opened: RamFile | None = None
+
+    def take(self, turn: int, message: dict[str, Any]) -> None:
+        """Verify; the last rank that finds nothing says so (an empty verdict)."""
+        try:
+            if "verify" in message:
+                asked = message["verify"]
+                share = [tuple(file) for file in asked["files"][self.rank :: self.world_size]]
+                lineage.verify(open_storage(asked["root"]), asked["directory"], share)
+            else:
+                self._open(**message["open"])
+        except lineage.Damaged as error:
+            self.store.set(f"resume/verdict/{turn}", json.dumps([self.rank, str(error)]))
+            return
+        if self.store.add(f"resume/verified/{turn}", 1) == self.world_size:
+            self.store.set(f"resume/verdict/{turn}", "")
+
+    def _open(self, step: int, round: int, files: list[Any]) -> None:
+        """`files`: for each rank null or [rank of the file, address of the peer or null]."""
+        self.opened = None
+        mine = files[self.rank]
+        if mine is not None:
+            if self.memory is None:
+                raise lineage.Damaged(f"rank {self.rank} has no memory for checkpoints")
+            self.opened = self.memory.open(step, round, *mine)
 
 
 class _Turns:
-    """What rank 0 says to the others, in turn: checkpoints to verify, at last the outcome."""
+    """What rank 0 says to the others, in turn: what to verify or to open, at last the outcome."""
 
-    def __init__(self, store: Any, world_size: int) -> None:
-        self.store, self.world_size, self.turn = store, world_size, 0
+    def __init__(self, part: _Part, inventory: Inventory, say: Say) -> None:
+        self.part, self.inventory, self.say, self.turn = part, inventory, say, 0
 
     def publish(self, message: dict[str, Any]) -> None:
         self.turn += 1
-        self.store.set(f"resume/turn/{self.turn}", json.dumps(message))
+        self.part.store.set(f"resume/turn/{self.turn}", json.dumps(message))
 
-    def verdict(self, source: Storage, directory: str, manifest: Manifest) -> None:
-        """Let all ranks verify a checkpoint. Raises Damaged with the first finding."""
+    def stored(self, source: Storage, directory: str, manifest: Manifest) -> None:
+        """Let all ranks verify a checkpoint on storage. Raises Damaged with the first finding."""
         files = [[file.name, file.size, file.sha256] for file in manifest.files]
-        self.publish({"verify": {"root": source.root, "directory": directory, "files": files}})
-        _verify_share(self.store, self.turn, 0, self.world_size, source, directory, files)
-        finding = self.store.get(f"resume/verdict/{self.turn}").decode()
+        finding = self._verdict({"verify": {"root": source.root, "directory": directory, "files": files}})
         if finding:
-            raise lineage.Damaged(finding)
+            raise lineage.Damaged(finding[1])
+
+    def held(self, directory: str, *, whole: bool) -> str:
+        """Let ranks open their parts in memory: the tier of those parts; "" if there are none, or not all (`whole`)."""
+        step, round = parse_directory(directory) or (0, 0)
+        while True:
+            sources = self.inventory.sources(step, round)
+            if not any(sources) or (whole and not all(sources)):
+                return ""
+            files = [source and [source.rank, source.address] for source in sources]
+            finding = self._verdict({"open": {"step": step, "round": round, "files": files}})
+            if not finding:
+                return "peer" if any(source and source.address for source in sources) else "ram"
+            bad = sources[finding[0]]
+            if bad is None:
+                return ""
+            self.say("CheckpointDamaged", f"{directory}: {finding[1]}; another copy is looked for")
+            self.inventory.exclude(step, round, bad)
+
+    def _verdict(self, message: dict[str, Any]) -> tuple[int, str] | None:
+        self.publish(message)
+        self.part.take(self.turn, message)
+        verdict = self.part.store.get(f"resume/verdict/{self.turn}").decode()
+        return tuple(json.loads(verdict)) if verdict else None
 
 
 def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str, Any]:
@@ -97,9 +167,10 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
         chosen = _choose(storage, turns, round, asked, say)
         resume = None
         if chosen is not None:
-            resume = chosen[1] if chosen[0] == storage.root else "/".join(chosen)
+            resume = chosen[1] if chosen[0] == storage.root else "/".join(chosen[:2])
         lineage.begin(storage, Lineage(round=round, resume=resume, job=asked.job))
-        outcome = {"round": round, "root": chosen and chosen[0], "directory": chosen and chosen[1]}
+        root, directory, tier = chosen or (None, None, "")
+        outcome = {"round": round, "root": root, "directory": directory, "tier": tier}
     except TrainmasterError as error:
         outcome = {"error": type(error).__name__, "message": str(error)}
     except (lineage.Damaged, OSError) as error:
@@ -108,21 +179,27 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
     return outcome
 
 
-def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say) -> tuple[str, str] | None:
-    """(root, directory) of the newest candidate that all ranks find good."""
-    found = lineage.candidates(storage, round, asked.job, asked.resume)
+def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say) -> tuple[str, str, str] | None:
+    """(root, directory, tier) of the newest candidate that all ranks find good."""
+    held = turns.inventory.directories()
+    found = lineage.candidates(storage, round, asked.job, asked.resume, held)
     damaged = []
     chosen = None
     for candidate in found:
         root, directory = _resolve(storage, candidate)
         source = open_storage(root)
         try:
+            if candidate in held and (tier := turns.held(directory, whole=True)):
+                chosen = root, directory, tier
+                break
             # Its last uploader may have died between the last receipt and the manifest.
             incomplete = MANIFEST not in source.list(directory)
             if incomplete and candidate == directory and lineage.commit(source, directory) is None:
                 continue
-            turns.verdict(source, directory, lineage.read_manifest(source, directory))
-            chosen = root, directory
+            turns.stored(source, directory, lineage.read_manifest(source, directory))
+            if candidate in held:
+                turns.held(directory, whole=False)
+            chosen = root, directory, "storage"
             break
         except (lineage.Damaged, OSError) as error:
             if candidate == asked.resume:
@@ -135,29 +212,15 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
     return chosen
 
 
-def _follow(store: Any, rank: int, world_size: int) -> dict[str, Any]:
+def _follow(part: _Part) -> dict[str, Any]:
     turn = 0
     while True:
         turn += 1
-        message = json.loads(store.get(f"resume/turn/{turn}"))
+        message = json.loads(part.store.get(f"resume/turn/{turn}"))
         if "outcome" in message:
             outcome: dict[str, Any] = message["outcome"]
             return outcome
-        asked = message["verify"]
-        _verify_share(store, turn, rank, world_size, open_storage(asked["root"]), asked["directory"], asked["files"])
-
-
-def _verify_share(
-    store: Any, turn: int, rank: int, world_size: int, source: Storage, directory: str, files: list[Any]
-) -> None:
-    """Check every world_size-th file; the last rank that finds nothing says so (an empty verdict)."""
-    try:
-        lineage.verify(source, directory, [tuple(file) for file in files[rank::world_size]])
-    except lineage.Damaged as error:
-        store.set(f"resume/verdict/{turn}", str(error))
-        return
-    if store.add(f"resume/verified/{turn}", 1) == world_size:
-        store.set(f"resume/verdict/{turn}", "")
+        part.take(turn, message)
 
 
 def _resolve(storage: Storage, candidate: str) -> tuple[str, str]:

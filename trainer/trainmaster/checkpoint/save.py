@@ -6,6 +6,7 @@ format in a memory file, and hands its descriptor to the agent (or, without one,
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -54,7 +55,7 @@ def owned(snapshot: Snapshot, rank: int, world_size: int) -> list[Piece]:
         choice = zlib.crc32(name.encode())
         if isinstance(tensor, DTensor):
             if _is_spokesman(tensor, choice):
-                pieces += _local_pieces(name, tensor)
+                pieces += local_pieces(name, tensor)
         elif name.startswith("rank.") or rank == (0 if name in snapshot.buffers else choice % world_size):
             pieces.append(Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor))
     return pieces
@@ -91,19 +92,20 @@ class Saver:
             return False
         self._saved.add(step)
         values = snapshot.values if self.rank == 0 else _own_values(snapshot.values, self.rank)
-        header, layout, size = _plan(owned(snapshot, self.rank, self.world_size), values, common)
+        layout = lay_out(owned(snapshot, self.rank, self.world_size))
+        head, size = header(layout, values, common), layout.size
         self._room.acquire()
         buffer = next((b for b in self._spare if b.numel() == size), None)
         if buffer is None:
             buffer = torch.empty(size, dtype=torch.uint8)
         self._spare.clear()
         with torch.no_grad():
-            for start, end, source in layout:
+            for start, end, source in layout.parts:
                 buffer[start:end].view(source.dtype).view(source.shape).copy_(source)
         if self._thread is None:  # not in the constructor: a fork keeps no thread
             self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
             self._thread.start()
-        self._work.put((step, header, buffer))
+        self._work.put((step, head, buffer))
         return True
 
     def drain(self, timeout_s: float | None = None) -> bool:
@@ -113,9 +115,9 @@ class Saver:
 
     def _run(self) -> None:
         while True:
-            step, header, buffer = self._work.get()
+            step, head, buffer = self._work.get()
             try:
-                self._stage(step, header, buffer)
+                self._stage(step, head, buffer)
             except OSError as error:
                 self._failed(step, f"checkpoint of step {step}, rank {self.rank}: {error}")
             finally:
@@ -123,11 +125,11 @@ class Saver:
                 self._room.release()
                 self._work.task_done()
 
-    def _stage(self, step: int, header: bytes, buffer: torch.Tensor) -> None:
+    def _stage(self, step: int, head: bytes, buffer: torch.Tensor) -> None:
         name = shard_name(self.rank)
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
         try:
-            size = _write(fd, header) + _write(fd, memoryview(buffer.numpy()))
+            size = _write(fd, head) + _write(fd, memoryview(buffer.numpy()))
             message = {
                 "step": step,
                 "round": self.round,
@@ -156,14 +158,30 @@ class Saver:
             self._on_result({"step": step, "round": self.round, "rank": self.rank, "committed": False, "error": error})
 
 
-def _plan(
-    pieces: list[Piece], values: dict[str, Any], common: dict[str, Any]
-) -> tuple[bytes, list[tuple[int, int, torch.Tensor]], int]:
-    """(header bytes, [(start, end, tensor)], bytes of data) of a file in the safetensors format."""
-    header: dict[str, Any] = {}
-    layout = []
-    chunks = {}
-    position = 0
+@dataclass(frozen=True)
+class Layout:
+    """How pieces lie in a file in the safetensors format, behind its header."""
+
+    entries: dict[str, Any]  # of the header
+    chunks: dict[str, Any]  # {key: [name, shape of the whole, offset]} of the pieces that aren't whole tensors
+    parts: list[tuple[int, int, torch.Tensor]]  # (start, end, content)
+    size: int
+
+    @functools.cached_property
+    def entries_text(self) -> str:
+        return _json(self.entries)[1:-1]
+
+    @functools.cached_property
+    def chunks_text(self) -> str:
+        return _json(self.chunks)
+
+
+def lay_out(pieces: list[Piece], behind: Layout | None = None) -> Layout:
+    """`behind`: what already has its place."""
+    entries: dict[str, Any] = dict(behind.entries) if behind else {}
+    chunks = dict(behind.chunks) if behind else {}
+    parts = list(behind.parts) if behind else []
+    position = behind.size if behind else 0
     # Wide elements first: without holes between them (the format allows none) all are aligned. Then the small ones,
     # since all ranks want those (step counts) and so read them at once.
     for piece in sorted(pieces, key=lambda piece: (-piece.data.element_size(), piece.data.numel(), piece.key)):
@@ -171,20 +189,29 @@ def _plan(
         if tensor.dtype not in DTYPE_NAMES:
             raise ConfigError(f"tensor {piece.name}: checkpoints can't keep {tensor.dtype}")
         end = position + tensor.numel() * tensor.element_size()
-        header[piece.key] = {
+        entries[piece.key] = {
             "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [position, end],
         }
         if piece.key != piece.name:
             chunks[piece.key] = [piece.name, piece.whole, piece.offset]
-        layout.append((position, end, tensor))
+        parts.append((position, end, tensor))
         position = end
-    parts = {"chunks": chunks, "values": values, "common": common}
-    header[METADATA] = {name: json.dumps(part, separators=(",", ":")) for name, part in parts.items()}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text, layout, position
+    return Layout(entries, chunks, parts, position)
+
+
+def header(layout: Layout, values: dict[str, Any], common: dict[str, Any], reserved: int = 0) -> bytes:
+    """The file's header, padded to `reserved` bytes if it is shorter."""
+    metadata = _json({"chunks": layout.chunks_text, "values": _json(values), "common": _json(common)})
+    parts = [part for part in (layout.entries_text, f'"{METADATA}":{metadata}') if part]
+    text = ("{" + ",".join(parts) + "}").encode()
+    text += b" " * max(-len(text) % 8, reserved - 8 - len(text))
+    return struct.pack("<Q", len(text)) + text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _is_spokesman(tensor: DTensor, choice: int) -> bool:
@@ -202,7 +229,10 @@ def _is_spokesman(tensor: DTensor, choice: int) -> bool:
     return True
 
 
-def _local_pieces(name: str, tensor: DTensor) -> list[Piece]:
+def local_pieces(name: str, tensor: torch.Tensor) -> list[Piece]:
+    """What this rank holds of a tensor: one piece, or none."""
+    if not isinstance(tensor, DTensor):
+        return [Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor)]
     local = tensor.to_local()
     chunks = [chunk for chunk in tensor.__create_chunk_list__() if math.prod(chunk.sizes) or not chunk.sizes]
     if not chunks:

@@ -1,22 +1,33 @@
-"""A rank's checkpoints from its start to its end: where it resumes, what it saves, that all of it gets out."""
+"""A rank's checkpoints from its start to its end: where it resumes, what it saves, that all of it gets out.
+
+Saves go to storage and, where the agent has memory for them, to that: between two steps, or when a peer has died.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from trainmaster.checkpoint import load, state
+from trainmaster.checkpoint.interval import Interval
+from trainmaster.checkpoint.local import LocalState
+from trainmaster.checkpoint.ram import RamFolder
+from trainmaster.checkpoint.ramsaver import RamSaver
 from trainmaster.checkpoint.resume import Checkpoint, Resume, agree
 from trainmaster.checkpoint.save import Saver, owned
 from trainmaster.checkpoint.storage import open_storage
+from trainmaster.checkpoint.tiers import Memory
+from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.progress import Phase
 from trainmaster.report import Reporter
 
 UPLOADS_DEADLINE_S = 120.0
+_LAST_WRITE_S = 10.0  # for handing over what is on its way to storage, after a failure
 _POLL_S = 0.0005
 
 
@@ -37,6 +48,8 @@ class Session:
         self.url, self.objects, self.reporter = url, objects, reporter
         self.rank, self.world_size, self.store, self.keep = rank, world_size, store, keep
         self.saver: Saver | None = None
+        self.ram: RamSaver | None = None
+        self.interval = Interval.from_environment()
 
     def restore(self, asked: Resume) -> Checkpoint | None:
         """Agree with all ranks where to resume, and load it. None: from the start. Raises ConfigError, Fenced."""
@@ -45,7 +58,8 @@ class Session:
         self.reporter.phase(Phase.LOAD)
         self._await_uploads()
         storage = open_storage(self.url)
-        round, found = agree(storage, self.store, self.rank, self.world_size, asked, self.reporter.event)
+        memory = self._memory()
+        round, found = agree(storage, self.store, self.rank, self.world_size, asked, self.reporter.event, memory)
         self.saver = Saver(
             storage.root,
             rank=self.rank,
@@ -57,7 +71,39 @@ class Session:
         if found is not None:
             with torch.no_grad():
                 load.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
+        if memory is not None:
+            self._open_ram(memory.folder, round, found)
         return found
+
+    def boundary(self) -> None:
+        """Call between two steps, before the next one changes anything."""
+        if self.ram is not None:
+            self.ram.state.boundary()
+
+    def due(self, step: int) -> bool:
+        """Whether `step` is to be saved to memory."""
+        return self.ram is not None and self.interval.due(step)
+
+    def remember(self, step: int, common: dict[str, Any], valid: Callable[[], bool] | None = None) -> bool:
+        """Copy the last boundary's state, that of `step`, to the agent's memory. It counts once `valid` says so."""
+        return self.ram is not None and self.ram.save(step, common, valid=valid)
+
+    def rescue(self, step: int, common: dict[str, Any]) -> int | None:
+        """The same when a peer has died: at once, and to the end. The step that is safe, or None."""
+        if self.ram is None or not self.ram.save(step, common, wait=True):
+            return None
+        self.drain(_LAST_WRITE_S)
+        return step
+
+    @property
+    def save_s(self) -> float:
+        """What the last save to memory took of the time of this process."""
+        return self.ram.cost_s if self.ram is not None else 0.0
+
+    def settle(self) -> None:
+        """Before the last all-reduce of a step: what was saved of the step before is whole, or has failed."""
+        if self.ram is not None:
+            self.ram.settle()
 
     def save(self, step: int, common: dict[str, Any]) -> None:
         """Copy the state of the last completed step; it becomes durable behind our back."""
@@ -90,6 +136,26 @@ class Session:
             return ""
         parts = [self.store.get(f"digest/{rank}") for rank in range(self.world_size)]
         return hashlib.sha256(b"\n".join(parts)).hexdigest()
+
+    def _memory(self) -> Memory | None:
+        folder, budget = os.environ.get(environment.RAM_DIR), int(os.environ.get(environment.RAM_BUDGET) or 0)
+        if not folder or not budget:
+            return None
+        return Memory(RamFolder(folder, budget), LocalState(self.objects, self.rank).shard())
+
+    def _open_ram(self, folder: RamFolder, round: int, found: Checkpoint | None) -> None:
+        resumed = (found.manifest.step, found.manifest.round) if found is not None else None
+        if resumed is not None and not folder.path(*resumed, self.rank).exists():
+            resumed = None
+        self.ram = RamSaver(
+            folder,
+            LocalState(self.objects, self.rank),
+            rank=self.rank,
+            world_size=self.world_size,
+            round=round,
+            resumed=resumed,
+            say=self.reporter.event,
+        )
 
     def _await_uploads(self) -> None:
         """The newest checkpoint may still be on its way from an agent's memory to storage."""

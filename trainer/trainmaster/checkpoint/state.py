@@ -43,11 +43,17 @@ def capture(objects: Mapping[str, Any], rank: int) -> Snapshot:
             capture_module(snapshot, name, thing)
         elif is_optimizer(thing):
             _capture_optimizer(snapshot, name, thing, names)
-        else:
-            path = name if _is_shared(thing) else f"rank.{rank}.{name}"
+    capture_others(snapshot, objects, rank)
+    return snapshot
+
+
+def capture_others(snapshot: Snapshot, objects: Mapping[str, Any], rank: int) -> None:
+    """What is neither a module nor an optimizer: it hands out its state as a copy, or anew each time."""
+    for name, thing in objects.items():
+        if not isinstance(thing, nn.Module) and not is_optimizer(thing):
+            path = name if is_shared(thing) else f"rank.{rank}.{name}"
             snapshot.values[path] = tagged.pack(thing.state_dict(), path, snapshot.tensors)
             snapshot.buffers.update(tagged.tensor_paths(snapshot.values[path]))
-    return snapshot
 
 
 def parameter_names(objects: Mapping[str, Any]) -> dict[int, str]:
@@ -165,18 +171,37 @@ def capture_module(snapshot: Snapshot, name: str, module: nn.Module) -> None:
             snapshot.values[key] = tagged.pack(value, key, snapshot.tensors)
 
 
+def buffers(name: str, module: nn.Module) -> list[tuple[str, Mapping[str, Any], str]]:
+    """(name, where it hangs, key there) of each buffer that a checkpoint keeps."""
+    return [
+        (f"{name}.{_plain(f'{prefix}.{key}' if prefix else key)}", part._buffers, key)
+        for prefix, part in unwrap(module).named_modules()
+        for key, buffer in part._buffers.items()
+        if buffer is not None and key not in part._non_persistent_buffers_set
+    ]
+
+
 def _capture_optimizer(snapshot: Snapshot, name: str, optimizer: Any, names: dict[int, str]) -> None:
-    groups: dict[int, dict[str, Any]] = {}
-    for parameter, parameter_name, group in _parameters(optimizer, names):
-        prefix = f"{name}.state.{parameter_name}"
-        rest = {}
+    for parameter, parameter_name, _ in _parameters(optimizer, names):
         whole = origin(optimizer, parameter)
         for kind, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
                 is_shard = value.shape == parameter.shape
-                snapshot.tensors[f"{prefix}.{kind}"] = as_shard_of(value, whole) if is_shard else value
-            else:
-                rest[kind] = tagged.pack(value, f"{prefix}.{kind}", snapshot.tensors)
+                key = f"{name}.state.{parameter_name}.{kind}"
+                snapshot.tensors[key] = as_shard_of(value, whole) if is_shard else value
+    capture_optimizer_values(snapshot, name, optimizer, names)
+
+
+def capture_optimizer_values(snapshot: Snapshot, name: str, optimizer: Any, names: dict[int, str]) -> None:
+    """What isn't a tensor: options of the groups, and numbers in the state."""
+    groups: dict[int, dict[str, Any]] = {}
+    for parameter, parameter_name, group in _parameters(optimizer, names):
+        prefix = f"{name}.state.{parameter_name}"
+        rest = {
+            kind: tagged.pack(value, f"{prefix}.{kind}", snapshot.tensors)
+            for kind, value in optimizer.state.get(parameter, {}).items()
+            if not isinstance(value, torch.Tensor)
+        }
         if rest:
             snapshot.values[prefix] = rest
         options = groups.setdefault(id(group), {"params": [], "options": {}})
@@ -228,5 +253,5 @@ def is_optimizer(thing: Any) -> bool:
     return hasattr(thing, "param_groups") and hasattr(thing, "state")
 
 
-def _is_shared(thing: Any) -> bool:
+def is_shared(thing: Any) -> bool:
     return hasattr(thing, "optimizer") or isinstance(thing, torch.amp.GradScaler)

@@ -121,7 +121,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None
 
     size = storage.write(f"{directory}/{name}", blocks())
     header, begin = read_header(memory)
-    tensors, values, common = _index(header, begin, name)
+    tensors, values, common = index(header, begin, name)
     receipt = Receipt(
         step=step,
         round=round,
@@ -137,9 +137,10 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None
     storage.create_exclusive(path, encode(receipt))
 
 
-def _index(
+def index(
     header: dict[str, Any], begin: int, name: str
 ) -> tuple[dict[str, TensorIndex], dict[str, Any], dict[str, Any]]:
+    """(tensors, values, common) that a file's header names; `begin`: where its data does."""
     about = header.get(METADATA, {})
     chunks = json.loads(about.get("chunks", "{}"))
     tensors: dict[str, TensorIndex] = {}
@@ -149,8 +150,8 @@ def _index(
         start, end = entry["data_offsets"]
         fqn, shape, offset = chunks.get(key, (key, entry["shape"], [0] * len(entry["shape"])))
         chunk = Chunk(name, offset, entry["shape"], begin + start, begin + end)
-        index = tensors.get(fqn) or TensorIndex(entry["dtype"], shape, [])
-        tensors[fqn] = dataclasses.replace(index, chunks=[*index.chunks, chunk])
+        known = tensors.get(fqn) or TensorIndex(entry["dtype"], shape, [])
+        tensors[fqn] = dataclasses.replace(known, chunks=[*known.chunks, chunk])
     return tensors, json.loads(about.get("values", "{}")), json.loads(about.get("common", "{}"))
 
 

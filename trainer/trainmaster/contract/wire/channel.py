@@ -21,9 +21,13 @@ FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}
 MODULES = "modules"  # {names: [...], environment: {...}}: what this rank imported, for the zygote; maybe in parts
 RESUMED = "resumed"  # {step, checkpoint}: where it resumed; checkpoint null: from the start
 EVENT = "event"  # {reason, message}: for people
+IN_MEMORY = "in-memory"  # {step, round}: this rank's state lies in the pod's memory, whole
 SAVED = "saved"  # {step}: stopped on request; the checkpoint is staged
+RESCUING = "rescuing"  # {}: the answer to RESCUE: this rank can still do something
+RESCUED = "rescued"  # {step}: that step is in the agent's memory; null: nothing could be saved. It may be killed
 
 # agent -> rank
+RESCUE = "rescue"  # {}: save the last completed step; this round is over
 UPLOADED = "uploaded"  # {step, error}: an upload of this rank ended; error null: it is durable
 
 

@@ -39,3 +39,7 @@ PROGRESS_FD = "TRAINMASTER_PROGRESS_FD"
 CHANNEL_FD = "TRAINMASTER_CHANNEL_FD"
 RESUME = "TRAINMASTER_RESUME"
 MESH = "TRAINMASTER_MESH"  # JSON object
+MICRO_DIVISOR = "TRAINMASTER_MICRO_DIVISOR"  # the micro-batch is so many times smaller than the config says
+SKIPPED = "TRAINMASTER_SKIPPED"  # JSON list of [first, end): positions of the data's order to leave out
+PEER_ADDRESS = "TRAINMASTER_PEER_ADDRESS"  # host:port at which this rank's agent answers peers
+PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # of this round: what peers show each other

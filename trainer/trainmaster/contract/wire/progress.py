@@ -20,11 +20,14 @@ MAGIC = 0x544D5052  # "TMPR"
 VERSION = 1
 SIZE = mmap.PAGESIZE
 
+RESCUES = 2  # bit of Progress.flags: this rank saves its last completed step when its agent asks (channel RESCUE)
 OBEYS_STOP = 1  # bit of Progress.flags: this rank reads `stop_at`; others get SIGTERM when a stop binds
 
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
-_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqq")
+_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqqqqqqqqqqqqq")
 _RANK_AT = 64
+_COLLECTIVE = struct.Struct("<qq")  # written on its own, whenever a rank enters one
+_COLLECTIVE_AT = 1024
 _CONTROL = struct.Struct("<qiiq")
 _CONTROL_AT = 2048
 
@@ -65,6 +68,31 @@ class Progress:
     first_step_ns: int = 0
     rss_bytes: int = 0
     device_bytes: int = 0
+    step_ns: int = 0  # a step's wall time, smoothed
+    wait_ns: int = 0  # the part of it spent waiting in collectives, smoothed; 0 as well when that isn't known
+    # Pauses between two signs of life, by phase: how many, how long typically, the longest (slowly forgotten).
+    step_pauses: int = 0
+    step_typical_ns: int = 0
+    step_longest_ns: int = 0
+    save_pauses: int = 0
+    save_typical_ns: int = 0
+    save_longest_ns: int = 0
+    eval_pauses: int = 0
+    eval_typical_ns: int = 0
+    eval_longest_ns: int = 0
+    # The last collective of the whole world that this process has entered. See `ProgressRecord.entered`.
+    collectives: int = 0
+    collective: int = 0  # an index of COLLECTIVES
+
+
+COLLECTIVES = (
+    *("", "allreduce", "allgather", "reduce_scatter", "broadcast", "barrier", "alltoall"),
+    *("reduce", "gather", "scatter"),
+)
+
+STACK_SIGNAL = 61
+"""A rank that gets this signal writes the stack of its main thread behind its record. A real-time signal: nobody's
+program uses it, nor does any C library."""
 
 
 @dataclass
@@ -74,7 +102,7 @@ class Control:
     stop_at: int = -1  # save and stop after this step; -1: go on
     stop_bound: int = 0  # 1: every rank of the world has seen stop_at, so it binds
     uploads_pending: int = 0  # of earlier rounds: the resume point is chosen when this is 0
-    reserved: int = 0
+    copied_step: int = 0  # of this round, that a peer has of this rank's state; -1: none yet; 0: no peer keeps any
 
 
 class ProgressRecord:
@@ -114,7 +142,9 @@ class ProgressRecord:
         _RANK.pack_into(
             self._memory, _RANK_AT, p.round, p.rank, p.phase, p.flags, p.step, p.device_step, p.total_steps, p.loss,
             p.tokens, p.resumed_step, p.beat_ns, p.started_ns, p.rendezvous_ns, p.built_ns, p.loaded_ns,
-            p.first_step_ns, p.rss_bytes, p.device_bytes,
+            p.first_step_ns, p.rss_bytes, p.device_bytes, p.step_ns, p.wait_ns,
+            p.step_pauses, p.step_typical_ns, p.step_longest_ns, p.save_pauses, p.save_typical_ns, p.save_longest_ns,
+            p.eval_pauses, p.eval_typical_ns, p.eval_longest_ns,
         )  # fmt: skip
         self._sequence += 1
         _HEAD.pack_into(self._memory, 0, MAGIC, VERSION, self._sequence)
@@ -126,12 +156,16 @@ class ProgressRecord:
             values = _RANK.unpack_from(self._memory, _RANK_AT)
             if before % 2 == 0 and _HEAD.unpack_from(self._memory, 0)[2] == before:
                 break
-        return Progress(*values)
+        return Progress(*values, *_COLLECTIVE.unpack_from(self._memory, _COLLECTIVE_AT))
+
+    def entered(self, number: int, kind: int) -> None:
+        """The rank enters its `number`-th collective of the whole world. Apart from `write`: another writer may call."""
+        _COLLECTIVE.pack_into(self._memory, _COLLECTIVE_AT, number, kind)
 
     def set_control(self, control: Control) -> None:
         """Publish the agent's half. `stop_at` is packed before `stop_bound`, so it is never bound to an old step."""
         _CONTROL.pack_into(
-            self._memory, _CONTROL_AT, control.stop_at, control.stop_bound, control.uploads_pending, control.reserved
+            self._memory, _CONTROL_AT, control.stop_at, control.stop_bound, control.uploads_pending, control.copied_step
         )
 
     def control(self) -> Control:

@@ -1,0 +1,33 @@
+"""When to save to memory: each so many steps, or as often as it costs at most a hundredth of the time."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from trainmaster.contract.wire import environment
+
+SHARE = 0.01
+
+
+class Interval:
+    """`every` None: by cost. 0: never, only when a peer has died. All ranks must come to the same steps."""
+
+    def __init__(self, every: int | None) -> None:
+        self.every = every
+        self._next = 0
+
+    @classmethod
+    def from_environment(cls) -> Interval:
+        given = os.environ.get(environment.RAM_EVERY)
+        return cls(int(given) if given else None)
+
+    def due(self, step: int) -> bool:
+        if self.every is None:
+            return step >= self._next
+        return self.every > 0 and step % self.every == 0
+
+    def saved(self, step: int, save_s: float, step_s: float) -> None:
+        """What the save before this one and a step took: the same numbers on all ranks; 0: not known yet."""
+        known = step_s > 0 and math.isfinite(save_s / step_s)
+        self._next = step + (max(1, math.ceil(save_s / step_s / SHARE)) if known else 1)
