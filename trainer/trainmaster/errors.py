@@ -33,10 +33,15 @@ class DataError(TrainmasterError, RuntimeError):
 
 
 class Diverged(TrainmasterError):
-    """The loss or the gradients are not finite."""
+    """The loss or the gradients are not finite, or far from what they were. `samples`: the step's, [first, end)
+    positions of the data's order, where that is known."""
 
     cause = Cause.DIVERGED
     exit_code = ExitCode.DIVERGED
+
+    def __init__(self, message: str, samples: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.samples = samples
 
 
 class Fenced(TrainmasterError):

@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster.agent.symptoms import cause_of, is_cascade
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.errors import TrainmasterError
+from trainmaster.errors import Diverged, TrainmasterError
 from trainmaster.report import Reporter
 
 _MESSAGE_LIMIT = 4_000  # characters
@@ -25,13 +25,15 @@ def verdict(error: BaseException, step: int) -> tuple[dict[str, Any], int]:
         cause, cascade = cause_of(text), is_cascade(text)
         code = ExitCode.PEER_LOST if cascade else ExitCode.CRASH
         message = f"{type(error).__name__}: {error}"
-    words = {
+    words: dict[str, Any] = {
         "cause": cause.value,
         "message": message[:_MESSAGE_LIMIT],
         "traceback": text[-_TRACEBACK_LIMIT:],
         "step": step,
         "cascade": cascade,
     }
+    if isinstance(error, Diverged) and error.samples is not None:
+        words["samples"] = list(error.samples)
     return words, int(code)
 
 

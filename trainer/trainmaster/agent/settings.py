@@ -166,6 +166,8 @@ def rank_environment(settings: Settings, assignment: Assignment, local_rank: int
             environment.ROUND: str(a.round),
             environment.RESUME: a.resume,
             environment.MESH: json.dumps(a.mesh),
+            environment.MICRO_DIVISOR: str(a.micro_divisor),
+            environment.SKIPPED: json.dumps(a.skipped),
         }
     )
     return env

@@ -112,6 +112,15 @@ class CheckpointConfig(Strict):
     keep: int = Field(3, ge=1, le=1000, description="Complete checkpoints to keep; older ones are removed.")
 
 
+class DivergenceConfig(Strict):
+    """When training has gone wrong though every rank is well. A loss that is not finite always counts."""
+
+    spikeFactor: float | None = Field(
+        None, gt=1, le=1e6, description="A loss above so many times the median of the window counts as diverged."
+    )
+    window: int = Field(100, ge=4, le=1000, description="Steps before this one; until there are so many none counts.")
+
+
 class TrainingConfig(Strict):
     """One training run of our own trainer."""
 
@@ -123,6 +132,7 @@ class TrainingConfig(Strict):
     parallelism: ParallelismConfig = Field(default_factory=ParallelismConfig)
     precision: Literal["fp32", "bf16"] = Field("fp32", description="Of the computation; master weights are fp32.")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    divergence: DivergenceConfig = Field(default_factory=DivergenceConfig)
     seed: int = Field(0, ge=0, lt=2**63)
 
     @model_validator(mode="after")

@@ -1,0 +1,56 @@
+"""What counts as diverged."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from trainmaster.contract.config import DivergenceConfig
+from trainmaster.divergence import Divergence
+from trainmaster.errors import Diverged
+from trainmaster.lastwords import verdict
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf), (-math.inf, 1.0)])
+def test_what_is_not_finite_has_diverged_without_any_rule(loss: float, norm: float) -> None:
+    assert f"step 7: loss is {loss}, gradient norm is {norm}" in Divergence(DivergenceConfig()).finding(7, loss, norm)
+
+
+def test_without_a_rule_a_loss_may_be_as_large_as_it_likes() -> None:
+    divergence = Divergence(DivergenceConfig())
+    assert not any(divergence.finding(step, 10.0**step, 1.0) for step in range(1, 200))
+    assert divergence.losses() == []
+
+
+def test_a_spike_is_told_from_noise_by_the_median_of_the_window() -> None:
+    chance = random.Random(1)
+    divergence = Divergence(DivergenceConfig(spikeFactor=3, window=16))
+    assert not any(divergence.finding(step, chance.uniform(2, 4), 1.0) for step in range(1, 100))
+    words = divergence.finding(100, 12.5, 1.0)
+    assert "step 100: loss is 12.5, more than 3 times" in words
+    assert "median of the 16 steps before" in words
+
+
+def test_until_the_window_is_full_no_loss_is_a_spike() -> None:
+    divergence = Divergence(DivergenceConfig(spikeFactor=2, window=4))
+    assert [bool(divergence.finding(step, loss, 1.0)) for step, loss in enumerate([9, 1, 1, 1, 50, 1], 1)] == [
+        *(False, False, False, False),
+        *(True, False),
+    ]
+
+
+def test_a_resumed_run_judges_as_an_uninterrupted_one() -> None:
+    config = DivergenceConfig(spikeFactor=2, window=4)
+    whole, resumed = Divergence(config), Divergence(config)
+    for step, loss in enumerate([1.1, 1.3, 0.1 + 0.2, 1 / 3, 0.7], 1):
+        whole.finding(step, loss, 1.0)
+    resumed.resume(whole.losses())
+    assert resumed.losses() == whole.losses()
+    assert resumed.finding(6, 1.5, 1.0) == whole.finding(6, 1.5, 1.0) != ""
+
+
+def test_the_last_words_of_a_step_that_diverged_name_its_samples() -> None:
+    words, _ = verdict(Diverged("step 7: loss is nan", samples=(48, 56)), step=6)
+    assert (words["cause"], words["samples"], words["step"]) == ("Diverged", [48, 56], 6)
