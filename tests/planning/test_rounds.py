@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.planning.world import job_spec, opened, pending, recovered, running, store, verdict
+from tests.planning.world import job_spec, opened, pending, recovered, running, script_spec, store, verdict
 from trainmaster_operator.api.status import JobPhase
 
 
@@ -39,8 +39,8 @@ def test_an_agent_of_another_pod_of_the_same_name_does_not_count() -> None:
     assert not world.plan().intent
 
 
-def test_the_store_beside_rank_0_is_waited_for_and_then_replaced_by_the_next() -> None:
-    world = pending()
+def test_a_scripts_store_beside_rank_0_is_waited_for_and_then_replaced_by_the_next() -> None:
+    world = pending(script_spec())
     for slot in world.slots:
         world.agent(slot)
     world.agent(0, next_store=None)
@@ -51,8 +51,29 @@ def test_the_store_beside_rank_0_is_waited_for_and_then_replaced_by_the_next() -
     assert world.write().status.roundStore == "10.0.0.1:1002"
 
 
-def test_a_round_never_takes_the_store_of_the_one_before() -> None:
+def test_our_own_loop_takes_the_store_of_another_member_at_once() -> None:
+    world = pending()
+    for slot in world.slots:
+        world.agent(slot)
+    world.agent(0, next_store=None)
+    assert world.write().status.roundStore == "10.0.0.1:1002"
+
+
+def test_a_store_that_served_one_of_the_last_rounds_is_not_taken_from_an_old_record() -> None:
     world = opened()
+    stale = world.agents[0].next_store
+    assert stale is not None
+    for number in (2, 3, 4):
+        world.agent(2, round=number - 1, verdict=verdict(round=number - 1))
+        world.agent(1, next_store=store(1, 100 * number))
+        world.agent(0, next_store=store(0, 1))
+        world.write()
+        assert world.status.roundStore == f"10.0.0.1:{1000 + 100 * number}"
+    assert world.status.lastStore.endswith(",10.0.0.0:1001")
+
+
+def test_a_round_never_takes_the_store_of_the_one_before() -> None:
+    world = opened(script_spec())
     used = world.status.roundStore
     host, port = used.split(":")
     stale = replace(store(0, 0), host=host, port=int(port))

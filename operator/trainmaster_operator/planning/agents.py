@@ -39,8 +39,8 @@ def ended(view: View) -> Fault | None:
     """Proof at once: a pod that ended, vanished, or is being deleted by someone else, before its ranks were done."""
     found: list[tuple[int, Cause, PodRecord | None]] = []
     going: list[tuple[int, Cause, PodRecord | None]] = []
-    for slot, pod in enumerate(view.pods):
-        agent = view.agents[slot]
+    for slot in sorted(view.members):
+        pod, agent = view.pods[slot], view.agents[slot]
         if (
             view.round_is_open
             and agent is not None
@@ -81,12 +81,12 @@ def ended(view: View) -> Fault | None:
 
 def lost(view: View) -> Fault | None:
     """Agents silent for too long, unless so many are silent that the fault is more likely ours."""
-    silences = _silences(view)
+    silences = silence_s(view)
     gone = _on_lost_nodes(view, silences)
     if gone:
         return _given_up(view, silences, gone, Cause.NODE_LOST)
-    over = [slot for slot, silence in enumerate(silences) if silence >= view.lost_after_s]
-    if not over or _suspect_ourselves(view, silences):
+    over = [slot for slot in sorted(view.members) if silences[slot] >= view.lost_after_s]
+    if not over or suspect_ourselves(view, silences):
         return None
     return _given_up(view, silences, over, Cause.AGENT_LOST)
 
@@ -109,12 +109,13 @@ def _on_lost_nodes(view: View, silences: list[float]) -> list[int]:
     gone = [slot for slot, pod in enumerate(view.pods) if pod and pod.node_lost and silences[slot] >= quiet]
     nodes = {pod.node for pod in view.pods if pod is not None}
     lost_nodes = {pod.node for slot in gone if (pod := view.pods[slot]) is not None}
-    return [] if len(lost_nodes) > 1 and lost_nodes == nodes else gone
+    members = frozenset(view.members)
+    return [] if len(lost_nodes) > 1 and lost_nodes == nodes else [slot for slot in gone if slot in members]
 
 
 def lost_due_s(view: View) -> float | None:
     """When the next agent counts as lost if it stays silent."""
-    silences = _silences(view)
+    silences = silence_s(view)
     waits = [view.lost_after_s - s for s in silences if 0 <= s < view.lost_after_s]
     quiet = _quiet_s(view)
     waits += [quiet - s for pod, s in zip(view.pods, silences, strict=True) if pod and pod.node_lost and 0 <= s < quiet]
@@ -127,7 +128,7 @@ def _quiet_s(view: View) -> float:
     return min(view.lost_after_s, max(QUIET_S, 4 * view.interval_s))
 
 
-def _silences(view: View) -> list[float]:
+def silence_s(view: View) -> list[float]:
     """Of each slot: since when its agent is silent, as far as this leader can tell; -1 where that means nothing."""
     silences = []
     for pod, agent in zip(view.pods, view.agents, strict=True):
@@ -142,7 +143,7 @@ def _silences(view: View) -> list[float]:
     return silences
 
 
-def _suspect_ourselves(view: View, silences: list[float]) -> bool:
+def suspect_ourselves(view: View, silences: list[float]) -> bool:
     """More than a third of the agents, and more than one, have been quiet for half of the limit."""
     quiet = sum(1 for s in silences if s >= view.lost_after_s / 2)
     return quiet > 1 and quiet * 3 > view.slots

@@ -7,6 +7,9 @@ from typing import Any
 
 from trainmaster_operator.planning.observation import EventType, JobStatus, PlannedEvent
 
+RECOVERIES = 10
+"""Recoveries that the status keeps."""
+
 
 @dataclass(frozen=True)
 class Change:

@@ -7,7 +7,7 @@ from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.times import rfc3339
 
 _TRUE_IN = {
-    "Running": (JobPhase.RUNNING, JobPhase.SUSPENDING),
+    "Running": (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING),
     "Recovering": (JobPhase.RECOVERING,),
     "Suspended": (JobPhase.SUSPENDED,),
     "Complete": (JobPhase.SUCCEEDED,),
@@ -41,6 +41,6 @@ def _words(status: JobStatus) -> tuple[str, str]:
     if status.phase in (JobPhase.RECOVERING, JobPhase.FAILED) and failure is not None:
         where = f"rank {failure.rank}: " if failure.rank is not None else ""
         return failure.cause, f"{where}{failure.message}"[:512]
-    if status.phase is JobPhase.SUSPENDING:
-        return "Suspending", ""
+    if status.phase in (JobPhase.SUSPENDING, JobPhase.RESIZING):
+        return status.phase.value, ""
     return status.phase.value, ""

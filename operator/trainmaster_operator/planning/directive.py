@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from trainmaster.contract.wire import Assignment, Directive, DirectiveState, StoreAddress, encode
+from trainmaster_operator.api.recovery import HangMode
 from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning import hang
 from trainmaster_operator.planning.observation import JobSpec, JobStatus, Observation
 from trainmaster_operator.planning.view import report_interval_s
 
@@ -15,17 +18,18 @@ def directive(spec: JobSpec, status: JobStatus, observed: Observation, slot: int
     place, size = _place(status.roundMap, slot)
     state = _state(status, observed, place)
     running = state is DirectiveState.RUN
-    keep = slot < 2 and slot < max(1, spec.workers.replicas) and state is not DirectiveState.FINISH
+    keep = state is not DirectiveState.FINISH and _keeps_store(status, slot)
     content = Directive(
         epoch=0,
         state=state,
         round=status.round,
         tag="",
-        assignment=_assignment(spec, status, place, size) if running and place is not None else None,
+        assignment=_assignment(spec, status, observed, place, size) if running and place is not None else None,
         stop_at=status.stopAt if running else None,
         stop_bound=status.stopBound and running,
         keep_store=keep,
-        report_interval_s=report_interval_s(spec.workers.replicas),
+        report_interval_s=report_interval_s(spec.workers.replicas + spec.workers.spares),
+        ask_stacks=running and hang.asks_stacks(status),
     )
     # The epoch stays out of the tag: a new leader alone is no news to an agent.
     tag = hashlib.sha256(encode(content)).hexdigest()[:12]
@@ -43,7 +47,7 @@ def _state(status: JobStatus, observed: Observation, place: int | None) -> Direc
     return DirectiveState.RUN
 
 
-def _assignment(spec: JobSpec, status: JobStatus, place: int, size: int) -> Assignment:
+def _assignment(spec: JobSpec, status: JobStatus, observed: Observation, place: int, size: int) -> Assignment:
     ranks = spec.workers.ranksPerPod
     host, _, port = status.roundStore.rpartition(":")
     return Assignment(
@@ -57,18 +61,55 @@ def _assignment(spec: JobSpec, status: JobStatus, place: int, size: int) -> Assi
         restart_count=status.round - 1,
         resume=status.roundResume or "Auto",
         mesh=spec.training.parallelism.resolve(size * ranks) if spec.training else {},
-        deadline_s=spec.recovery.hang.limitSeconds or 0.0,
+        peers=_peers(status, observed, place, size),
+        deadline_s=(spec.recovery.hang.limitSeconds or 0.0) if spec.recovery.hang.mode is HangMode.ENFORCE else 0.0,
+        micro_divisor=status.microDivisor,
+        skipped=status.skipped,
     )
+
+
+def _peers(status: JobStatus, observed: Observation, place: int, size: int) -> list[StoreAddress]:
+    """Where this place's copies go. Who that is stands in the status; where it listens, its agent tells each leader
+    anew, and until it has, the round's agents go on with what they know."""
+    if not status.roundPeers:
+        return []
+    agent = observed.agents.get(_slot(status.roundMap, (place + status.roundPeers) % size))
+    return [agent.peer] if agent is not None and agent.peer is not None else []
+
+
+def _slot(round_map: str, place: int) -> int:
+    """The slot at a position in the map."""
+    for low, high in _runs(round_map):
+        if place <= high - low:
+            return low + place
+        place -= high - low + 1
+    return -1
+
+
+def _keeps_store(status: JobStatus, slot: int) -> bool:
+    """The slots of the first two places do, and the first slot without one, since it may be the next to have rank 0."""
+    runs = list(_runs(status.roundMap)) or [(0, max(0, status.workers.replicas - 1))]
+    (low, high), rest = runs[0], runs[1:]
+    second = low + 1 if high > low else rest[0][0] if rest else None
+    parked = 0
+    for first, last in sorted(runs):
+        if first > parked:
+            break
+        parked = last + 1
+    return slot in (low, second, parked)
 
 
 def _place(round_map: str, slot: int) -> tuple[int | None, int]:
     """(position of a slot in the map, slots in it), without unpacking the ranges."""
     place, size = None, 0
-    for part in round_map.split(",") if round_map else []:
-        first, dash, last = part.partition("-")
-        low = int(first)
-        high = int(last) if dash else low
+    for low, high in _runs(round_map):
         if low <= slot <= high:
             place = size + slot - low
         size += high - low + 1
     return place, size
+
+
+def _runs(round_map: str) -> Iterator[tuple[int, int]]:
+    for part in round_map.split(",") if round_map else []:
+        first, dash, last = part.partition("-")
+        yield int(first), int(last if dash else first)

@@ -10,7 +10,7 @@ from trainmaster_operator.planning.view import ENDED, View
 
 def leaving(view: View) -> tuple[int, ...]:
     """Slots whose pod will end soon, and whose agent can still take part in saving."""
-    return tuple(slot for slot in range(view.slots) if saves_first(view, slot))
+    return tuple(slot for slot in sorted(view.members) if saves_first(view, slot))
 
 
 def saves_first(view: View, slot: int) -> bool:
@@ -18,20 +18,22 @@ def saves_first(view: View, slot: int) -> bool:
     pod, agent = view.pods[slot], view.agents[slot]
     if pod is None or agent is None or pod.phase in ENDED or not (pod.deleting or agent.draining):
         return False
-    trains = view.round_is_open and view.status.phase in (JobPhase.RUNNING, JobPhase.SUSPENDING)
-    return trains and agent.round == view.status.round and agent.silent_s < view.lost_after_s
+    status = view.status
+    resizes = status.phase is JobPhase.RESIZING and status.stopAt is not None
+    trains = view.round_is_open and (resizes or status.phase in (JobPhase.RUNNING, JobPhase.SUSPENDING))
+    return trains and agent.round == status.round and agent.silent_s < view.lost_after_s
 
 
 def saved(view: View) -> Fault | None:
     """Every rank has stopped after a checkpoint and nobody suspends the job: it goes on without those that leave."""
     if not view.round_is_open or not view.all_saved:
         return None
-    slots = tuple(slot for slot in range(view.slots) if _goes(view, slot))
+    slots = tuple(slot for slot in sorted(view.members) if _goes(view, slot))
     pod = view.pods[slots[0]] if slots else None
     return Fault(
         cause=Cause.PREEMPTED,
         message="all ranks saved and stopped" + (f", since slot {slots[0]}'s pod was told to end" if slots else ""),
-        slots=slots or (0,),
+        slots=slots or view.members[:1],
         floor=Rung.POD if slots else Rung.IN_PLACE,
         free=bool(slots),
         pod=pod.name if pod else "",

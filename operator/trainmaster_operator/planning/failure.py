@@ -11,8 +11,8 @@ import re
 
 from trainmaster.contract.wire import Cause, ExitCode
 from trainmaster_operator.api.status import JobPhase, Recovery, Restarts, Rung, Spent
-from trainmaster_operator.planning import agents, budget, drain, hang, rounds, start
-from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning import agents, budget, drain, elastic, hang, rounds, start
+from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import FATAL, Fault, of_verdict
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.times import rfc3339
@@ -20,9 +20,6 @@ from trainmaster_operator.planning.view import View
 
 CASCADE_WAIT_S = 1.0
 """How long ranks that only lost a peer wait for the word of the peer's own agent."""
-
-RECOVERIES = 10
-"""Recoveries that the status keeps."""
 
 FREE_AT_FIRST = (
     *(Cause.STORE_LOST, Cause.FENCED, Cause.PREEMPTED),
@@ -83,6 +80,9 @@ def recover(view: View, fault: Fault) -> Change:
         return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
     rung = budget.affordable(limits, spent, cause, fault.floor, step, view.now)
     if rung is Rung.FREE:
+        shrunk = elastic.shrink(view, fault)
+        if shrunk is not None:
+            return shrunk
         r = view.status.restarts
         tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
         return fail(view, fault, f"the recovery budget is spent after {tried}: {fault.message}")
@@ -109,17 +109,15 @@ def _restart(view: View, fault: Fault, rung: Rung, spent: list[Spent], charged: 
     number = status.round + 1 if status.round else 0
     if fault.cause is Cause.FENCED:
         number = max(number, newer_round(fault.message) + 1)
-    fields: dict[str, object] = rounds.forming(view)
+    fields: dict[str, object]
     if rung is Rung.IN_PLACE:
-        store = rounds.next_store(view) if all(rounds.ready(view, s) for s in range(view.slots)) else None
-        if store is not None and number:
-            fields = rounds.opened(view, store)
+        fields = rounds.reopened(view)
         what = "the ranks restart in place"
     elif rung is Rung.POD:
-        fields["incarnations"] = start.raised(view, fault.slots)
+        fields = {**rounds.reopened(view, fault.slots), "incarnations": start.raised(view, fault.slots)}
         what = "the pod is replaced" if len(fault.slots) == 1 else f"{len(fault.slots)} pods are replaced"
     else:
-        fields["incarnations"] = start.all_raised(view)
+        fields = {**rounds.forming(view), "roundMap": "", "incarnations": start.all_raised(view)}
         what = "all pods are replaced"
     recovery = Recovery(
         round=max(1, number),

@@ -15,12 +15,12 @@ FINISH_GRACE_S = 10.0
 
 def complete(view: View) -> Change | None:
     """Succeeded once every agent says that all its ranks of this round ended with 0."""
-    members = view.in_round()
-    if not members or len(members) < view.slots or not all(a.done for a in members):
+    agents = view.in_round()
+    if not agents or len(agents) < len(view.members) or not all(a.done for a in agents):
         return None
     return changed(
         view.status,
-        normal("Succeeded", f"all {view.slots * view.spec.workers.ranksPerPod} ranks are done"),
+        normal("Succeeded", f"all {len(agents) * view.spec.workers.ranksPerPod} ranks are done"),
         phase=JobPhase.SUCCEEDED,
         completionTime=rfc3339(view.now),
         stopAt=None,

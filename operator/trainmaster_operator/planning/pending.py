@@ -125,7 +125,7 @@ def overdue(view: View) -> Change | None:
 
 def overdue_s(view: View) -> float | None:
     limit = view.spec.pendingDeadlineSeconds
-    if limit is None or view.round_is_open or all(_runs(pod) for pod in view.pods):
+    if limit is None or view.round_is_open or all(_runs(view.pods[slot]) for slot in view.members):
         return None
     return limit - since(view.status.roundOpenedAt or view.status.startTime, view.now)
 

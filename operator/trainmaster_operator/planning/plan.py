@@ -10,6 +10,7 @@ from __future__ import annotations
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.planning import (
     agents,
+    elastic,
     failure,
     finish,
     gang,
@@ -18,6 +19,7 @@ from trainmaster_operator.planning import (
     progress,
     rejection,
     rounds,
+    spares,
     start,
     stop,
     suspend,
@@ -47,9 +49,9 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         return Decision(status, delete=deletes, requeue_after_s=_soonest(due))
     change = _decided(view)
     if change is not None:
-        status = pending.update(view, progress.update(view, change.status))
+        status = _told(view, change.status)
         return _written(Change(status, change.events), observed, now)
-    status = pending.update(view, progress.update(view, status))
+    status = _told(view, status)
     if status is not view.status:
         status = status.model_copy(update={"leaderEpoch": observed.epoch})
     if status.phase is JobPhase.SUSPENDED:
@@ -67,7 +69,9 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
             failure.cascade_due_s(view),
             agents.lost_due_s(view),
             hang.hang_due_s(view),
-            rounds.store_due_s(view),
+            rounds.due_s(view),
+            elastic.due_s(view),
+            spares.replace_due_s(view),
         ),
     )
 
@@ -79,6 +83,7 @@ def _decided(view: View) -> Change | None:
         finish.complete(view)
         or finish.overdue(view)
         or suspend.settled(view)
+        or elastic.resized(view)
         or pending.hopeless(view)
         or pending.overdue(view)
     )
@@ -96,7 +101,14 @@ def _decided(view: View) -> Change | None:
         or rejection.again(view)
         or pending.noted(view)
         or gang.release(view)
+        or elastic.slots(view)
+        or spares.replace(view)
     )
+
+
+def _told(view: View, status: JobStatus) -> JobStatus:
+    """`status` with what people are told beside the intent."""
+    return elastic.update(view, pending.update(view, progress.update(view, status)))
 
 
 def _written(change: Change, observed: Observation, now: float) -> Decision:

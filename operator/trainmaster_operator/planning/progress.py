@@ -23,7 +23,8 @@ def first_step(view: View) -> Change | None:
     One rank is enough: ranks step together.
     """
     status = view.status
-    if status.phase not in (JobPhase.STARTING, JobPhase.RECOVERING) or not _steps(view):
+    resizes = status.phase is JobPhase.RESIZING and status.stopAt is None
+    if not (resizes or status.phase in (JobPhase.STARTING, JobPhase.RECOVERING)) or not _steps(view):
         return None
     resumed = max((a.resumed_step for a in view.in_round() if a.resumed_step is not None), default=None)
     recoveries = [_closed(view, r, resumed) if r.totalSeconds is None else r for r in status.recoveries]
@@ -58,9 +59,9 @@ def update(view: View, status: JobStatus) -> JobStatus:
         elapsed = since(status.startTime, view.now)
         if elapsed > 0:
             fields["goodput"] = f"{max(0.0, 1 - status.lostSeconds / elapsed):.2f}"
-    ready = sum(1 for a in view.agents if a is not None and a.joined)
-    if ready != status.workers.ready:
-        fields["workers"] = status.workers.model_copy(update={"ready": ready})
+    ready, spares = (sum(1 for s in slots if _joined(view, s)) for slots in (view.members, view.parked))
+    if (ready, spares) != (status.workers.ready, status.workers.spares):
+        fields["workers"] = status.workers.model_copy(update={"ready": ready, "spares": spares})
     seen, kept = view.observed.checkpoint, status.checkpoint
     if seen is not None and (kept is None or (seen.round, seen.step) > (kept.round, kept.step)):
         fields["checkpoint"] = CheckpointStatus(
@@ -72,6 +73,11 @@ def update(view: View, status: JobStatus) -> JobStatus:
     if status.observedGeneration != view.observed.generation:
         fields["observedGeneration"] = view.observed.generation
     return status.model_copy(update=fields) if fields else status
+
+
+def _joined(view: View, slot: int) -> bool:
+    agent = view.agents[slot]
+    return agent is not None and agent.joined
 
 
 def _steps(view: View) -> list[tuple[AgentRecord, RankReport]]:
@@ -92,7 +98,7 @@ def _progress(view: View) -> ProgressStatus:
         return old
     rate = old.stepsPerSecond
     elapsed = since(old.updatedAt, view.now)
-    in_one_round = view.status.phase in (JobPhase.RUNNING, JobPhase.SUSPENDING) and step > old.step and old.step > 0
+    in_one_round = view.status.phase in (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING) and step > old.step and old.step > 0
     if in_one_round and elapsed > 0:
         new = (step - old.step) / elapsed
         weight = 1 - math.exp(-elapsed / SMOOTHING_S) if rate > 0 else 1.0

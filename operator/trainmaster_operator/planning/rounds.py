@@ -1,54 +1,91 @@
-"""When a round opens, and on which store."""
+"""When a round opens, which slots take part in which rank order, and on which store."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from trainmaster.contract.wire import StoreAddress
 from trainmaster_operator.api.meta import pack_ranges
 from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning import peers, sizes
 from trainmaster_operator.planning.change import Change, changed, normal
-from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import ENDED, View
 
 STORE_WAIT_S = 10.0
-"""How long a round waits for the store beside rank 0 before it takes the other one, or one that looks used."""
+"""How long a script's round waits for the store beside rank 0 before it takes another one; and any round, before it
+takes one that looks used."""
+
+OWN_SLOTS_WAIT_S = 10.0
+"""How long a job's first round waits for the first slots, so that rank n is on worker n unless that takes too long."""
+
+USED_STORES = 4
+"""Addresses that are remembered: as many as agents may still offer in what was last heard of them."""
 
 
 def open_round(view: View) -> Change | None:
-    """Opens the first round, or the one that forms, once every slot's pod has an agent and a store is offered."""
-    if view.round_is_open or not all(ready(view, slot) for slot in range(view.slots)):
+    """Opens the first round, or the one that forms, once enough pods have an agent and a store is offered."""
+    if view.round_is_open:
         return None
-    store = offered_store(view)
-    if store is None:
+    order = next_order(view)
+    store = offered_store(view, order) if order else None
+    if order is None or store is None:
         return None
     number = max(1, view.status.round)
     phase = JobPhase.STARTING if view.status.phase is JobPhase.PENDING else view.status.phase
     return changed(
         view.status,
-        normal("RoundOpened", f"round {number}: {view.slots * view.spec.workers.ranksPerPod} ranks start"),
+        normal("RoundOpened", f"round {number}: {len(order) * view.spec.workers.ranksPerPod} ranks start"),
+        *sizes.told(view, len(order)),
         phase=phase,
         round=number,
-        **opened(view, store),
+        **opened(view, store, order),
     )
 
 
-def opened(view: View, store: str) -> dict[str, object]:
+def reopened(view: View, gone: tuple[int, ...] = ()) -> dict[str, object]:
+    """The fields of the round after the one that is over: open at once if what is ready suffices, else forming.
+
+    `gone`: slots whose pods are replaced by the same write. A spare that is ready takes such a place.
+    """
+    order = next_order(view, gone) if view.status.round else None
+    store = offered_store(view, order, at_once=True) if order else None
+    return forming(view) if order is None or store is None else opened(view, store, order)
+
+
+def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
+    """The fields of a round with `size` pods of those that are left, which is decided even if it can't open yet."""
+    able = [slot not in gone and ready(view, slot) for slot in range(view.slots)]
+    order = _arranged(view, size, able)
+    assert order is not None
+    blocked = view.scripted and _may_still_write(view, able)
+    store = None if blocked else offered_store(view, order, at_once=True)
+    if store is not None:
+        return opened(view, store, order)
+    return {**forming(view), "roundMap": pack_ranges(order), "workers": sizes.sized(view, size)}
+
+
+def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
     """The fields of a round that is open: beside its number they are all that agents are told."""
+    used = [store, *(address for address in view.status.lastStore.split(",") if address and address != store)]
     return {
-        "roundMap": pack_ranges(range(view.slots)),
+        "roundMap": pack_ranges(order),
         "roundStore": store,
-        "lastStore": store,
+        "lastStore": ",".join(used[:USED_STORES]),
         "roundOpenedAt": rfc3339(view.now),
         "roundResume": resume(view),
         "stopAt": None,
         "stopBound": False,
+        "workers": sizes.sized(view, len(order)),
+        "roundPeers": peers.shift(view, order),
     }
 
 
 def forming(view: View) -> dict[str, object]:
-    """The fields of a round whose members aren't all there: agents end their ranks and wait."""
+    """The fields of a round whose members aren't all there: agents end their ranks and wait. The map stays: survivors
+    keep their ranks."""
     return {
-        "roundMap": "",
         "roundStore": "",
         "roundOpenedAt": rfc3339(view.now),
         "roundResume": "",
@@ -70,39 +107,99 @@ def ready(view: View, slot: int) -> bool:
     return agent.joined and not agent.draining and agent.silent_s < view.lost_after_s
 
 
-def next_store(view: View) -> str | None:
-    """The store beside rank 0, since scripts bind further ports on its address.
+def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None:
+    """Slots of the next round in rank order; None while too few are ready. `gone`: slots that don't count any more."""
+    able = [slot not in gone and ready(view, slot) for slot in range(view.slots)]
+    if view.scripted and _may_still_write(view, able):
+        return None
+    forms_for_s = 0.0 if view.round_is_open else _formed_for_s(view)
+    for size in sizes.openable(view, forms_for_s):
+        order = _arranged(view, size, able)
+        if order is not None:
+            return order
+    return None
 
-    An agent's record may still hold the store that the last round took: such an offer is not one.
+
+def _arranged(view: View, size: int, able: list[bool]) -> tuple[int, ...] | None:
+    """`size` slots in rank order. Whoever is there keeps its rank, unless the size changes: then all ranks are new."""
+    limit = sizes.slots_for(view, size)
+    spares = [slot for slot in view.parked if slot < limit and able[slot]]
+    stay = [slot < limit and able[slot] for slot in view.members]
+    if size == len(view.members):
+        if stay.count(False) > (0 if _waits_for_own_slots(view) else len(spares)):
+            return None
+        fill = iter(spares)
+        return tuple(slot if stays else next(fill) for slot, stays in zip(view.members, stay, strict=True))
+    found = sorted(slot for slot, stays in zip(view.members, stay, strict=True) if stays)[:size]
+    found += spares[: size - len(found)]
+    return tuple(sorted(found)) if len(found) == size else None
+
+
+def _waits_for_own_slots(view: View) -> bool:
+    return view.status.phase is JobPhase.PENDING and _formed_for_s(view) < OWN_SLOTS_WAIT_S
+
+
+def _formed_for_s(view: View) -> float:
+    return since(view.status.roundOpenedAt or view.status.startTime, view.now)
+
+
+def _may_still_write(view: View, able: list[bool]) -> bool:
+    """A pod that isn't in the next round may run ranks of the last one: what a script writes is fenced by nothing
+    else than their end."""
+    if any(_lives(pod) for pod in view.others):
+        return True
+    for slot in view.members:
+        pod, agent = view.pods[slot], view.agents[slot]
+        never_ran = pod is not None and (pod.phase == "Pending" or (agent is not None and agent.round == 0))
+        if not able[slot] and pod is not None and _lives(pod) and not never_ran:
+            return True
+    return False
+
+
+def _lives(pod: PodRecord) -> bool:
+    return pod.phase not in ENDED or pod.lingers
+
+
+def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False) -> str | None:
+    """The store for a round: the one beside rank 0. Scripts bind further ports on its address, so theirs is waited
+    for; else that of another member will do. An agent that isn't in the round would not notice its end.
+
+    An agent's record may still hold a store that a round before took: such an offer is none.
     """
-    return _fresh(view, view.agents[0])
-
-
-def offered_store(view: View) -> str | None:
-    """The store for a round that forms: the one beside rank 0; in the end the next slot's."""
-    first = next_store(view)
+    first = _fresh(view, view.agents[order[0]])
     if first is not None:
         return first
-    if since(view.status.roundOpenedAt or view.status.startTime, view.now) < STORE_WAIT_S:
+    late = not at_once and _formed_for_s(view) >= STORE_WAIT_S
+    if view.scripted and not late:
         return None
-    second = _fresh(view, view.agents[1]) if view.slots > 1 else None
-    if second is not None:
+    second = next((store for slot in order[1:] if (store := _fresh(view, view.agents[slot])) is not None), None)
+    if second is not None or not late:
         return second
     # By now every record is newer than the last round: the port came back by chance.
-    return _address(view.agents[0].next_store) if view.agents[0] is not None else None
+    agent = view.agents[order[0]]
+    return _address(agent.next_store) if agent is not None else None
 
 
-def store_due_s(view: View) -> float | None:
-    """When a round that forms takes another store, if all else is ready."""
-    if view.round_is_open or not all(ready(view, slot) for slot in range(view.slots)):
+def due_s(view: View) -> float | None:
+    """When a round that forms takes what it would not take now: another store, other slots, a smaller size."""
+    if view.round_is_open:
         return None
-    wait = STORE_WAIT_S - since(view.status.roundOpenedAt or view.status.startTime, view.now)
-    return wait if wait > 0 else None
+    waited = _formed_for_s(view)
+    limits = [*sizes.waits_s(view)]
+    if view.parked and view.status.phase is JobPhase.PENDING:
+        limits.append(OWN_SLOTS_WAIT_S)
+    if next_order(view) is not None:
+        limits.append(STORE_WAIT_S)
+    return min((limit - waited for limit in limits if limit > waited), default=None)
 
 
 def _fresh(view: View, agent: AgentRecord | None) -> str | None:
     address = _address(agent.next_store) if agent is not None else None
-    return None if address == view.status.lastStore else address
+    return None if address in _used(view) else address
+
+
+def _used(view: View) -> Iterable[str]:
+    return view.status.lastStore.split(",")
 
 
 def _address(store: StoreAddress | None) -> str | None:

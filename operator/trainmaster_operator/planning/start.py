@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.api.status import JobPhase, JobStatus, WorkersStatus
-from trainmaster_operator.planning import gang
+from trainmaster_operator.planning import gang, sizes
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import JobSpec, Observation, PodToCreate, PodToDelete
 from trainmaster_operator.planning.times import rfc3339
@@ -22,7 +22,8 @@ def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: flo
     """The first status of a job."""
     if status.incarnations:
         return None
-    words = f"{spec.workers.replicas} pods with {spec.workers.ranksPerPod} ranks each"
+    size, spares = sizes.wished(spec), spec.workers.spares
+    words = f"{size} pods with {spec.workers.ranksPerPod} ranks each" + (f", and {spares} spares" if spares else "")
     if spec.checkpoint.folder is None:
         words += "; without spec.checkpoint.volume or directory nothing is saved, and a restart begins at step 0"
     return changed(
@@ -30,9 +31,9 @@ def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: flo
         normal("Accepted", words),
         phase=JobPhase.PENDING,
         startTime=rfc3339(now),
-        incarnations=pack_counts([0] * spec.workers.replicas),
+        incarnations=pack_counts([0] * (size + spares)),
         workers=WorkersStatus(
-            replicas=spec.workers.replicas,
+            replicas=size,
             selector=f"trainmaster.dev/job={observed.name},trainmaster.dev/role={WORKER}",
         ),
     )
@@ -46,14 +47,18 @@ def raised(view: View, slots: tuple[int, ...]) -> str:
     return pack_counts(counts)
 
 
-def all_raised(view: View, replicas: int | None = None) -> str:
+def all_raised(view: View, slots: int | None = None) -> str:
     """Incarnations for a fresh pod in every slot: one number, above every one that was."""
-    size = view.slots if replicas is None else replicas
-    return pack_counts([max(view.incarnations) + 1] * size)
+    return pack_counts([next_incarnation(view)] * (view.slots if slots is None else slots))
+
+
+def next_incarnation(view: View) -> int:
+    """Above that of every slot that is or was."""
+    return max(*view.incarnations, view.status.workers.nextIncarnation - 1) + 1
 
 
 def stale(view: View) -> tuple[PodToDelete, ...]:
-    """Pods whose incarnation is over. Their round is over too: the same write raised it.
+    """Pods whose incarnation is over. The round of those that had a rank is over too: the same write raised it.
 
     One that ended, or that a lost node keeps, is removed at once: the storage fence holds off what may still run. A
     living one is given a second, so that its devices and memory are free before another pod gets them, and is removed
@@ -91,10 +96,10 @@ def stale_due_s(view: View) -> float | None:
 def missing(view: View) -> tuple[PodToCreate, ...]:
     """Pods to create: never while another pod of the slot is still there, whatever its state.
 
-    None while a round is open: it opened with all of them there, so one that is missing has done its part, or is a
-    failure that ends the round first. A second pod of one incarnation must not join the ranks of the first.
+    None for a member while a round is open: it opened with all of them there, so one that is missing has done its part,
+    or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of the first.
     """
-    if view.round_is_open or gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0:
+    if gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0:
         return ()
     return _absent(view)
 
@@ -102,15 +107,15 @@ def missing(view: View) -> tuple[PodToCreate, ...]:
 def missing_due_s(view: View) -> float | None:
     """When pods that can't be created now are tried again."""
     waits = [wait for wait in (gang.retry_in_s(view), _refused_for_s(view)) if wait > 0]
-    return max(waits) if waits and not view.round_is_open and _absent(view) else None
+    return max(waits) if waits and _absent(view) else None
 
 
 def _absent(view: View) -> tuple[PodToCreate, ...]:
     taken = {pod.slot for pod in view.others}
     return tuple(
         PodToCreate(WORKER, slot, view.incarnations[slot])
-        for slot, pod in enumerate(view.pods)
-        if pod is None and slot not in taken
+        for slot in (view.parked if view.round_is_open else range(view.slots))
+        if view.pods[slot] is None and slot not in taken
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.planning import drain, suspend
+from trainmaster_operator.planning import drain, elastic, suspend
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.view import View
 
@@ -20,17 +20,20 @@ MARGIN_S = 0.5
 def advance(view: View) -> Change | None:
     """The next step towards a common stop, or the way back while it isn't bound."""
     status = view.status
-    suspending = suspend.wanted(view)
-    if not suspending and not drain.leaving(view):
+    if suspend.wanted(view):
+        phase, reason = JobPhase.SUSPENDING, "Suspending"
+    elif elastic.next_size(view) is not None or (status.phase is JobPhase.RESIZING and status.stopBound):
+        phase, reason = JobPhase.RESIZING, "Resizing"
+    elif drain.leaving(view):
+        phase, reason = _trains_on(view), "Draining"
+    else:
         return None if status.stopBound else _called_off(view)
-    phase = JobPhase.SUSPENDING if suspending else status.phase
     if status.stopAt is None:
         stop_at = _highest(view) + margin(view)
-        reason = "Suspending" if suspending else "Draining"
         event = normal(reason, f"all ranks save after step {stop_at} and stop")
         return changed(status, event, phase=phase, stopAt=stop_at, stopBound=False)
     if phase is not status.phase:
-        return changed(status, normal("Suspending", f"all ranks stop after step {status.stopAt}"), phase=phase)
+        return changed(status, normal(reason, f"all ranks stop after step {status.stopAt}"), phase=phase)
     if status.stopBound:
         return None
     members = view.in_round()
@@ -38,7 +41,7 @@ def advance(view: View) -> Change | None:
     if passed >= status.stopAt:
         # As far again as it was missed by: a rate that was underestimated is caught up with.
         return changed(status, stopAt=max(_highest(view), passed) + margin(view) + passed - status.stopAt)
-    if len(members) == view.slots and all(a.stop_ack == status.stopAt for a in members):
+    if len(members) == len(view.members) and all(a.stop_ack == status.stopAt for a in members):
         return changed(status, stopBound=True)
     return None
 
@@ -49,12 +52,23 @@ def margin(view: View) -> int:
 
 
 def _called_off(view: View) -> Change | None:
-    status = view.status
+    status, phase = view.status, _trains_on(view)
     if status.phase is JobPhase.SUSPENDING:
-        recovering = bool(status.recoveries) and status.recoveries[-1].totalSeconds is None
-        phase = JobPhase.RECOVERING if recovering else JobPhase.STARTING  # until a step is seen: at once
         return changed(status, normal("Resumed", "it goes on before it had stopped"), phase=phase, stopAt=None)
-    return changed(status, stopAt=None) if status.stopAt is not None else None
+    if status.stopAt is None:
+        return None
+    if status.phase is JobPhase.RESIZING:
+        return changed(status, normal("Running", "it keeps its size: it is as wished again"), phase=phase, stopAt=None)
+    return changed(status, stopAt=None)
+
+
+def _trains_on(view: View) -> JobPhase:
+    """The phase without the stop that is under way."""
+    status = view.status
+    if status.phase is not JobPhase.SUSPENDING and (status.phase is not JobPhase.RESIZING or status.stopAt is None):
+        return status.phase
+    recovering = bool(status.recoveries) and status.recoveries[-1].totalSeconds is None
+    return JobPhase.RECOVERING if recovering else JobPhase.STARTING  # until a step is seen: at once
 
 
 def _highest(view: View) -> int:

@@ -6,7 +6,7 @@ What runs in the ranks doesn't matter here: whoever can't stop at a step gets SI
 from __future__ import annotations
 
 from trainmaster_operator.api.status import JobPhase, Recovery
-from trainmaster_operator.planning import rounds, start
+from trainmaster_operator.planning import rounds, sizes, start
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import PodToDelete
@@ -47,17 +47,20 @@ def resumed(view: View) -> Change | None:
     status = view.status
     if view.spec.suspend:
         return None
-    replicas = view.spec.workers.replicas
-    untouched = status.round == 0 and not view.observed.pods and replicas == view.slots
+    size = sizes.wished(view.spec)
+    slots = size + view.spec.workers.spares
+    untouched = status.round == 0 and not view.observed.pods and slots == view.slots
+    following = status.workers.nextIncarnation if untouched else start.next_incarnation(view)
     return changed(
         status,
-        normal("Resumed", f"{replicas} fresh pods"),
+        normal("Resumed", f"{slots} fresh pods"),
         phase=JobPhase.PENDING,
-        incarnations=status.incarnations if untouched else start.all_raised(view, replicas),
+        incarnations=status.incarnations if untouched else start.all_raised(view, slots),
         round=status.round + 1 if view.round_is_open else status.round,
         startTime=rfc3339(view.now),
         lostSeconds=0.0,
-        workers=status.workers.model_copy(update={"replicas": replicas}),
+        roundMap="",
+        workers=status.workers.model_copy(update={"replicas": size, "shrunkAt": "", "nextIncarnation": following}),
         released=None,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + (0 if untouched else 1)}),
         **rounds.forming(view),

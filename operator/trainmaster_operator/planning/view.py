@@ -1,4 +1,8 @@
-"""The observation, ordered by slot: what every policy reads. Built once a pass, in O(slots)."""
+"""The observation, ordered by slot: what every policy reads. Built once a pass, in O(slots).
+
+Every slot has a pod. Members are the slots whose ranks make up the world; the others are spares, and pods that came
+for a larger size or that a smaller one leaves behind. Only a member's loss is a failure of the job.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from functools import cached_property
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobStatus, Observation, PodRecord
 
 WORKER = "worker"
@@ -34,14 +38,30 @@ class View:
     agents: tuple[AgentRecord | None, ...]  # of each slot: the agent in that pod, if this leader has heard it
 
     @cached_property
-    def _members(self) -> list[AgentRecord]:
+    def _in_round(self) -> list[AgentRecord]:
         if not self.round_is_open:
             return []
-        return [a for a in self.agents if a is not None and a.round == self.status.round]
+        agents = (self.agents[slot] for slot in sorted(self.members))
+        return [a for a in agents if a is not None and a.round == self.status.round]
 
     @property
     def slots(self) -> int:
+        """How many there are, spares included."""
         return len(self.incarnations)
+
+    @cached_property
+    def members(self) -> tuple[int, ...]:
+        """Slots in rank order: of the round that is open, or as the one that forms would best have them."""
+        known = unpack_ranges(self.status.roundMap)
+        if known:
+            return tuple(known)
+        return tuple(range(min(self.slots, self.status.workers.replicas or self.slots)))
+
+    @cached_property
+    def parked(self) -> tuple[int, ...]:
+        """Slots without a rank, in their order."""
+        members = frozenset(self.members)
+        return tuple(slot for slot in range(self.slots) if slot not in members)
 
     @cached_property
     def round_is_open(self) -> bool:
@@ -64,14 +84,15 @@ class View:
         return max(self.spec.recovery.agentLostSeconds, 4 * self.interval_s)
 
     def in_round(self) -> list[AgentRecord]:
-        """Agents that run the status' round, by slot."""
-        return self._members
+        """Agents of members that run the status' round, by slot."""
+        return self._in_round
 
     @property
     def all_saved(self) -> bool:
         """Every rank of the round has ended, and some because they were asked to save and stop."""
-        members = self.in_round()
-        return len(members) == self.slots and all(a.saved or a.done for a in members) and any(a.saved for a in members)
+        agents = self.in_round()
+        ended = all(a.saved or a.done for a in agents) and any(a.saved for a in agents)
+        return ended and len(agents) == len(self.members)
 
     def highest_step(self) -> int:
         """Ever reached by this job."""

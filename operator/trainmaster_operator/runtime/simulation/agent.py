@@ -54,6 +54,7 @@ class SimAgent:
         self._token = token_of(self.identity.pod_uid)
         self._epoch = 0
         self._tag = ""
+        self._keeps_store = self.identity.slot < 2
         self._store: StoreHost | None = None  # open for the next round
         self._used_store: StoreHost | None = None  # of this round, if it is ours
         self._verdict: Verdict | None = None
@@ -212,6 +213,7 @@ class SimAgent:
             return
         self._tag = directive.tag
         self._interval_s = directive.report_interval_s
+        self._keeps_store = directive.keep_store
         if directive.keep_store and self._store is None:
             self.world.spawn(self._open_store_later())
         if directive.state is DirectiveState.FINISH:
@@ -277,7 +279,7 @@ class SimAgent:
             self._used_store = None
 
     def _open_store(self) -> None:
-        if self._store is None and self.alive and self.identity.slot < 2:
+        if self._store is None and self.alive and self._keeps_store:
             self._store = self.world.new_store()
             self._news.set()
 

@@ -1,0 +1,178 @@
+"""Another number of pods for a job that runs: asked for, or because nothing else is left.
+
+A resize is three intents. Slots are added, and training goes on until their pods are ready; then all ranks stop at one
+step and save (`stop`); then a round of the other size opens. Slots that a smaller job leaves go after that.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.meta import pack_counts
+from trainmaster_operator.api.status import Condition, JobPhase, JobStatus, Recovery, Rung
+from trainmaster_operator.planning import rounds, sizes, start
+from trainmaster_operator.planning.change import RECOVERIES, Change, changed, normal, warning
+from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.planning.view import View
+
+AS_WISHED = "SizeAsWished"  # the condition that says why a job hasn't the size that was asked for
+
+
+def next_size(view: View) -> int | None:
+    """The size to which a job that trains is resized now; None: it stays as it is."""
+    status = view.status
+    trains = status.phase is JobPhase.RUNNING or (status.phase is JobPhase.RESIZING and status.stopAt is not None)
+    if not view.round_is_open or not trains:
+        return None
+    size, wish = len(view.members), sizes.wanted(view)
+    if wish < size:
+        return wish
+    if wish == size or sizes.cools_down(view):
+        return None
+    there = size + sum(1 for slot in view.parked if rounds.ready(view, slot))
+    fits = sizes.largest((n for n in sizes.legal(view.spec) if n <= wish), there)
+    if fits is None or fits <= size:
+        return None
+    # Those that are still missing are worth a wait, so that one resize will do.
+    late = since(status.workers.resizedAt, view.now) >= view.spec.recovery.elastic.waitSeconds
+    return fits if fits == wish or late else None
+
+
+def due_s(view: View) -> float | None:
+    """When pods that are there may be taken though they could not be so far."""
+    if not view.round_is_open or sizes.wanted(view) <= len(view.members):
+        return None
+    wait = view.spec.recovery.elastic.waitSeconds - since(view.status.workers.resizedAt, view.now)
+    return min((left for left in (sizes.cooldown_s(view), wait) if left > 0), default=None)
+
+
+def resized(view: View) -> Change | None:
+    """The round of another size, once every rank has stopped for it after a checkpoint. It counts no failure."""
+    status = view.status
+    if status.phase is not JobPhase.RESIZING or not view.round_is_open or not view.all_saved:
+        return None
+    number = status.round + 1
+    fields = rounds.reopened(view)
+    order = rounds.next_order(view)
+    recovery = Recovery(
+        round=number, cause="Resized", rung=Rung.FREE, step=view.highest_step(), startedAt=rfc3339(view.now)
+    )
+    return changed(
+        status,
+        normal("Resizing", f"every rank stopped after step {status.stopAt} (round {number})"),
+        *(sizes.told(view, len(order)) if order is not None else ()),
+        round=number,
+        restarts=status.restarts.model_copy(update={"free": status.restarts.free + 1}),
+        recoveries=[*status.recoveries, recovery][-RECOVERIES:],
+        **fields,
+    )
+
+
+def shrink(view: View, fault: Fault) -> Change | None:
+    """The answer to a failure with fewer pods; None where workers.min or the parallelism doesn't allow it."""
+    status = view.status
+    if status.round == 0:
+        return None
+    there = sum(1 for slot in range(view.slots) if slot not in fault.slots and rounds.ready(view, slot))
+    size = sizes.largest(sizes.below(view, len(view.members)), there)
+    if size is None:
+        return None
+    number = status.round + 1
+    recovery = Recovery(
+        round=number,
+        cause=fault.cause.value,
+        rung=Rung.SHRINK,
+        rank=fault.rank,
+        pod=fault.pod,
+        step=view.highest_step(),
+        startedAt=rfc3339(view.now - fault.age_s),
+        clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
+    )
+    words = f"{fault.cause.value}: {fault.message[:700]}; {size} of {len(view.members)} pods go on (round {number})"
+    return changed(
+        status,
+        warning("Recovering", words),
+        phase=JobPhase.RECOVERING,
+        round=number,
+        incarnations=start.raised(view, fault.slots),
+        restarts=status.restarts.model_copy(update={"shrink": status.restarts.shrink + 1}),
+        lastFailure=fault.record(view),
+        recoveries=[*status.recoveries, recovery][-RECOVERIES:],
+        **rounds.smaller(view, size, fault.slots),
+    )
+
+
+def slots(view: View) -> Change | None:
+    """As many slots as the job's size needs: more before it grows, fewer after it has shrunk."""
+    status, size, wish = view.status, len(view.members), sizes.wanted(view)
+    fresh = status.roundMap == ""  # no round has opened since the job began, or since all pods were replaced
+    if fresh and status.workers.replicas != wish:
+        return _with_slots(view, wish + view.spec.workers.spares, wish)
+    needed = sizes.slots_for(view, size)
+    if view.slots < needed:
+        return _with_slots(view, needed, size)
+    settled = fresh or (view.round_is_open and max(view.members) < needed)
+    return _with_slots(view, needed, size) if view.slots > needed and settled else None
+
+
+def _with_slots(view: View, count: int, size: int) -> Change:
+    workers = view.status.workers
+    removed = view.incarnations[count:]
+    following = max(workers.nextIncarnation, *(n + 1 for n in removed)) if removed else workers.nextIncarnation
+    kept = view.incarnations[:count]
+    wish = sizes.wanted(view)
+    words = f"{count - view.slots} pods more" if count > view.slots else f"{view.slots - count} pods fewer"
+    reason = f"from {size} to {wish} pods; training goes on until they are ready" if wish > size else f"{size} pods run"
+    return changed(
+        view.status,
+        normal("PodsChanged", f"{words}: {reason}"),
+        incarnations=pack_counts([*kept, *[following] * (count - len(kept))]),
+        workers=workers.model_copy(
+            update={"replicas": size, "resizedAt": rfc3339(view.now), "nextIncarnation": following}
+        ),
+    )
+
+
+def update(view: View, status: JobStatus) -> JobStatus:
+    """`status` with the legal sizes and, where it says something, the condition; the same if nothing is new."""
+    if status.phase.finished or status.phase is JobPhase.SUSPENDED:
+        return status
+    fields: dict[str, object] = {}
+    legal = list(sizes.legal(view.spec)[: sizes.TOLD])
+    if legal != status.workers.legalSizes:
+        fields["workers"] = status.workers.model_copy(update={"legalSizes": legal})
+    known = next((c for c in status.conditions if c.type == AS_WISHED), None)
+    reason, message = _why_not(view, status.workers.replicas)
+    if known is None and not reason:
+        return status.model_copy(update=fields) if fields else status
+    value = "False" if reason else "True"
+    if known is None or (known.status, known.message) != (value, message):
+        same = known is not None and known.status == value
+        wanted = Condition.model_validate(
+            {
+                "type": AS_WISHED,
+                "status": value,
+                "reason": reason or "AsWished",
+                "message": message,
+                "lastTransitionTime": known.lastTransitionTime if known and same else rfc3339(view.now),
+            }
+        )
+        fields["conditions"] = [*(c for c in status.conditions if c.type != AS_WISHED), wanted]
+    return status.model_copy(update=fields) if fields else status
+
+
+def _why_not(view: View, size: int) -> tuple[str, str]:
+    """Why the job hasn't the size that was asked for, as a condition's reason and message; ("", "") when it has."""
+    asked, wish = view.spec.workers.replicas, sizes.wished(view.spec)
+    if wish != size and sizes.wanted(view) != wish:
+        words = "a job that runs keeps its size, since without spec.checkpoint it would begin at step 0 again"
+        return "NoCheckpoints", words
+    if size < wish:
+        return "PodsMissing", f"{size} of {wish} pods take part"
+    if size > wish:
+        return "Resizing", f"{wish} pods are to take part, {size} do"
+    if asked != wish:
+        above = next((n for n in sizes.legal(view.spec) if n > asked), None)
+        larger = f", or {above}" if above is not None else ""
+        words = f"{asked} pods can't share the model and the batch; {wish} can{larger}"
+        return "RoundedDown", words
+    return "", ""
