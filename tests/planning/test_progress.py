@@ -75,34 +75,10 @@ def test_a_recovery_ends_with_the_first_step_and_the_slowest_agents_clock() -> N
     assert {k: recovery.clock[k] for k in ("fork", "rendezvous")} == {"fork": 0.03, "rendezvous": 0.02}
     assert [e.reason for e in decision.events] == ["Recovered"]
     assert (world.status.progress.step, world.status.progress.highestStep) == (9, 10)
-    assert world.status.lostSeconds == pytest.approx(0.5, abs=0.002)
     world.agent(3, clock={"first_step": 0.07})
     late = world.write()
     assert not late.intent
     assert late.status.recoveries[0].clock["first_step"] == 0.07
-
-
-def test_failures_that_overlap_lose_the_time_only_once() -> None:
-    world = running(step=10)
-    world.agent(2, verdict=verdict())
-    world.write()
-    world.now += 3
-    for slot in world.slots:
-        world.obey(slot)
-    world.agent(1, verdict=verdict(1, round=2))
-    world.write()
-    world.now += 4
-    recovered(world, step=11, resumed=10)
-    assert [r.totalSeconds for r in world.status.recoveries] == [7.0, 4.0]
-    assert world.status.lostSeconds == 7.0
-
-
-def test_goodput_is_the_share_of_time_that_was_not_lost() -> None:
-    world = running(step=10)
-    world.status.lostSeconds = 25.0
-    world.now += 95
-    world.agent(0, ranks=world.ranks(0, step=11))
-    assert world.write().status.goodput == "0.75"
 
 
 def test_the_rate_of_steps_survives_a_recovery() -> None:

@@ -115,7 +115,9 @@ class World:
         """The agent runs the status' round; its ranks stand at `step`, and it offers a next store."""
         self.stores += 1
         fields = {"next_store": store(slot, self.stores), **fields}
-        self.agent(slot, verdict=None, verdict_age_s=0.0, done=False, saved=False, store_lost=False, ranks=())
+        self.agent(
+            slot, verdict=None, verdict_age_s=0.0, done=False, saved=False, store_lost=False, ranks=(), pauses={}
+        )
         self.agent(slot, round=self.status.round, resumed_step=resumed, stop_ack=None, stop_passed=None)
         self.agent(slot, ranks=self.ranks(slot, step=step), **fields)
 

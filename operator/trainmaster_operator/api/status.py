@@ -52,7 +52,7 @@ class Condition(Loose):
 
 
 class WorkersStatus(Loose):
-    """`replicas`: pods whose ranks make up the world of the round that is open, or of the one before; spares excluded."""
+    """`replicas`: pods whose ranks make up the world of the round that is open, or of the one before. No spares."""
 
     replicas: int = 0
     ready: int = 0  # of those, with an agent
@@ -146,6 +146,44 @@ class Recovery(Loose):
     clock: dict[str, float] = Field(default_factory=dict)  # detect, decide, drain, ... first_step
 
 
+class Pause(Loose):
+    """How long ranks say nothing in one phase, in seconds: what limits on silence are learned from."""
+
+    count: int = 0
+    typical: float = 0.0
+    longest: float = 0.0  # slowly forgotten
+    total: float = 0.0  # of the slowest rank in this round
+
+
+class Suspicion(Loose):
+    """Ranks that may be stuck, while that is being looked into. Of `round` alone: it means nothing in another."""
+
+    round: int
+    rank: int
+    slot: int
+    pod: str = ""
+    phase: str = ""
+    step: int = 0
+    limitSeconds: float = 0.0
+    since: str = ""
+    confirmed: bool = False  # they are stuck, but `recovery.hang.mode` says to leave them
+    message: str = Field("", max_length=1024)
+    traceback: str = Field("", max_length=4096)
+
+
+class Straggler(Loose):
+    """The rank that the others of `round` wait for."""
+
+    round: int
+    rank: int
+    pod: str = ""
+    node: str = ""
+    computeSeconds: float = 0.0  # of a step, without waiting for others
+    usualSeconds: float = 0.0  # the median rank's
+    since: str = ""
+    told: bool = False  # it has been slow for long enough to say so
+
+
 class JobStatus(Loose):
     observedGeneration: int = 0
     phase: JobPhase = JobPhase.PENDING
@@ -174,6 +212,13 @@ class JobStatus(Loose):
     spent: list[Spent] = Field(default_factory=list, max_length=64)
     lastFailure: Failure | None = None
     recoveries: list[Recovery] = Field(default_factory=list, max_length=16)
-    lostSeconds: float = 0.0  # by recoveries since startTime: down time, and steps that were done twice
-    goodput: str = ""  # share of the time since startTime that was not lost
+    pauses: dict[str, Pause] = Field(default_factory=dict)  # step, save, eval
+    pausesRound: int = 0  # whose ranks told them last
+    suspicion: Suspicion | None = None
+    straggler: Straggler | None = None
+    firstStepAt: str = ""  # goodput is counted from then on; a resume counts anew
+    accountedAt: str = ""  # up to when the time is useful or lost
+    usefulSeconds: float = 0.0  # spent on steps that had not been done before
+    lost: dict[str, float] = Field(default_factory=dict)  # cause -> seconds: down time, and steps done twice
+    goodput: str = ""  # usefulSeconds / the time since firstStepAt
     conditions: list[Condition] = Field(default_factory=list, max_length=16)

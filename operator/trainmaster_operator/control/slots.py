@@ -86,6 +86,7 @@ class SlotState:
             resumed_step=report.resumed_step,
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},
+            pauses=report.pauses,
         )
 
     def _take_offer(self, store: StoreAddress | None) -> bool:

@@ -1,51 +1,123 @@
-"""A plain limit on the silence of ranks. Learned limits come later."""
+"""Ranks that are stuck: silent for longer than the run has taught us to expect, and standing still when looked at.
+
+Three things come before ranks are killed. All ranks are silent beyond the limit of what they do (a rank that saves or
+evaluates is waited for, and so are those that wait for it). Then the suspicion is written and the agents are asked for
+stacks. Only if the ranks stay silent for another while, and the stacks of those that are furthest behind don't change
+meanwhile, it is a hang. All of it belongs to one round: in another one nothing of it counts.
+"""
 
 from __future__ import annotations
 
-from trainmaster.contract.wire import Cause, RankReport, RankState
-from trainmaster_operator.api.status import Rung
-from trainmaster_operator.planning.fault import Fault
-from trainmaster_operator.planning.observation import AgentRecord
-from trainmaster_operator.planning.times import since
-from trainmaster_operator.planning.view import View
+from dataclasses import dataclass
 
-WATCHED = ("", "START", "RENDEZVOUS", "BUILD", "LOAD", "STEP", "SAVE")
-"""Phases under the limit, all under the same. Evaluation and tear-down may be silent; a stopped rank never may."""
+from trainmaster.contract.wire import Cause, RankReport, RankState
+from trainmaster_operator.api.recovery import HangMode
+from trainmaster_operator.api.status import JobStatus, Rung, Suspicion
+from trainmaster_operator.planning.change import Change, changed, normal, warning
+from trainmaster_operator.planning.fault import TRACEBACK, Fault
+from trainmaster_operator.planning.observation import AgentRecord, PlannedEvent
+from trainmaster_operator.planning.pauses import SHORTEST_S, Limits
+from trainmaster_operator.planning.stack import innermost, waits
+from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.planning.view import BEFORE_STEPS, View
+
+WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
+"""Tear-down may be silent; a stopped rank never may."""
+
+CONFIRM_SHARE = 0.25  # of the limit, for which suspected ranks are looked at...
+LONGEST_CONFIRM_S = 15.0  # ...but no longer
+
+
+@dataclass(frozen=True)
+class Silence:
+    agent: AgentRecord
+    rank: RankReport
+    limit_s: float
+
+    @property
+    def is_over(self) -> bool:
+        return self.rank.silent_s >= self.limit_s
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.rank.state is RankState.STOPPED
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """How far it has come: what is less didn't arrive where the others wait."""
+        phase = self.rank.phase.upper()
+        start = BEFORE_STEPS.index(phase) if phase in BEFORE_STEPS else len(BEFORE_STEPS)
+        number, _, _ = self.rank.collective.partition(" ")
+        return (self.rank.step, start, int(number) if number.isdigit() else 0)
 
 
 def hang(view: View) -> Fault | None:
-    """A rank of this round said nothing for the limit, by its agent's word; or an agent never started the round.
-
-    Everything starts afresh with each round: only reports of the current one count.
-    """
-    limit = view.spec.recovery.hang.limitSeconds
-    if limit is None or not view.round_is_open:
+    """Ranks that are stuck for certain, where the spec wants something done about it; or an agent that never started
+    the round."""
+    spec = view.spec.recovery.hang
+    if spec.limitSeconds is None or spec.mode is not HangMode.ENFORCE or not view.round_is_open:
         return None
-    reports = _watched(view)
-    silent = [(agent, rank) for agent, rank in reports if rank.silent_s >= limit]
-    if silent:
-        agent, rank = min(reports, key=_blame)
-        return _fault(view, agent, rank)
-    return _never_started(view, limit)
+    silences, over = _look(view)
+    if over and _confirmed(view, over):
+        return _fault(view, silences, over)
+    return _never_started(view, spec.limitSeconds)
+
+
+def suspect(view: View) -> Change | None:
+    """The suspicion that the ranks are stuck, on its way: raised, confirmed where nothing is done about it, dropped."""
+    known = _known(view)
+    _, over = _look(view)
+    if not over:
+        return None if known is None else _dropped(view, known)
+    if known is None:
+        return _raised(view, over)
+    enforced = view.spec.recovery.hang.mode is HangMode.ENFORCE
+    return None if enforced or known.confirmed or not _confirmed(view, over) else _told(view, known, over)
+
+
+def asks_stacks(status: JobStatus) -> bool:
+    """Whether agents are to look at their ranks' stacks."""
+    return status.suspicion is not None and status.suspicion.round == status.round and not status.suspicion.confirmed
 
 
 def hang_due_s(view: View) -> float | None:
-    """When the limit may be reached. At that time the agent's word is asked for, hence at least one report later."""
+    """When something may have to be done. At that time the agent's word is asked for, hence one report later at
+    least."""
     limit = view.spec.recovery.hang.limitSeconds
     if limit is None or not view.round_is_open:
         return None
-    waits = [max(view.interval_s, limit - rank.silent_s - agent.silent_s) for agent, rank in _watched(view)]
+    silences = _silences(view)
+    due = [max(view.interval_s, s.limit_s - s.rank.silent_s - s.agent.silent_s) for s in silences]
     late = limit - since(view.status.roundOpenedAt, view.now)
-    if late > 0 and len(view.in_round()) < view.slots:
-        waits.append(late)
-    return min(waits, default=None)
+    if late > 0 and len(view.in_round()) < len(view.members):
+        due.append(late)
+    return min(due, default=None)
 
 
-def _watched(view: View) -> list[tuple[AgentRecord, RankReport]]:
-    """Ranks whose silence means something: their agent speaks, and they haven't ended."""
+def _known(view: View) -> Suspicion | None:
+    """What is suspected of this round."""
+    suspicion = view.status.suspicion
+    return suspicion if suspicion is not None and suspicion.round == view.status.round else None
+
+
+def _look(view: View) -> tuple[list[Silence], list[Silence]]:
+    """All that are watched, and those that may be stuck. In most passes a glance is enough."""
+    limit = view.spec.recovery.hang.limitSeconds
+    if limit is None or not view.round_is_open:
+        return [], []
+    shortest = min(limit, SHORTEST_S)
+    if not any(rank.silent_s >= shortest for agent in view.in_round() for rank in agent.ranks):
+        return [], []
+    silences = _silences(view)
+    return silences, _overdue(silences)
+
+
+def _silences(view: View) -> list[Silence]:
+    """Of ranks whose silence means something: their agent speaks, and they haven't ended."""
     fresh = max(2.0, 4 * view.interval_s)
+    limits = Limits(view)
     return [
-        (agent, rank)
+        Silence(agent, rank, limits.of(agent, rank))
         for agent in view.in_round()
         if agent.silent_s < fresh
         for rank in agent.ranks
@@ -54,34 +126,147 @@ def _watched(view: View) -> list[tuple[AgentRecord, RankReport]]:
     ]
 
 
-def _blame(item: tuple[AgentRecord, RankReport]) -> tuple[bool, int, float, int]:
-    """A stopped rank first; else the one that is furthest behind; among equals the longest silent."""
-    _, rank = item
-    return (rank.state is not RankState.STOPPED, rank.step, -rank.silent_s, rank.rank)
+def _overdue(silences: list[Silence]) -> list[Silence]:
+    """Those that may be stuck, the one to blame first; nobody while the others' silence has another reason.
+
+    The kernel's word is enough for a stopped rank. Else all must be silent for too long: ranks step together, so one
+    that is within its limit may be what the others wait for. One that was left behind by ranks that go on without it
+    has no such excuse.
+    """
+    over = [s for s in silences if s.is_over]
+    if not over:
+        return []
+    stopped = [s for s in over if s.is_stopped]
+    if stopped:
+        return sorted(stopped, key=_blame)
+    if len(over) < len(silences):
+        goes_on = min(s.rank.step for s in silences if not s.is_over)
+        over = [s for s in over if 0 < s.rank.step < goes_on - 1]
+    return sorted(over, key=_blame)
 
 
-def _fault(view: View, agent: AgentRecord, rank: RankReport) -> Fault:
-    pod = view.pods[agent.slot]
-    stopped = " and is stopped (SIGSTOP or a debugger)" if rank.state is RankState.STOPPED else ""
-    phase = f" in phase {rank.phase.upper()}" if rank.phase else ""
+def _blame(silence: Silence) -> tuple[tuple[int, int, int], bool, float, int]:
+    """Who is furthest behind; then who, by its stack, doesn't wait for others; then who is silent for longest."""
+    rank = silence.rank
+    return (silence.place, waits(rank.stack), -rank.silent_s, rank.rank)
+
+
+def _confirmed(view: View, over: list[Silence]) -> bool:
+    """They have been looked at for long enough, and stand still; or move, but for too long. A stopped one needs no
+    look: the kernel has told."""
+    if over[0].is_stopped:
+        return True
+    suspicion = _known(view)
+    if suspicion is None:
+        return False
+    behind = [s for s in over if s.place == over[0].place]
+    window = _window_s(view, over[0].limit_s)
+    if any(not s.rank.stack for s in behind):
+        window += min(2 * view.interval_s, over[0].limit_s / 4)  # an answer may still be on its way
+    looked = since(suspicion.since, view.now)
+    if looked < window or any(s.agent.silent_s > looked - window / 2 for s in behind):
+        return False
+    moving = [s for s in behind if s.rank.stack and s.rank.still_s < window / 2]
+    return not moving or min(s.rank.silent_s for s in moving) >= Limits(view).patience_s
+
+
+def _window_s(view: View, limit: float) -> float:
+    return max(min(CONFIRM_SHARE * limit, LONGEST_CONFIRM_S), min(2 * view.interval_s, limit / 2))
+
+
+def _raised(view: View, over: list[Silence]) -> Change:
+    first = over[0]
+    pod = view.pods[first.agent.slot]
+    suspicion = Suspicion(
+        round=view.status.round,
+        rank=first.rank.rank,
+        slot=first.agent.slot,
+        pod=pod.name if pod else "",
+        phase=first.rank.phase,
+        step=first.rank.step,
+        limitSeconds=round(first.limit_s, 3),
+        since=rfc3339(view.now),
+        message=_words(first),
+    )
+    return changed(view.status, *_events(view, warning("HangSuspected", _words(first))), suspicion=suspicion)
+
+
+def _dropped(view: View, known: Suspicion) -> Change:
+    over = normal("HangOver", f"rank {known.rank} is no longer silent: it was no hang")
+    return changed(view.status, *_events(view, over), suspicion=None)
+
+
+def _told(view: View, known: Suspicion, over: list[Silence]) -> Change:
+    first = over[0]
+    words = f"{_words(first)}{_where(first)}"
+    suspicion = known.model_copy(
+        update={
+            "rank": first.rank.rank,
+            "slot": first.agent.slot,
+            "confirmed": True,
+            "message": words[:1024],
+            "traceback": first.rank.stack[-TRACEBACK:],
+        }
+    )
+    told = warning("HangDetected", f"{words}; recovery.hang.mode leaves it to you"[:1024])
+    return changed(view.status, *_events(view, told), suspicion=suspicion)
+
+
+def _events(view: View, event: PlannedEvent) -> tuple[PlannedEvent, ...]:
+    return () if view.spec.recovery.hang.mode is HangMode.OBSERVE else (event,)
+
+
+def _fault(view: View, silences: list[Silence], over: list[Silence]) -> Fault:
+    first = over[0]
+    rank, pod = first.rank, view.pods[first.agent.slot]
+    detect = min(rank.silent_s, first.limit_s)
     return Fault(
         cause=Cause.HANG,
-        message=f"rank {rank.rank} has been silent for {rank.silent_s:.1f} s{phase} at step {rank.step}{stopped}",
-        slots=(agent.slot,),
+        message=f"{_words(first)}{_where(first)}{_waiting(silences, first)}",
+        slots=(first.agent.slot,),
         rank=rank.rank,
         pod=pod.name if pod else "",
         node=pod.node if pod else "",
+        traceback=rank.stack,
         step=rank.step,
         age_s=rank.silent_s,
-        clock={"detect": rank.silent_s, "decide": 0.0},
+        clock={"detect": detect, "decide": rank.silent_s - detect},
     )
+
+
+def _words(silence: Silence) -> str:
+    rank = silence.rank
+    stopped = " and is stopped (SIGSTOP or a debugger)" if silence.is_stopped else ""
+    phase = f" in phase {rank.phase.upper()}" if rank.phase else ""
+    after = f", last in collective {rank.collective}" if rank.collective else ""
+    limit = f" (limit {silence.limit_s:.1f} s)"
+    return (
+        f"rank {rank.rank} has been silent for {rank.silent_s:.1f} s{limit}{phase} at step {rank.step}{after}{stopped}"
+    )
+
+
+def _where(silence: Silence) -> str:
+    """Its innermost calls."""
+    calls = innermost(silence.rank.stack)
+    return f"; it is in {calls}" if calls else ""
+
+
+def _waiting(silences: list[Silence], first: Silence) -> str:
+    """What the others do meanwhile."""
+    ahead = [s.rank for s in silences if s.place > first.place]
+    if not ahead:
+        return ""
+    furthest = max((s for s in silences if s.place > first.place), key=lambda s: s.place).rank
+    where = f", in collective {furthest.collective}" if furthest.collective else ""
+    return f"; {len(ahead)} of {len(silences)} ranks wait for it (at step {furthest.step}{where})"
 
 
 def _never_started(view: View, limit: float) -> Fault | None:
     waited = since(view.status.roundOpenedAt, view.now)
     if waited < limit:
         return None
-    for slot, agent in enumerate(view.agents):
+    for slot in view.members:
+        agent = view.agents[slot]
         if agent is not None and agent.round < view.status.round and agent.silent_s < view.lost_after_s:
             pod = view.pods[slot]
             return Fault(

@@ -56,6 +56,7 @@ class AgentRecord:
     resumed_step: int | None = None
     draining: bool = False
     clock: dict[str, float] = field(default_factory=dict)
+    pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ def _decided(view: View) -> Change | None:
             return suspend.cut_short(view, fault)
         return failure.recover(view, fault)
     return (
-        stop.advance(view)
+        hang.suspect(view)
+        or stop.advance(view)
         or rounds.open_round(view)
         or progress.first_step(view)
         or rejection.again(view)

@@ -6,6 +6,7 @@ import math
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatus, ProgressStatus, Recovery
+from trainmaster_operator.planning import clock, goodput, pauses
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.times import rfc3339, since
@@ -13,8 +14,6 @@ from trainmaster_operator.planning.view import View, stepped_to
 
 SMOOTHING_S = 10.0
 """Time constant of the rates."""
-
-CLOCK_ENTRIES = 16
 
 
 def first_step(view: View) -> Change | None:
@@ -29,14 +28,10 @@ def first_step(view: View) -> Change | None:
     resumed = max((a.resumed_step for a in view.in_round() if a.resumed_step is not None), default=None)
     recoveries = [_closed(view, r, resumed) if r.totalSeconds is None else r for r in status.recoveries]
     event = normal("Running", f"round {status.round} trains")
-    lost = 0.0
     was_open = [new for old, new in zip(status.recoveries, recoveries, strict=True) if old.totalSeconds is None]
     if was_open:
         last = was_open[-1]
         down = was_open[0].totalSeconds or 0.0  # from the first of failures that overlap
-        redone = sum(r.lostSteps or 0 for r in was_open[-1:])
-        rate = status.progress.stepsPerSecond
-        lost = down + (redone / rate if rate > 0 else 0.0)
         event = normal(
             "Recovered",
             f"from {last.cause} in {down:.2f} s, resumed at step {last.resumedStep}, {last.lostSteps} steps lost",
@@ -46,7 +41,7 @@ def first_step(view: View) -> Change | None:
         event,
         phase=JobPhase.RUNNING,
         recoveries=recoveries,
-        lostSeconds=round(status.lostSeconds + lost, 3),
+        **goodput.at_first_step(view),
     )
 
 
@@ -55,10 +50,9 @@ def update(view: View, status: JobStatus) -> JobStatus:
     fields: dict[str, object] = {}
     progress = _progress(view)
     if progress is not status.progress:
-        fields["progress"] = progress
-        elapsed = since(status.startTime, view.now)
-        if elapsed > 0:
-            fields["goodput"] = f"{max(0.0, 1 - status.lostSeconds / elapsed):.2f}"
+        fields |= {"progress": progress, "pauses": pauses.learned(view), "pausesRound": view.status.round}
+        if _trains(view):
+            fields |= goodput.stepped(view, status.model_copy(update=fields), status.progress, progress)
     ready, spares = (sum(1 for s in slots if _joined(view, s)) for slots in (view.members, view.parked))
     if (ready, spares) != (status.workers.ready, status.workers.spares):
         fields["workers"] = status.workers.model_copy(update={"ready": ready, "spares": spares})
@@ -67,12 +61,19 @@ def update(view: View, status: JobStatus) -> JobStatus:
         fields["checkpoint"] = CheckpointStatus(
             step=seen.step, round=seen.round, tier=seen.tier, time=rfc3339(view.now)
         )
-    recoveries = _late_clocks(view, status.recoveries)
+    if status.suspicion is not None and status.suspicion.round != status.round:
+        fields["suspicion"] = None
+    recoveries = clock.update(view, status)
     if recoveries is not status.recoveries:
         fields["recoveries"] = recoveries
     if status.observedGeneration != view.observed.generation:
         fields["observedGeneration"] = view.observed.generation
     return status.model_copy(update=fields) if fields else status
+
+
+def _trains(view: View) -> bool:
+    """Steps follow each other in one round."""
+    return view.status.phase in (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 
 
 def _joined(view: View, slot: int) -> bool:
@@ -98,8 +99,7 @@ def _progress(view: View) -> ProgressStatus:
         return old
     rate = old.stepsPerSecond
     elapsed = since(old.updatedAt, view.now)
-    in_one_round = view.status.phase in (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING) and step > old.step and old.step > 0
-    if in_one_round and elapsed > 0:
+    if step > old.step > 0 and _trains(view) and elapsed > 0:
         new = (step - old.step) / elapsed
         weight = 1 - math.exp(-elapsed / SMOOTHING_S) if rate > 0 else 1.0
         rate += weight * (new - rate)
@@ -133,19 +133,3 @@ def _closed(view: View, recovery: Recovery, resumed: int | None) -> Recovery:
             "totalSeconds": round(total, 4),
         }
     )
-
-
-def _late_clocks(view: View, recoveries: list[Recovery]) -> list[Recovery]:
-    """The last recovery with the slowest agent's time of each phase, while its round runs. The same list if equal."""
-    if not recoveries or recoveries[-1].round != view.status.round:
-        return recoveries
-    last = recoveries[-1]
-    clock = dict(last.clock)
-    for agent in view.in_round():
-        for name, seconds in sorted(agent.clock.items()):
-            if name not in clock and len(clock) >= CLOCK_ENTRIES:
-                continue
-            clock[name[:32]] = max(clock.get(name[:32], 0.0), round(seconds, 4))
-    if clock == last.clock:
-        return recoveries
-    return [*recoveries[:-1], last.model_copy(update={"clock": clock})]

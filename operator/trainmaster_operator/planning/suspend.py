@@ -58,7 +58,6 @@ def resumed(view: View) -> Change | None:
         incarnations=status.incarnations if untouched else start.all_raised(view, slots),
         round=status.round + 1 if view.round_is_open else status.round,
         startTime=rfc3339(view.now),
-        lostSeconds=0.0,
         roundMap="",
         workers=status.workers.model_copy(update={"replicas": size, "shrunkAt": "", "nextIncarnation": following}),
         released=None,

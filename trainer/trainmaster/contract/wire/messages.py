@@ -83,6 +83,7 @@ class Assignment:
     grant: int = 0  # how many minors that agent may open
     keep: list[int] = field(default_factory=list)  # ranks that keep their process
     peers: list[StoreAddress] = field(default_factory=list)
+    peer_secret: str = ""  # of this round: what its agents show each other
     micro_divisor: int = 1  # the micro-batch is this many times smaller, after the device ran out of memory
     skipped: list[list[int]] = field(default_factory=list)  # [first, end) positions of the data's order to leave out
 
@@ -104,6 +105,7 @@ class Directive:
     stop_bound: bool = False  # ...which every agent has put into its ranks' memory
     keep_store: bool = False  # keep a store open for the next round
     report_interval_s: float = 0.5
+    ask_stacks: bool = False  # ranks may be stuck: look at their stacks, and report them
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class JoinRequest:
     round: int = 0  # the round its ranks run, 0: none
     seen_tag: str = ""
     next_store: StoreAddress | None = None
+    peer: StoreAddress | None = None  # where this agent answers other agents of its job
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -142,6 +145,11 @@ class RankReport:
     rss_bytes: int = 0
     device_bytes: int = 0
     exit_code: int | None = None  # negative: the signal
+    step_seconds: float = 0.0  # a step's wall time, smoothed
+    wait_seconds: float = 0.0  # the part of it spent waiting in collectives, smoothed
+    stack: str = ""  # of its main thread, only when asked for: most recent call last
+    still_s: float = 0.0  # how long that stack has been the same, as far as it was looked at
+    collective: str = ""  # the last of the whole world that it entered: "41 allreduce"
 
 
 @dataclass(frozen=True)
@@ -185,6 +193,7 @@ class Report:
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long
+    pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest] of its ranks
 
 
 def encode(message: Any) -> bytes:

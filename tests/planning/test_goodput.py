@@ -1,0 +1,105 @@
+"""What share of the time went into steps that count, and what the rest was lost to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planning.world import World, opened, recovered, running, verdict
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.status import JobPhase
+
+
+def step_to(world: World, step: int, seconds: float, **agent: object) -> None:
+    world.now += seconds
+    for slot in world.slots:
+        world.agent(slot, ranks=world.ranks(slot, step=step), **agent)
+    world.settle()
+
+
+def fail(world: World, cause: Cause = Cause.CRASH, rank: int = 2) -> None:
+    world.agent(rank, verdict=verdict(rank, cause, round=world.status.round))
+    world.settle()
+
+
+def test_a_run_without_trouble_loses_nothing_since_its_first_step() -> None:
+    """Waiting for pods and starting ranks come before the first step: they are no loss of goodput."""
+    world = opened()
+    world.now += 500
+    recovered(world, step=1, resumed=0)
+    step_to(world, 11, 20)
+    assert (world.status.goodput, world.status.usefulSeconds, world.status.lost) == ("1.00", 20.0, {})
+
+
+def test_down_time_and_steps_that_are_done_twice_are_lost_to_the_failure() -> None:
+    world = running(step=10)
+    step_to(world, 20, 10)
+    world.now += 3
+    fail(world, Cause.NODE_LOST)
+    world.now += 4
+    recovered(world, step=16, resumed=15)  # the first step ends the down time
+    step_to(world, 20, 4)  # done before
+    step_to(world, 30, 10)
+    assert world.status.lost == {"NodeLost": pytest.approx(3 + 4 + 4)}
+    assert world.status.usefulSeconds == pytest.approx(20)
+    assert world.status.goodput == "0.65"
+
+
+def test_an_account_that_spans_old_and_new_steps_is_shared_between_them() -> None:
+    world = running(step=20)
+    fail(world)
+    recovered(world, step=16, resumed=15)
+    step_to(world, 26, 10)  # 17 to 20 again, 21 to 26 for the first time
+    assert world.status.usefulSeconds == pytest.approx(6)
+    assert world.status.lost["Crash"] == pytest.approx(4)
+
+
+def test_failures_that_overlap_lose_each_second_once() -> None:
+    world = running(step=10)
+    fail(world, Cause.CRASH)
+    world.now += 3
+    for slot in world.slots:
+        world.obey(slot)
+    fail(world, Cause.HARDWARE_FAULT, rank=1)
+    world.now += 4
+    recovered(world, step=11, resumed=10)
+    assert [r.totalSeconds for r in world.status.recoveries] == [7.0, 4.0]
+    assert world.status.lost == {"Crash": pytest.approx(3), "HardwareFault": pytest.approx(4)}
+
+
+def test_saving_and_evaluating_are_no_steps() -> None:
+    world = running(step=10)
+    step_to(world, 20, 10, pauses={"save": [1, 1.5, 1.5, 1.5], "step": [10, 0.8, 1.0, 8.5]})
+    step_to(world, 30, 20, pauses={"save": [2, 1.5, 2.0, 3.5], "eval": [1, 8.0, 8.0, 8.0]})
+    assert world.status.lost == {"Checkpoint": pytest.approx(3.5), "Evaluation": pytest.approx(8)}
+    assert world.status.usefulSeconds == pytest.approx(30 - 3.5 - 8)
+
+
+def test_pauses_of_a_new_round_are_counted_from_its_start() -> None:
+    world = running(step=10)
+    step_to(world, 20, 10, pauses={"save": [9, 1.0, 1.0, 9.0]})
+    fail(world)
+    recovered(world, step=21, resumed=20)
+    step_to(world, 22, 1)
+    step_to(world, 32, 10, pauses={"save": [1, 2.0, 2.0, 2.0]})
+    assert world.status.lost["Checkpoint"] == pytest.approx(9 + 2)
+
+
+def test_a_restarted_operator_counts_on() -> None:
+    world = running(step=10)
+    step_to(world, 20, 10)
+    world.epoch += 1
+    world.now += 5
+    step_to(world, 30, 5)
+    assert (world.status.usefulSeconds, world.status.goodput) == (20.0, "1.00")
+
+
+def test_a_resumed_job_is_counted_anew() -> None:
+    world = running(step=10)
+    fail(world)
+    recovered(world, step=11, resumed=10)
+    world.status.phase, world.status.startTime = JobPhase.STARTING, "2024-01-01T00:00:00.000Z"
+    world.now = 1_704_067_200.0 + 60
+    step_to(world, 12, 1)
+    assert (world.status.lost, world.status.usefulSeconds) == ({}, 0.0)
+    step_to(world, 22, 10)
+    assert world.status.goodput == "1.00"
