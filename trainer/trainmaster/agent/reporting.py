@@ -87,6 +87,7 @@ class Reporter:
                 round=s.round.number if s.round else 0,
                 seen_tag=s.directive.tag if s.directive else "",
                 next_store=s.stores.next_address,
+                peer=s.peers.address,
                 facts=s.facts(),
             )
             try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from trainmaster.agent import launcher, processes
 from trainmaster.agent.faults import Faults
+from trainmaster.agent.peers import Peers
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
 from trainmaster.agent.round import Round
@@ -47,6 +48,7 @@ class Supervisor:
         self.zygotes = Zygotes(settings.key(), settings.load_environment(), self._zygotes_changed, self._note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
         self.uploads = Uploads(self._upload_ended)
+        self.peers = Peers(settings, self._copied, self._event)
         self.faults = Faults(self)
         self._begun = 0  # the highest round that was ever begun here
         self._old_rounds: list[Round] = []
@@ -92,6 +94,7 @@ class Supervisor:
             if assignment.round > self._begun:
                 self._begin(assignment, time.monotonic_ns())
             elif self.round is not None and assignment.round == self.round.number:
+                self.peers.again(assignment)
                 self._stop(directive)
         if directive.keep_store and self._store_timer is None:
             self.stores.offer()
@@ -107,6 +110,7 @@ class Supervisor:
         self._retire_round()
         self.stop_ack = self.stop_passed = None
         self.stores.take(assignment.store)
+        self.peers.begin(assignment)
         way = self._way()
         # A device's memory is free only when its holder is reaped.
         holders = [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
@@ -146,6 +150,7 @@ class Supervisor:
         control = self._control()
         for local_rank in range(assignment.ranks):
             rank = Rank(assignment.first_rank + local_rank, assignment.round, self._said, self._exited)
+            rank.copied_step = self.peers.first_copied_step()
             rank.set_control(control)
             round.ranks.append(rank)
             self._start_rank(rank, assignment, local_rank, way)
@@ -153,7 +158,8 @@ class Supervisor:
         return round
 
     def _start_rank(self, rank: Rank, assignment: Assignment, local_rank: int, way: str) -> None:
-        env = {**rank_environment(self.settings, assignment, local_rank), **self.faults.environment()}
+        env = rank_environment(self.settings, assignment, local_rank)
+        env.update(self.faults.environment() | self.peers.environment(assignment))
         if way == "exec":
             link = self.zygotes.root()
             argv = self.settings.command.argv
@@ -209,6 +215,8 @@ class Supervisor:
             self._heard_modules(rank, message)
         elif current is None:
             return
+        elif kind == channel.IN_MEMORY:
+            self.peers.saved(rank.number, message)
         elif kind == channel.FAILED:
             current.spoke(rank, message)
         elif kind == channel.RESUMED:
@@ -268,6 +276,12 @@ class Supervisor:
                 if rank.number == message["rank"] and self.round.number == message.get("round", self.round.number):
                     rank.send(channel.UPLOADED, {"step": message.get("step", 0), "error": error or None})
         self.reporter.at_once()
+
+    def _copied(self, number: int, rank_number: int, step: int) -> None:
+        if self.round is not None and self.round.number == number:
+            for rank in self.round.ranks:
+                if rank.number == rank_number:
+                    rank.copied(step)
 
     def _update_pending(self) -> None:
         """Tell ranks that choose a resume point how many checkpoints of earlier rounds are still on their way."""
@@ -332,6 +346,7 @@ class Supervisor:
         if round is not None:
             round.kill()
         self.stores.end()
+        self.peers.close()
         self.faults.close()
         await self.uploads.drained(_LAST_UPLOADS_S)
         await self.reporter.last_words()

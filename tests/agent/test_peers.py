@@ -1,0 +1,408 @@
+"""What an agent keeps for a peer, and what it hands out: real sockets, files in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainmaster.agent.peers_server import PeerServer
+from trainmaster.agent.replicas import Replicas, State
+from trainmaster.checkpoint.peers import Peer, Refused, keep_whole, path_of
+from trainmaster.checkpoint.ram import RamFolder, checksum
+from trainmaster.contract.wire.lineage import Receipt, ShardFile, shard_name
+from trainmaster.contract.wire.messages import StoreAddress
+
+SECRET = "of round 3"
+SIZE = 3 << 20
+BUDGET = 4 * SIZE + (1 << 20)
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> RamFolder:
+    (tmp_path / "ours").mkdir()
+    return RamFolder(tmp_path / "ours", BUDGET)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> RamFolder:
+    (tmp_path / "theirs").mkdir()
+    return RamFolder(tmp_path / "theirs", BUDGET)
+
+
+@pytest.fixture
+def server(theirs: RamFolder) -> Iterator[PeerServer]:
+    server = PeerServer("127.0.0.1", theirs)
+    server.begin(3, SECRET)
+    yield server
+    server.close()
+
+
+def content(step: int, rank: int, size: int = SIZE) -> bytes:
+    seed = f"{step} {rank} ".encode()
+    return (seed * (size // len(seed) + 1))[:size]
+
+
+def saved(folder: RamFolder, step: int, rank: int = 1, round: int = 3, data: bytes | None = None) -> None:
+    data = content(step, rank) if data is None else data
+    folder.root.joinpath("new").write_bytes(data)
+    file = ShardFile(shard_name(rank), len(data), checksum=checksum(data))
+    folder.adopt(step, round, rank, folder.root / "new", Receipt(step, round, rank, 4, file, {}, shard="s"))
+
+
+def held(folder: RamFolder) -> dict[tuple[int, int, int], bytes]:
+    return {name: folder.path(*name).read_bytes() for name in folder.names()}
+
+
+def leftovers(folder: RamFolder) -> list[Path]:
+    known = {folder.path(*name) for name in folder.names()} | {folder.receipt_path(*name) for name in folder.names()}
+    return [path for path in folder.root.rglob("*") if path.is_file() and path not in known]
+
+
+def test_a_peer_keeps_what_it_is_given_and_gives_it_back(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    saved(ours, 7)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 7, 3, 1)
+        assert held(theirs) == {(7, 3, 1): content(7, 1)}
+        ours.remove(7, 3, 1)
+        peer.fetch(ours, 7, 3, 1)
+    assert held(ours) == {(7, 3, 1): content(7, 1)}
+    assert ours.receipt(7, 3, 1) == theirs.receipt(7, 3, 1)
+    assert leftovers(ours) == leftovers(theirs) == []
+
+
+@pytest.mark.parametrize("secret", ["of round 2", ""])
+def test_nothing_is_taken_from_or_given_to_whoever_does_not_know_the_secret(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer, secret: str
+) -> None:
+    saved(ours, 7)
+    saved(theirs, 6, rank=2)
+    for act in (lambda p: p.keep(ours, 7, 3, 1), lambda p: p.fetch(ours, 6, 3, 2)):
+        with Peer(server.address, secret) as peer, pytest.raises(Refused) as refusal:
+            act(peer)
+        assert refusal.value.status == 403
+    assert list(held(theirs)) == [(6, 3, 2)]
+    assert list(held(ours)) == [(7, 3, 1)]
+
+
+def test_an_agent_without_a_secret_answers_nobody(ours: RamFolder, server: PeerServer) -> None:
+    saved(ours, 7)
+    server.begin(3, "")
+    with Peer(server.address, "") as peer, pytest.raises(Refused, match="403"):
+        peer.keep(ours, 7, 3, 1)
+
+
+def test_a_proof_is_good_for_one_request_on_one_connection(theirs: RamFolder, server: PeerServer) -> None:
+    saved(theirs, 6)
+    heard: list[bytes] = []
+    with Peer(server.address, SECRET) as peer:
+        send = peer._link.socket.sendall
+        spy = _Spy(peer._link.socket, heard, send)
+        peer._link.socket = spy  # type: ignore[assignment]
+        peer.fetch(theirs, 6, 3, 1)
+        spy.sendall(heard[-1])  # the same request again
+        answer = peer._link.head()
+    assert answer is not None
+    assert " 403 " in f"{answer[0]} "
+    with socket.create_connection((server.address.host, server.address.port)) as other:
+        other.sendall(heard[-1])
+        assert b" 403 " in other.recv(4096)
+
+
+class _Spy:
+    def __init__(self, sock: socket.socket, heard: list[bytes], send: object) -> None:
+        self._sock, self._heard = sock, heard
+
+    def sendall(self, data: bytes) -> None:
+        self._heard.append(data)
+        self._sock.sendall(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+
+def test_a_liar_at_a_peers_address_is_not_believed(ours: RamFolder, theirs: RamFolder) -> None:
+    saved(theirs, 6)
+    liar = PeerServer("127.0.0.1", theirs)
+    liar.begin(3, "guessed")
+    try:
+        with Peer(liar.address, "guessed") as peer:
+            peer._secret = SECRET
+            peer_proof = peer._request
+
+            def request(*args: object) -> object:
+                peer._secret = "guessed"  # what the liar accepts
+                answer = peer_proof(*args)  # type: ignore[arg-type]
+                peer._secret = SECRET
+                return answer
+
+            peer._request = request  # type: ignore[method-assign,assignment]
+            with pytest.raises(Refused, match="doesn't prove"):
+                peer.fetch(ours, 6, 3, 1)
+    finally:
+        liar.close()
+    assert held(ours) == {}
+
+
+def test_a_state_whose_content_does_not_match_its_receipt_is_not_kept(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    saved(ours, 7)
+    with open(ours.path(7, 3, 1), "r+b") as file:
+        file.seek(SIZE // 2)
+        file.write(b"!")
+    with Peer(server.address, SECRET) as peer, pytest.raises(Refused, match="422.*checksum"):
+        peer.keep(ours, 7, 3, 1)
+    assert held(theirs) == {}
+    assert leftovers(theirs) == []
+
+
+def test_a_corrupt_copy_is_not_taken_back(ours: RamFolder, theirs: RamFolder, server: PeerServer) -> None:
+    saved(theirs, 7)
+    with open(theirs.path(7, 3, 1), "r+b") as file:
+        file.write(b"!")
+    with Peer(server.address, SECRET) as peer, pytest.raises(Refused, match="checksum"):
+        peer.fetch(ours, 7, 3, 1)
+    assert held(ours) == {}
+    assert leftovers(ours) == []
+
+
+def test_a_copy_that_breaks_off_leaves_nothing_and_the_one_before_stays(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    saved(ours, 6)
+    saved(ours, 7)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 6, 3, 1)
+        with ours.reading(7, 3, 1) as file, pytest.raises(ConnectionError):
+            receipt = ours.receipt_path(7, 3, 1).read_bytes()
+            peer._link.socket = _Half(peer._link.socket)  # type: ignore[assignment]
+            peer._request("PUT", path_of(7, 3, 1), receipt, file)
+    for thread in [thread for thread in threading.enumerate() if thread.name == "peer"]:
+        thread.join(10)
+    assert list(held(theirs)) == [(6, 3, 1)]
+    assert leftovers(theirs) == []
+
+
+class _Half:
+    """A socket whose owner dies in the middle of a file."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def sendfile(self, file: object) -> None:
+        self._sock.sendall(b"x" * (SIZE // 2))
+        self._sock.shutdown(socket.SHUT_RDWR)
+        raise ConnectionError
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+
+def test_a_fenced_rounds_states_are_not_kept(ours: RamFolder, theirs: RamFolder, server: PeerServer) -> None:
+    saved(ours, 9, round=2)
+    with Peer(server.address, SECRET) as peer, pytest.raises(Refused, match="409.*round 3 runs here, not 2"):
+        peer.keep(ours, 9, 2, 1)
+    assert held(theirs) == {}
+
+
+def test_of_each_rank_two_states_are_kept_in_the_same_two_files(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    inodes = set()
+    with Peer(server.address, SECRET) as peer:
+        for step in range(5, 12):
+            for rank in (1, 2):
+                saved(ours, step, rank)
+                peer.keep(ours, step, 3, rank)
+                inodes.add((rank, os.stat(theirs.path(step, 3, rank)).st_ino))
+                ours.remove(step, 3, rank)
+    assert sorted(held(theirs)) == [(10, 3, 1), (10, 3, 2), (11, 3, 1), (11, 3, 2)]
+    assert all(data == content(step, rank) for (step, _, rank), data in held(theirs).items())
+    assert len(inodes) == 4
+
+
+def test_a_state_that_somebody_reads_is_not_written_over(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    with Peer(server.address, SECRET) as peer:
+        for step in (5, 6):
+            saved(ours, step)
+            peer.keep(ours, step, 3, 1)
+        with theirs.reading(5, 3, 1) as file:
+            saved(ours, 7)
+            peer.keep(ours, 7, 3, 1)
+            assert file.read() == content(5, 1)
+    assert sorted(held(theirs)) == [(6, 3, 1), (7, 3, 1)]
+
+
+def test_a_later_round_counts_more_than_a_higher_step(ours: RamFolder, theirs: RamFolder, server: PeerServer) -> None:
+    saved(theirs, 50, round=2)
+    saved(theirs, 51, round=2)
+    saved(ours, 8)
+    saved(ours, 9)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 8, 3, 1)
+        assert sorted(held(theirs)) == [(8, 3, 1), (51, 2, 1)]
+        peer.keep(ours, 9, 3, 1)
+    assert sorted(held(theirs)) == [(8, 3, 1), (9, 3, 1)]
+
+
+def test_room_is_made_of_what_earlier_rounds_left_and_of_nothing_else(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    for rank in (2, 3):
+        saved(theirs, 40, rank, round=2)
+    for rank in (4, 5):
+        saved(theirs, 41, rank)
+    saved(ours, 42)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 42, 3, 1)
+        assert sorted(held(theirs)) == [(40, 2, 3), (41, 3, 4), (41, 3, 5), (42, 3, 1)]
+        theirs.remove(40, 2, 3)
+        saved(theirs, 42, 5)
+        saved(ours, 43)
+        with pytest.raises(Refused, match="507"):
+            peer.keep(ours, 43, 3, 1)
+    assert sorted(held(theirs)) == [(41, 3, 4), (41, 3, 5), (42, 3, 1), (42, 3, 5)]
+
+
+def test_what_is_larger_than_the_budget_is_refused_before_it_is_sent(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer
+) -> None:
+    saved(ours, 7, data=bytes(BUDGET + 1))
+    with Peer(server.address, SECRET) as peer, pytest.raises(Refused, match="413.*whole memory tier"):
+        peer.keep(ours, 7, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        "GET / HTTP/1.1",
+        "PUT /v1/ram/../../etc/passwd HTTP/1.1",
+        "GET /v1/ram/step-1.r1/../1 HTTP/1.1",
+        "GET /v1/ram/step-1.r1/-1 HTTP/1.1",
+        "DELETE /v1/ram/step-1.r1/1 HTTP/1.1",
+        "",
+        "x" * 100_000,
+    ],
+    ids=lambda line: line[:30],
+)
+def test_nonsense_is_refused_and_the_server_goes_on(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer, request_line: str
+) -> None:
+    with socket.create_connection((server.address.host, server.address.port), 5) as sock:
+        sock.sendall(f"{request_line}\r\nContent-Length: x\r\n\r\n".encode())
+        answer = sock.recv(4096)
+    assert answer == b"" or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5"))
+    saved(ours, 7)
+    with Peer(server.address, SECRET) as peer:
+        peer.keep(ours, 7, 3, 1)
+    assert list(held(theirs)) == [(7, 3, 1)]
+
+
+def test_what_a_killed_reader_left_behind_is_swept(ours: RamFolder, theirs: RamFolder, server: PeerServer) -> None:
+    saved(theirs, 7)
+    folder = ours.path(6, 3, 1).parent
+    folder.mkdir(parents=True)
+    (folder / ".copy-1-abc").write_bytes(b"half")
+    (folder / ".copy-2-abc").write_bytes(b"another rank's")
+    with Peer(server.address, SECRET) as peer:
+        peer.fetch(ours, 7, 3, 1)
+    assert [path.name for path in leftovers(ours)] == [".copy-2-abc"]
+
+
+class Copies:
+    """Replicas, and what they tell."""
+
+    def __init__(self, folder: RamFolder) -> None:
+        self.told: queue.Queue[tuple[State, str]] = queue.Queue()
+        self.replicas = Replicas(folder, lambda state, problem: self.told.put((state, problem)))
+
+    def next(self) -> tuple[State, str]:
+        return self.told.get(timeout=20)
+
+
+@pytest.fixture
+def copies(ours: RamFolder, server: PeerServer) -> Iterator[Copies]:
+    copies = Copies(ours)
+    copies.replicas.begin(3, [server.address], SECRET)
+    yield copies
+    copies.replicas.close()
+
+
+def test_what_is_offered_is_copied_behind_the_callers_back(ours: RamFolder, theirs: RamFolder, copies: Copies) -> None:
+    for rank in (1, 2):
+        saved(ours, 7, rank)
+        copies.replicas.offer((7, 3, rank))
+    assert sorted([copies.next(), copies.next()]) == [((7, 3, 1), ""), ((7, 3, 2), "")]
+    assert held(theirs) == held(ours)
+
+
+def test_a_state_that_is_gone_meanwhile_is_left_out(ours: RamFolder, theirs: RamFolder, copies: Copies) -> None:
+    copies.replicas.offer((6, 3, 1))
+    saved(ours, 7)
+    copies.replicas.offer((7, 3, 1))
+    assert copies.next() == ((7, 3, 1), "")
+    assert list(held(theirs)) == [(7, 3, 1)]
+
+
+def test_states_of_another_round_are_not_copied(ours: RamFolder, copies: Copies) -> None:
+    saved(ours, 7, round=2)
+    saved(ours, 8)
+    copies.replicas.offer((7, 2, 1))
+    copies.replicas.offer((8, 3, 1))
+    assert copies.next() == ((8, 3, 1), "")
+
+
+def test_a_new_round_opens_the_kept_connection_anew(
+    ours: RamFolder, theirs: RamFolder, server: PeerServer, copies: Copies
+) -> None:
+    saved(ours, 7)
+    copies.replicas.offer((7, 3, 1))
+    assert copies.next() == ((7, 3, 1), "")
+    server.begin(4, "of round 4")
+    copies.replicas.begin(4, [server.address], "of round 4")
+    saved(ours, 8, round=4)
+    copies.replicas.offer((8, 4, 1))
+    assert copies.next() == ((8, 4, 1), "")
+
+
+def test_a_peer_that_is_gone_turns_copying_off_and_is_told_why(ours: RamFolder, copies: Copies) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        gone = StoreAddress("127.0.0.1", sock.getsockname()[1])
+    copies.replicas.begin(3, [gone], SECRET)
+    assert copies.replicas.on
+    saved(ours, 7)
+    copies.replicas.offer((7, 3, 1))
+    state, problem = copies.next()
+    assert state == (7, 3, 1)
+    assert str(gone.port) in problem
+    assert not copies.replicas.on
+    copies.replicas.begin(4, [gone], SECRET)
+    assert copies.replicas.on
+
+
+def test_without_a_peer_or_a_secret_nothing_is_copied(ours: RamFolder, server: PeerServer) -> None:
+    for addresses, secret in (([], SECRET), ([server.address], "")):
+        copies = Copies(ours)
+        copies.replicas.begin(3, addresses, secret)
+        assert not copies.replicas.on
+        copies.replicas.offer((7, 3, 1))
+        assert copies.replicas._thread is None
+
+
+def test_a_receipt_of_another_file_is_refused(ours: RamFolder, theirs: RamFolder) -> None:
+    saved(ours, 7)
+    receipt = ours.receipt_path(7, 3, 1).read_bytes()
+    for wrong in ((8, 3, 1, SIZE), (7, 2, 1, SIZE), (7, 3, 2, SIZE), (7, 3, 1, SIZE - 1)):
+        *state, size = wrong
+        with pytest.raises(Refused, match="another file"):
+            keep_whole(None, theirs, *state, receipt, size)  # type: ignore[arg-type]
