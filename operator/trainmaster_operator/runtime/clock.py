@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -51,33 +54,93 @@ class Deadlock(RuntimeError):
     """Every task waits, and no timer is left that could wake one."""
 
 
-class _Jump:
-    """A selector without files: instead of blocking it advances the clock to the next timer."""
+class _Soon(asyncio.Handle):
+    """A callback, without what a loop in debug mode keeps of it: a simulated second makes thousands."""
 
-    def __init__(self, clock: VirtualClock) -> None:
-        self.clock = clock
+    __slots__ = ()
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("all tasks wait and no timer is set")
-        self.clock.advance(timeout)
-        return []
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class _Later(_Soon, asyncio.TimerHandle):
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        _Soon.__init__(self, callback, args, loop, context)
+        self._when = when
+        self._scheduled = False  # the heap drops what is cancelled when its time comes
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop in virtual time: no file descriptors, no blocking, the same order of steps in each run."""
+    """An event loop in virtual time: no file descriptors, no blocking, the same order of steps in each run.
+
+    When nothing is ready it jumps to its next timer. Timers of one moment run in the order in which they were set.
+    """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         super().__init__()
         self.clock = clock or VirtualClock()
-        self._selector = _Jump(self.clock)
-        self._clock_resolution = 1e-9
+        self._timers: list[tuple[float, int, _Later]] = []
+        self._timers_set = 0
+        self._ready: deque[asyncio.Handle]
 
     def time(self) -> float:
-        return self.clock.monotonic()
+        return self.clock.elapsed
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        assert not event_list
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Soon(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.clock.elapsed + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _Later(when, callback, args, self, context)
+        self._timers_set += 1
+        heappush(self._timers, (when, self._timers_set, timer))
+        return timer
+
+    def _run_once(self) -> None:
+        ready, timers, clock = self._ready, self._timers, self.clock
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not ready and not self._stopping:
+            if not timers:
+                raise Deadlock("all tasks wait and no timer is set")
+            clock.elapsed = max(clock.elapsed, timers[0][0])
+        while timers and timers[0][0] <= clock.elapsed:
+            ready.append(heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def _write_to_self(self) -> None:
         """Called by call_soon_threadsafe: nothing to wake, the loop never blocks."""
