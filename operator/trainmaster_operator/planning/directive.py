@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Iterator
 
 from trainmaster.contract.wire import Assignment, Directive, DirectiveState, StoreAddress, encode
+from trainmaster_operator.api.recovery import HangMode
 from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning import hang
 from trainmaster_operator.planning.observation import JobSpec, JobStatus, Observation
 from trainmaster_operator.planning.view import report_interval_s
 
@@ -22,11 +24,12 @@ def directive(spec: JobSpec, status: JobStatus, observed: Observation, slot: int
         state=state,
         round=status.round,
         tag="",
-        assignment=_assignment(spec, status, place, size) if running and place is not None else None,
+        assignment=_assignment(spec, status, observed, place, size) if running and place is not None else None,
         stop_at=status.stopAt if running else None,
         stop_bound=status.stopBound and running,
         keep_store=keep,
         report_interval_s=report_interval_s(spec.workers.replicas + spec.workers.spares),
+        ask_stacks=running and hang.asks_stacks(status),
     )
     # The epoch stays out of the tag: a new leader alone is no news to an agent.
     tag = hashlib.sha256(encode(content)).hexdigest()[:12]
@@ -44,7 +47,7 @@ def _state(status: JobStatus, observed: Observation, place: int | None) -> Direc
     return DirectiveState.RUN
 
 
-def _assignment(spec: JobSpec, status: JobStatus, place: int, size: int) -> Assignment:
+def _assignment(spec: JobSpec, status: JobStatus, observed: Observation, place: int, size: int) -> Assignment:
     ranks = spec.workers.ranksPerPod
     host, _, port = status.roundStore.rpartition(":")
     return Assignment(
@@ -58,8 +61,29 @@ def _assignment(spec: JobSpec, status: JobStatus, place: int, size: int) -> Assi
         restart_count=status.round - 1,
         resume=status.roundResume or "Auto",
         mesh=spec.training.parallelism.resolve(size * ranks) if spec.training else {},
-        deadline_s=spec.recovery.hang.limitSeconds or 0.0,
+        peers=_peers(status, observed, place, size),
+        deadline_s=(spec.recovery.hang.limitSeconds or 0.0) if spec.recovery.hang.mode is HangMode.ENFORCE else 0.0,
+        micro_divisor=status.microDivisor,
+        skipped=status.skipped,
     )
+
+
+def _peers(status: JobStatus, observed: Observation, place: int, size: int) -> list[StoreAddress]:
+    """Where this place's copies go. Who that is stands in the status; where it listens, its agent tells each leader
+    anew, and until it has, the round's agents go on with what they know."""
+    if not status.roundPeers:
+        return []
+    agent = observed.agents.get(_slot(status.roundMap, (place + status.roundPeers) % size))
+    return [agent.peer] if agent is not None and agent.peer is not None else []
+
+
+def _slot(round_map: str, place: int) -> int:
+    """The slot at a position in the map."""
+    for low, high in _runs(round_map):
+        if place <= high - low:
+            return low + place
+        place -= high - low + 1
+    return -1
 
 
 def _keeps_store(status: JobStatus, slot: int) -> bool:
