@@ -24,8 +24,20 @@ from e2e.machine import cluster
 from e2e.world import PLAIN_TORCH, World
 
 
+NOT_THE_FIRST_NODE = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node1"]}]}
+            ]
+        }
+    }
+}
+"""The machine reaches the cluster's services through that one."""
+
+
 def scripted(world: World, ranks: int, kills: int, settle: tuple[float, float], after: int = 20) -> Object:
-    """The recovery benchmark's job: `ranks` pods of one rank."""
+    """The recovery benchmark's job: `ranks` pods of one rank, on nodes that can be lost."""
     shutil.copy(SCRIPT, world.folder / "script.py")
     words = ["python", "/data/script.py", "--folder", "/data", "--kills", str(kills), "--after", str(after)]
     words += ["--settle", *map(str, settle)]
@@ -34,7 +46,10 @@ def scripted(world: World, ranks: int, kills: int, settle: tuple[float, float], 
         replicas=ranks,
         image=PLAIN_TORCH,
         container={"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
-        template={"volumes": [{"name": "data", "hostPath": {"path": str(world.folder)}}]},
+        template={
+            "volumes": [{"name": "data", "hostPath": {"path": str(world.folder)}}],
+            "affinity": NOT_THE_FIRST_NODE,
+        },
         recovery={"budget": {"inPlace": 1000, "perCause": 1000, "pod": 1000}},
     )
     world.submit(job)
@@ -118,6 +133,8 @@ def main() -> int:
             if samples:
                 cases.append(Case(f"{case.case}, phase {name}", case.system, "s", samples))
         print(f"{case.case:28} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
+        if not given.no_write:
+            write("cluster-recovery", cases)
 
     def in_a_world(name: str) -> World:
         world = World(kube, installation, f"bench-{name}")
@@ -161,8 +178,6 @@ def main() -> int:
         told(Case(f"{what}, successor acts", "trainmaster", "s", samples), [])
     world.close()
 
-    if not given.no_write:
-        print(f"written to {write('cluster-recovery', cases)}")
     print(table(cases))
     return 0
 

@@ -16,7 +16,7 @@ import yaml
 from kubernetes import client, config
 
 Object = dict[str, Any]
-LONGEST_S = 120.0  # of any wait that a test doesn't limit itself
+LONGEST_S = 240.0  # of any wait that a test doesn't limit itself
 
 PATHS = {
     "DistributedTrainingJob": ("apis/trainmaster.dev/v1alpha1", "distributedtrainingjobs"),

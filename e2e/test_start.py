@@ -22,9 +22,9 @@ def reason(status: Object) -> str:
 def test_an_image_that_cant_be_pulled(world: World) -> None:
     job = world.script(["true"], image="registry.invalid/nobody/nothing:1", pendingDeadlineSeconds=40)
     world.submit(job)
-    words = world.wait(lambda status: "Image" in reason(status) and reason(status), "the reason", limit_s=30)
+    words = world.wait(lambda status: "Image" in reason(status) and reason(status), "the reason")
     assert "registry.invalid/nobody/nothing:1" in words
-    status = world.wait_phase("Failed", limit_s=60)
+    status = world.wait_phase("Failed")
     assert status["lastFailure"]["cause"] == "ImageError"
     assert "registry.invalid" in status["lastFailure"]["message"]
 
@@ -32,14 +32,14 @@ def test_an_image_that_cant_be_pulled(world: World) -> None:
 def test_a_volume_that_doesnt_mount(world: World) -> None:
     volumes = [{"name": "settings", "configMap": {"name": "there-is-no-such-map"}}]
     world.submit(world.script(["true"], template={"volumes": volumes}))
-    words = world.wait(lambda status: reason(status), "the reason", limit_s=60)
+    words = world.wait(lambda status: reason(status), "the reason")
     assert words.startswith("FailedMount")
     assert "there-is-no-such-map" in words
 
 
 def test_a_job_that_fits_on_no_node(world: World) -> None:
     world.submit(world.script(["true"], container={"resources": HUGE}, pendingDeadlineSeconds=600))
-    words = world.wait(lambda status: reason(status), "the reason", limit_s=30)
+    words = world.wait(lambda status: reason(status), "the reason")
     assert "Unschedulable" in words
     assert "cpu" in words
 
@@ -59,7 +59,7 @@ def test_a_claim_that_isnt_bound(world: World) -> None:
         }
     )
     world.submit(world.training(checkpoint={"volume": {"claim": "nowhere"}}))
-    words = world.wait(lambda status: reason(status), "the reason", limit_s=30)
+    words = world.wait(lambda status: reason(status), "the reason")
     assert "PersistentVolumeClaim" in words or "nowhere" in words
 
 
@@ -73,7 +73,7 @@ def test_a_claim_of_one_node_for_pods_on_many(world: World) -> None:
         }
     )
     world.submit(world.training(checkpoint={"volume": {"claim": "single"}}))
-    status = world.wait_phase("Failed", limit_s=30)
+    status = world.wait_phase("Failed")
     assert "ReadWriteOnce" in status["lastFailure"]["message"]
     assert world.pods() == []
 
@@ -88,7 +88,7 @@ def test_a_quota_that_refuses_the_third_pod(world: World) -> None:
         }
     )
     world.submit(world.training(replicas=3, steps=30))
-    words = world.wait(lambda status: reason(status), "the reason", limit_s=30)
+    words = world.wait(lambda status: reason(status), "the reason")
     assert "quota" in words
     world.kube.patch("ResourceQuota", "two", world.namespace, {"spec": {"hard": {"pods": "3"}}})
     world.succeeded()
@@ -130,7 +130,7 @@ def test_a_foreign_pod_has_the_name(world: World) -> None:
     }
     world.kube.create(foreign)
     world.submit(world.training(steps=30))
-    words = world.wait(lambda status: reason(status), "the reason", limit_s=30)
+    words = world.wait(lambda status: reason(status), "the reason")
     assert world.pod(1) in words
     assert world.kube.get("Pod", world.pod(1), world.namespace)["metadata"].get("ownerReferences") is None
     world.kube.delete("Pod", world.pod(1), world.namespace, grace_s=0)
