@@ -23,7 +23,6 @@ from e2e.kube import Kube, Object
 from e2e.machine import cluster
 from e2e.world import PLAIN_TORCH, World
 
-
 NOT_THE_FIRST_NODE = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
