@@ -7,7 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.cli.faults import FaultServer
+import pytest
+
+from tests.api.jobs import job
+from tests.cluster.examples import pod
+from trainmaster.contract.wire.faults import short
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.cli import faults
+from trainmaster_operator.cli.faults import Fault, FaultServer
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.trouble import Troublemaker
+from trainmaster_operator.cluster.kubelet import LOST
+from trainmaster_operator.cluster.local_pod import faults_socket
+from trainmaster_operator.cluster.port import POD
+from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.cluster.trouble import Trouble
 
 FAULTS = json.dumps(
     [
@@ -22,11 +36,13 @@ class World:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    async def kill_pod(self, name: str) -> None:
+    async def kill_pod(self, _: Fault, name: str) -> str:
         self.done.append(f"pod {name}")
+        return ""
 
-    async def kill_operator(self) -> None:
+    async def kill_operator(self, *_: Any) -> str:
         self.done.append("operator")
+        return "it is dead already"
 
 
 async def ask(path: Path, *lines: str) -> list[bytes]:
@@ -46,7 +62,8 @@ def question(fault: str, **fields: Any) -> str:
 def asked(tmp_path: Path, *lines: str) -> tuple[World, list[str], list[bytes]]:
     async def main() -> tuple[World, list[str], list[bytes]]:
         world, told = World(), []
-        server = FaultServer(tmp_path / "f.sock", FAULTS, world.kill_pod, world.kill_operator, told.append)
+        acts = {"kill-pod": world.kill_pod, "kill-operator": world.kill_operator}
+        server = FaultServer(tmp_path / "f.sock", FAULTS, acts, told.append)
         await server.start()
         try:
             return world, told, await ask(tmp_path / "f.sock", *lines)
@@ -63,12 +80,89 @@ def test_a_fault_fires_once_although_its_step_is_replayed(tmp_path: Path) -> Non
 
 
 def test_pods_and_the_operator_are_killed_before_the_answer(tmp_path: Path) -> None:
-    world, _, answers = asked(tmp_path, question("fault-1"), question("fault-2"))
+    world, told, answers = asked(tmp_path, question("fault-1"), question("fault-2"))
     assert all(json.loads(answer) == {"go": True} for answer in answers)
     assert world.done == ["pod tiny-worker-0-0", "operator"]
+    assert told[-1] == "kill-operator could not be done: it is dead already"
 
 
 def test_nonsense_ends_the_connection_and_fires_nothing(tmp_path: Path) -> None:
     world, told, answers = asked(tmp_path, "not json")
     assert answers == [b""]
     assert told == world.done == []
+
+
+def test_every_kind_that_a_rank_cannot_do_is_done_here_or_by_its_agent(tmp_path: Path) -> None:
+    from trainmaster import faults as grammar
+
+    acts = Troublemaker(MemoryStore(), "s", tmp_path, Trouble(), World().kill_operator).acts  # type: ignore[arg-type]
+    assert set(acts) == {name for name, kind in grammar.KINDS.items() if kind.by != "rank"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kill:rank=9,step=2", "--fault kill:rank=9,step=2: the job has ranks 0 to 3, not 9"),
+        ("kill:rank=1", "--fault 'kill:rank=1': step is missing, as in kill:rank=0,step=20"),
+        ("kill:step=2000", "--fault kill:step=2000: the job ends with step 100, before 2000"),
+    ],
+)
+def test_a_fault_that_makes_no_sense_for_the_job_is_refused(text: str, words: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        faults.parse([text], DistributedTrainingJob.model_validate(job()))
+    assert list(refusal.value.lines) == [words]
+
+
+class Pods:
+    """Two pods, and an agent in the second one that takes faults."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.store = MemoryStore()
+        self.run_dir = run_dir
+        self.asked: list[Any] = []
+        self.pods = []
+        for slot in range(2):
+            body = pod("s", f"tiny-worker-{slot}-0")
+            body["metadata"]["labels"] = {"trainmaster.dev/slot": str(slot)}
+            self.pods.append(self.store.create(POD, body))
+
+    async def serve(self, slot: int) -> asyncio.Server:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.asked.append((slot, json.loads(await reader.readline())["do"]))
+            reply = {"done": "yes"} if slot else {"refused": "it isn't here"}
+            writer.write(json.dumps(reply).encode() + b"\n")
+            writer.close()
+
+        meta = self.pods[slot]["metadata"]
+        path = faults_socket(self.run_dir, meta["name"], meta["uid"])
+        path.parent.mkdir(parents=True)
+        with short(path) as name:
+            return await asyncio.start_unix_server(answer, name)
+
+
+def test_what_an_agent_does_is_asked_of_the_one_that_can(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = Pods(tmp_path)
+        servers = [await world.serve(slot) for slot in range(2)]
+        acts = Troublemaker(world.store, "s", tmp_path, Trouble(), World().kill_operator).acts  # type: ignore[arg-type]
+        fault = {"kind": "lose-store", "rank": 0, "step": 6}
+        assert await acts["lose-store"](fault, "tiny-worker-0-0") == ""
+        assert world.asked == [(0, {**fault, "step": 0}), (1, {**fault, "step": 0})]
+        assert await acts["partition"](fault, "tiny-worker-0-0") == "it isn't here"
+        assert await acts["partition"](fault, "gone-worker-0-0") == "there is no pod gone-worker-0-0"
+        for server in servers:
+            server.close()
+
+    asyncio.run(main())
+
+
+def test_without_an_agent_the_reason_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = Pods(tmp_path)
+        acts = Troublemaker(world.store, "s", tmp_path, Trouble(), World().kill_operator).acts  # type: ignore[arg-type]
+        assert "its agent doesn't answer" in await acts["kill-agent"]({"kind": "kill-agent"}, "tiny-worker-0-0")
+        assert await acts["lose-store"]({"kind": "lose-store"}, "") == "no pod hosts the store of the round"
+        assert await acts["lose-node"]({"kind": "lose-node"}, "tiny-worker-1-0") == ""
+        assert LOST in world.store.find(POD, "s", "tiny-worker-1-0")["metadata"]["annotations"]
+
+    asyncio.run(main())

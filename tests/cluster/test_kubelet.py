@@ -17,7 +17,9 @@ import pytest
 
 from tests.cluster.examples import pod
 from tests.cluster.local_world import HELLO, SLEEP, Local, local_world, python_path
+from trainmaster_operator.cluster.kubelet import LOST
 from trainmaster_operator.cluster.port import POD, NotFound
+from trainmaster_operator.cluster.processes import started_with, table
 
 pytestmark = pytest.mark.processes
 
@@ -345,3 +347,23 @@ async def _readable(fd: int) -> None:
     await ready.wait()
     asyncio.get_running_loop().remove_reader(fd)
     os.close(fd)
+
+
+def test_a_pod_that_is_lost_with_its_node_ends_and_nothing_is_said_of_it() -> None:
+    async def test(world: Local) -> None:
+        await world.cluster.create(POD, world.pod("a", SLEEP))
+        await world.phase("a", "Running")
+        log = world.out / "logs" / "a.log"
+        patch = {"metadata": {"annotations": {LOST: "true"}}}
+        lost = await world.cluster.patch(POD, "default", "a", patch)
+        marked = f"TRAINMASTER_POD_UID={lost['metadata']['uid']}"
+        while any(started_with(pid, marked) for pid in table()):
+            await asyncio.sleep(0.01)
+        assert log.exists()
+        await world.cluster.delete(POD, "default", "a", grace_s=1)
+        assert (await world.cluster.get(POD, "default", "a"))["status"]["phase"] == "Running"
+        await world.cluster.delete(POD, "default", "a", grace_s=0)
+        await world.cluster.create(POD, world.pod("a", HELLO))
+        await world.phase("a", "Succeeded")
+
+    run(test)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.examples import pod
 from trainmaster_operator.cluster.client import SocketCluster
-from trainmaster_operator.cluster.port import POD, Invalid, Unavailable
+from trainmaster_operator.cluster.port import LEASE, POD, Invalid, Unavailable
 from trainmaster_operator.cluster.server import StoreServer
 from trainmaster_operator.cluster.store import MemoryStore
 
@@ -122,5 +122,43 @@ def test_a_malformed_request_is_invalid_and_does_no_harm(verb: str, body: bytes)
             assert answer.status == Invalid.code
             assert json.loads(await answer.read())["reason"] == Invalid.reason
         assert (await client.list(POD)).items == []
+
+    run(test)
+
+
+def test_an_outage_refuses_calls_and_breaks_watches_until_it_is_over() -> None:
+    async def test(server: StoreServer, client: SocketCluster) -> None:
+        await client.create(POD, pod("s", "a"))
+        watch = client.watch(POD, "0")
+        await anext(watch)
+        server.trouble.refuse_for(3600)
+        with pytest.raises((Unavailable, StopAsyncIteration)):
+            await anext(watch)
+        for call in (client.get(POD, "s", "a"), client.create(POD, pod("s", "b")), anext(client.watch(POD, "0"))):
+            with pytest.raises(Unavailable):
+                await call
+        server.trouble.refuse_for(0)
+        assert [obj["metadata"]["name"] for obj in (await client.list(POD)).items] == ["a"]
+
+    run(test)
+
+
+def test_a_client_may_be_ended_by_a_write_that_took_effect() -> None:
+    async def test(server: StoreServer, client: SocketCluster) -> None:
+        seen: list[int] = []
+
+        async def ended() -> None:
+            seen.append(len(server.store.list(POD).items))
+
+        server.trouble.after_writes(2, ended)
+        await client.create(POD, pod("s", "a"))
+        await client.get(POD, "s", "a")
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE, "metadata": {"name": "l", "namespace": "s"}}
+        await client.create(LEASE, lease)
+        assert seen == []
+        await client.create(POD, pod("s", "b"))
+        assert seen == [2]  # it was done, and who asked for it hasn't heard
+        await client.create(POD, pod("s", "c"))
+        assert seen == [2]
 
     run(test)

@@ -1,7 +1,7 @@
 """Faults of a local run: what was asked for, and the socket at which ranks ask whether one may fire.
 
-Each fault fires once in the life of the run, although a step may be replayed. What a rank can't do itself, killing
-its pod or the operator, is done here before it gets its answer.
+Each fault fires once in the life of the run, although a step may be replayed. What a rank can't do itself is done here
+before it gets its answer: to its agent, which has a socket of its own, to its pod, the operator or the store.
 """
 
 from __future__ import annotations
@@ -9,60 +9,60 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
+from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
 from trainmaster_operator.cli import image
 from trainmaster_operator.cli.refusal import Refusal
 
 log = logging.getLogger(__name__)
 
+Fault = dict[str, Any]
+
+Act = Callable[[Fault, str], Awaitable[str]]
+"""Does a fault, of which a rank in the pod with this name asked. Returns why it can't be done; "" when it is."""
+
 
 def parse(texts: Sequence[str], job: DistributedTrainingJob) -> str:
     """The faults as the JSON that ranks get. Raises Refusal with all problems."""
-    if not texts:
-        return ""
+    return encoded(texts, job.spec, "--fault ", now=False) if texts else ""
+
+
+def encoded(texts: Sequence[str], spec: JobSpec, option: str, *, now: bool) -> str:
+    """`option`: what stands before a fault on the command line. `now`: a fault needs no step. Raises Refusal."""
     module, errors = image.trainer("faults"), image.trainer("errors")
     if module is None or errors is None:
-        raise Refusal("--fault: the trainer isn't installed here; install trainmaster[train]")
+        raise Refusal("faults: the trainer isn't installed here; install trainmaster[train]")
     faults, problems = [], []
-    steps = job.spec.training.steps if job.spec.training else None
+    steps = spec.training.steps if spec.training else None
     for text in texts:
         try:
-            fault = module.parse(text)
+            fault = module.parse(text, now=now)
         except errors.ConfigError as error:
-            problems.append(f"--{error}")
+            problems.append(f"{'--' if option else ''}{error}")
             continue
         faults.append(fault)
-        if fault.rank >= job.spec.world_size:
-            problems.append(f"--fault {text}: the job has ranks 0 to {job.spec.world_size - 1}, not {fault.rank}")
+        if fault.rank >= spec.world_size:
+            problems.append(f"{option}{text}: the job has ranks 0 to {spec.world_size - 1}, not {fault.rank}")
         if steps is not None and fault.step > steps:
-            problems.append(f"--fault {text}: the job ends with step {steps}, before {fault.step}")
-        if fault.kind == "corrupt-checkpoint" and job.spec.framework is not Framework.TRAINMASTER:
-            problems.append(f"--fault {text}: only framework Trainmaster writes checkpoints of ours")
+            problems.append(f"{option}{text}: the job ends with step {steps}, before {fault.step}")
+        if fault.kind == "corrupt-checkpoint" and spec.framework is not Framework.TRAINMASTER:
+            problems.append(f"{option}{text}: only framework Trainmaster writes checkpoints of ours")
     if problems:
         raise Refusal(*problems)
-    encoded: str = module.encode(faults)
-    return encoded
+    text_of_all: str = module.encode(faults)
+    return text_of_all
 
 
 class FaultServer:
-    """`kinds`: the kind of each fault by its id. Runs until closed."""
+    """`acts`: what is done here, by the fault's kind. `fired` is told of each fault. Runs until closed."""
 
-    def __init__(
-        self,
-        path: Path,
-        encoded: str,
-        kill_pod: Callable[[str], Awaitable[None]],
-        kill_operator: Callable[[], Awaitable[None]],
-        fired: Callable[[str], None],
-    ) -> None:
+    def __init__(self, path: Path, encoded: str, acts: Mapping[str, Act], fired: Callable[[str], None]) -> None:
         self.path = path
-        self._waiting: dict[str, dict[str, Any]] = {f["id"]: f for f in json.loads(encoded)} if encoded else {}
-        self._kill_pod = kill_pod
-        self._kill_operator = kill_operator
+        self._waiting: dict[str, Fault] = {f["id"]: f for f in json.loads(encoded)} if encoded else {}
+        self._acts = acts
         self._fired = fired
         self._server: asyncio.Server | None = None
 
@@ -92,8 +92,7 @@ class FaultServer:
         if fault is None:
             return False
         self._fired(f"{fault['kind']}, asked for on rank {question['rank']} in step {question['step']}")
-        if fault["kind"] == "kill-pod":
-            await self._kill_pod(question["pod"])
-        elif fault["kind"] == "kill-operator":
-            await self._kill_operator()
+        act = self._acts.get(fault["kind"])
+        if act is not None and (why_not := await act(fault, question["pod"])):
+            self._fired(f"{fault['kind']} could not be done: {why_not}")
         return True

@@ -33,10 +33,12 @@ from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import News, Tone, news
 from trainmaster_operator.cli.output import MEMORY, REPORT
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
+from trainmaster_operator.cli.trouble import Troublemaker
 from trainmaster_operator.cluster.memory import MemoryCluster
-from trainmaster_operator.cluster.port import DELETED, JOB, POD, NotFound, Object
+from trainmaster_operator.cluster.port import DELETED, JOB, Object
 from trainmaster_operator.cluster.server import StoreServer
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.cluster.trouble import Trouble
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
 
@@ -48,6 +50,7 @@ KUBELET_ENDS_WITHIN_S = 9.0
 SOCKET_PATH_LIMIT = 80  # of 107, for the names below the folder
 
 STOPPED = 130
+API = "api.sock"  # of the operator: the store
 
 
 class LocalRun:
@@ -92,16 +95,19 @@ class LocalRun:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._ask_to_stop, number)
         self._store.restore({"version": 1, "objects": [self._resource]})
-        server = StoreServer(self._store, run_dir / "store.sock")
+        # The operator's way to the store may be troubled on purpose, the kubelet's never is.
+        trouble = Trouble()
+        server, api = StoreServer(self._store, run_dir / "store.sock"), StoreServer(self._store, run_dir / API, trouble)
         operator, kubelet = self._children(run_dir)
+        troublemaker = Troublemaker(self._store, self._key[0], run_dir, trouble, operator.kill)
         faults = FaultServer(
             run_dir / "faults.sock",
             self._prepared.faults,
-            self._kill_pod,
-            operator.kill,
+            troublemaker.acts,
             lambda text: self._display.tell(News("fault", text, Tone.WARNING)),
         )
         await server.start()
+        await api.start()
         await faults.start()
         self._display.start()
         if self._prepared.resumes:
@@ -134,6 +140,7 @@ class LocalRun:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._display.stop()
             await faults.close()
+            await api.close()
             await server.close()
             await self._write_status()
             self._writer.shutdown()
@@ -142,7 +149,7 @@ class LocalRun:
         return self._conclude(failure)
 
     def _children(self, run_dir: Path) -> tuple[children.Operator, children.Kubelet]:
-        store, out, logs = run_dir / "store.sock", self._folder.path, self._folder.logs
+        out, logs = self._folder.path, self._folder.logs
         fd = self._prepared.control.fileno()
         variables = {names.OUTPUT_DIR: str(out)}  # for every pod
         if self._prepared.faults:
@@ -150,7 +157,7 @@ class LocalRun:
             variables[names.FAULT_SOCKET] = str(run_dir / "faults.sock")
         operator = children.Operator(
             [
-                *("--store", str(store), "--control-fd", str(fd), "--control-url", self._url),
+                *("--store", str(run_dir / API), "--control-fd", str(fd), "--control-url", self._url),
                 *("--extra-env", json.dumps(variables)),
             ],
             logs / "operator.log",
@@ -158,7 +165,9 @@ class LocalRun:
             fds=[fd],
         )
         kubelet = children.Kubelet(
-            ["--store", str(store), "--run-dir", str(run_dir), "--out", str(out)], logs / "kubelet.log", os.environ
+            ["--store", str(run_dir / "store.sock"), "--run-dir", str(run_dir), "--out", str(out)],
+            logs / "kubelet.log",
+            os.environ,
         )
         return operator, kubelet
 
@@ -242,13 +251,6 @@ class LocalRun:
         self._display.tell(News("stopping", f"{name}: {how}; once more stops at once", Tone.WARNING))
         # The memory store's patch takes effect at once and can't conflict.
         self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
-
-    async def _kill_pod(self, name: str) -> None:
-        try:
-            pod = self._store.find(POD, self._key[0], name)
-        except NotFound:
-            return
-        children.kill_pod(pod["metadata"]["uid"])
 
     # -- the end
 

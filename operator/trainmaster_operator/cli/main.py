@@ -12,7 +12,8 @@ from trainmaster import __version__
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
 FAULT_HELP = (
-    "break something on purpose, once: kill, stop, exit, raise, corrupt-checkpoint, kill-pod or kill-operator, "
+    "break something on purpose, once: kill, stop, slow, exit, raise, nan, oom, corrupt-checkpoint, fill-disk, "
+    "lose-store, partition, kill-agent, kill-pod, lose-node, kill-operator, crash-operator or api-outage, "
     "for example kill:rank=2,step=20; may be repeated"
 )
 
@@ -68,6 +69,16 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
     _cluster_options(logs)
 
+    fault = commands.add_parser(
+        "fault",
+        help="break something of a job on a cluster, on purpose",
+        description="Break something of a job on a cluster, by your own rights: pods/exec for what ranks and agents "
+        "do, delete for pods. Without a step it happens now.",
+    )
+    fault.add_argument("name", metavar="NAME")
+    fault.add_argument("faults", nargs="+", metavar="FAULT", help="as with run --fault, for example kill:rank=2")
+    _cluster_options(fault)
+
     delete = commands.add_parser("delete", help="delete a job on a cluster; its checkpoints stay")
     delete.add_argument("name", metavar="NAME")
     _cluster_options(delete)
@@ -106,7 +117,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.validate import validate
 
         return validate(options.job)
-    if options.command in ("status", "submit", "watch", "logs", "delete"):
+    if options.command in ("status", "submit", "watch", "logs", "delete", "fault"):
         return _dispatch_to_cluster(options)
     if options.command == "report":
         from trainmaster_operator.cli.report import report
@@ -150,6 +161,10 @@ def _dispatch_to_cluster(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.logs import logs
 
         return logs(where, options.name, options.rank, options.all, options.follow)
+    if options.command == "fault":
+        from trainmaster_operator.cli.fault import fault
+
+        return fault(where, options.name, options.faults)
     from trainmaster_operator.cli.submit import delete
 
     return delete(where, options.name)

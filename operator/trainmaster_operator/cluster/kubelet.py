@@ -26,6 +26,9 @@ from trainmaster_operator.cluster.local_pod import POD_IP, LocalPod, StartError,
 from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotFound, Object, Unavailable
 
 NODE = "local"
+LOST = "trainmaster.dev/node-lost"
+"""An annotation: the Pod's processes end and nothing is said of it any more, as when its node dies."""
+NODE_GRACE_S = 40.0  # until a cluster notices that by itself, and takes Ready from the Pod
 GRACE_AT_THE_END_S = 3.0
 GIVE_UP_S = 8.0
 ZYGOTE_BACK_OFF_S = (0.1, 30.0)
@@ -42,6 +45,7 @@ class Tracked:
         self.local = local
         self.deleting = asyncio.Event()  # it should end, or is gone from the store already
         self.gone = asyncio.Event()  # from the store
+        self.lost = False  # with its node, on purpose: nothing is told of it any more
         self.deadline: float | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
@@ -118,8 +122,24 @@ class Kubelet:
             pod.task.add_done_callback(lambda task: self._forget(uid, task))
         elif int(obj["metadata"]["resourceVersion"]) > int(pod.latest["metadata"]["resourceVersion"]):
             pod.latest = obj
+        if LOST in (pod.latest["metadata"].get("annotations") or {}) and not pod.lost:
+            self._lose(pod)
         if pod.latest["metadata"].get("deletionTimestamp"):
             self._end_in(pod, float(pod.latest["metadata"]["deletionGracePeriodSeconds"]))
+
+    def _lose(self, pod: Tracked) -> None:
+        pod.lost = True
+        pod.local.kill()
+        asyncio.get_running_loop().call_later(NODE_GRACE_S, lambda: asyncio.ensure_future(self._miss(pod)))
+
+    async def _miss(self, pod: Tracked) -> None:
+        """What a node controller does: Ready goes, all else stays as the kubelet last told it."""
+        with suppress(NotFound, Conflict, Unavailable):
+            obj = await self.cluster.get(POD, *_name(pod))
+            if obj["metadata"]["uid"] == pod.local.uid:
+                ready = {"type": "Ready", "status": "False", "lastTransitionTime": _now()}
+                conditions = [ready, {"type": "ContainersReady", "status": "True", "lastTransitionTime": _now()}]
+                await self.cluster.update_status(POD, {**obj, "status": {**obj["status"], "conditions": conditions}})
 
     def _vanish(self, uid: str) -> None:
         """Removed from the store by force: nothing to report to, so it ends now."""
@@ -156,7 +176,7 @@ class Kubelet:
                 await self._run_pod(pod)
         await pod.deleting.wait()
         with suppress(NotFound, Conflict):  # gone, or another pod has the name already
-            if not pod.gone.is_set():
+            if not pod.gone.is_set() and not pod.lost:
                 await self.cluster.delete(POD, *_name(pod), uid=pod.local.uid, grace_s=0)
         pod.local.remove_folder()
         await pod.gone.wait()
@@ -191,7 +211,7 @@ class Kubelet:
         await self._report(pod, _running(pod, started))
         await pod.local.exited.wait()
         pod.local.kill()  # what it left behind, as when PID 1 of a container ends
-        if not pod.gone.is_set():
+        if not pod.gone.is_set() and not pod.lost:
             await self._report(pod, _terminated(pod, pod.local.process.returncode, started))
 
     async def _report(self, pod: Tracked, status: Object) -> None:

@@ -40,7 +40,7 @@ class Request(NamedTuple):
     kind: str
     method: str
     path: str  # quoted
-    query: Mapping[str, str] | None = None
+    query: Mapping[str, str | list[str]] | None = None
     body: Any = None
     content_type: str = "application/json"
 
@@ -111,6 +111,26 @@ class Connection:
             if response is not None:
                 response.close()
 
+    @asynccontextmanager
+    async def websocket(self, request: Request, protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A conversation in one of the API server's sub-protocols. Raises as `call` does."""
+        headers = await self._authorized(request, {"User-Agent": USER_AGENT})
+        rest_client = self._api.rest_client
+        if rest_client.pool_manager is None:
+            rest_client.pool_manager = rest_client._create_pool_manager()
+        query = f"?{urlencode(request.query or {}, doseq=True)}"
+        # An URL with http(s) serves too: aiohttp upgrades it.
+        url = URL(f"{self.host}{request.path}{query}", encoded=True)
+        try:
+            async with rest_client.pool_manager.ws_connect(
+                url, protocols=(protocol,), headers=headers, timeout=aiohttp.ClientWSTimeout(ws_close=CONNECT_TIMEOUT_S)
+            ) as socket:
+                yield socket
+        except aiohttp.WSServerHandshakeError as error:
+            raise refusal(str(request), error.status, error.message.encode()) from error
+        except NETWORK_ERRORS as error:
+            raise unanswered(request, error) from error
+
     async def _open(self, request: Request, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         headers = {
             "Accept": "application/json",
@@ -118,12 +138,7 @@ class Connection:
             "Content-Type": request.content_type,
             "User-Agent": USER_AGENT,
         }
-        try:
-            await self._api.update_params_for_auth(
-                headers, [], ("BearerToken",), request.path, request.method, request.body
-            )
-        except ConfigException as error:  # as a token that can't be read just now
-            raise OSError(f"credentials: {error}") from error
+        headers = await self._authorized(request, headers)
         query = f"?{urlencode(request.query)}" if request.query else ""
         answer = await self._api.call_api(
             request.method,
@@ -134,6 +149,15 @@ class Connection:
         )
         response: aiohttp.ClientResponse = answer.response
         return response
+
+    async def _authorized(self, request: Request, headers: dict[str, str]) -> dict[str, str]:
+        try:
+            await self._api.update_params_for_auth(
+                headers, [], ("BearerToken",), request.path, request.method, request.body
+            )
+        except ConfigException as error:  # as a token that can't be read just now
+            raise OSError(f"credentials: {error}") from error
+        return headers
 
     def _told(self, request: Request, began: float, code: int) -> None:
         if self.calls:

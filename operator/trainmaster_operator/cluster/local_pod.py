@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import trainmaster
-from trainmaster.contract.wire import environment
+from trainmaster.contract.wire import environment, faults
 from trainmaster_operator.cluster import processes
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.cluster.processes import Process, Table
@@ -51,6 +51,11 @@ def base_environment(own: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
+def faults_socket(run_dir: Path, name: str, uid: str) -> Path:
+    """Where the agent in this Pod takes faults on purpose."""
+    return run_dir / "pods" / _short(name) / "tmp" / faults.folder(uid).name / faults.SOCKET
+
+
 class LocalPod:
     """Starts, signals and ends the process of the Pod `obj`: its first container, the others don't run here.
     Knows nothing of the store."""
@@ -60,8 +65,7 @@ class LocalPod:
         self.obj = obj
         self.uid: str = obj["metadata"]["uid"]
         self.name: str = obj["metadata"]["name"]
-        # Sockets in TMPDIR (multiprocessing makes some) must stay below 107 bytes of path.
-        short = self.name if len(self.name) <= SHORT_NAME else hashlib.sha256(self.name.encode()).hexdigest()[:16]
+        short = _short(self.name)
         self.folder = run_dir / "pods" / short
         self.ram = memory / short if memory is not None else None
         self.run_dir = run_dir
@@ -189,3 +193,8 @@ class LocalPod:
                 mine[process.pid] = process
         mine.update({p.pid: p for p in processes.below(list(mine), all_processes)})
         return mine.values()
+
+
+def _short(name: str) -> str:
+    """Sockets in TMPDIR (multiprocessing makes some) must stay below 107 bytes of path."""
+    return name if len(name) <= SHORT_NAME else hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -17,8 +17,9 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster_operator.cluster.port import ApiError, Invalid
+from trainmaster_operator.cluster.port import ApiError, Invalid, Unavailable
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.cluster.trouble import Trouble
 
 BODY_LIMIT = 16 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
@@ -28,10 +29,13 @@ _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
 
 
 class StoreServer:
-    """Serves `store` until closed. The store may be used directly beside it, from the same event loop."""
+    """Serves `store` until closed. The store may be used directly beside it, from the same event loop. `trouble`: what
+    whoever comes by this socket has to bear."""
 
-    def __init__(self, store: MemoryStore, path: Path) -> None:
+    def __init__(self, store: MemoryStore, path: Path, trouble: Trouble | None = None) -> None:
         self.store = store
+        self.trouble = trouble or Trouble()
+        self.trouble.begins.append(self._break_watches)
         self.path = path
         self._watches: set[asyncio.Task[Any]] = set()
         self._runner: web.AppRunner | None = None
@@ -43,7 +47,7 @@ class StoreServer:
             raise PermissionError(f"{self.path.parent}: mode {mode:04o}; the store's folder must have mode 0700")
         app = web.Application(client_max_size=BODY_LIMIT)
         for verb in ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "evict", "bind"):
-            app.router.add_post(f"/v1/{verb}", _call(getattr(self, f"_{verb}")))
+            app.router.add_post(f"/v1/{verb}", self._call(verb, getattr(self, f"_{verb}")))
         app.router.add_post("/v1/watch", self._watch)
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=1.0
@@ -54,8 +58,7 @@ class StoreServer:
 
     async def close(self) -> None:
         """Ends all watches and removes the socket."""
-        for task in list(self._watches):
-            task.cancel()
+        self._break_watches()
         if self._runner:
             await self._runner.cleanup()
         self.path.unlink(missing_ok=True)
@@ -93,6 +96,7 @@ class StoreServer:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         try:
+            self._refuse()
             asked = json.loads(await request.read())
             cursor = self.store.watch(asked["kind"], asked["resource_version"], asked["namespace"], asked["labels"])
         except ApiError as error:
@@ -121,19 +125,28 @@ class StoreServer:
             cursor.close()
             self._watches.discard(task)
 
+    def _call(self, verb: str, act: Callable[..., Awaitable[Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(request: web.Request) -> web.Response:
+            try:
+                self._refuse()
+                arguments = json.loads(await request.read())
+                result = await act(**arguments)
+            except ApiError as error:
+                return _refusal(error)
+            except _MALFORMED as error:
+                return _refusal(_malformed(error))
+            await self.trouble.done(verb, arguments)
+            return web.Response(body=_dumped(result), content_type="application/json")
 
-def _call(verb: Callable[..., Awaitable[Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
-        try:
-            arguments = json.loads(await request.read())
-            result = await verb(**arguments)
-        except ApiError as error:
-            return _refusal(error)
-        except _MALFORMED as error:
-            return _refusal(_malformed(error))
-        return web.Response(body=_dumped(result), content_type="application/json")
+        return answer
 
-    return answer
+    def _refuse(self) -> None:
+        if self.trouble.refuses:
+            raise Unavailable("the API server is away: a fault was asked for")
+
+    def _break_watches(self) -> None:
+        for task in list(self._watches):
+            task.cancel()
 
 
 def _malformed(error: Exception) -> Invalid:

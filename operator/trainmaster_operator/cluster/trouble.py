@@ -1,0 +1,44 @@
+"""Trouble on purpose between the store and one of its clients: it refuses for a while, or a write is the last one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from trainmaster_operator.cluster.port import EVENT, LEASE, POD
+
+WRITES = ("create", "update", "update_status", "patch", "apply", "delete", "evict")
+
+
+class Trouble:
+    def __init__(self) -> None:
+        self.begins: list[Callable[[], None]] = []  # called when an outage begins: what is open breaks
+        self._refuses_until = 0.0
+        self._writes_left = 0
+        self._then: Callable[[], Awaitable[None]] | None = None
+        self._under_way: asyncio.Future[None] | None = None
+
+    @property
+    def refuses(self) -> bool:
+        return asyncio.get_running_loop().time() < self._refuses_until
+
+    def refuse_for(self, seconds: float) -> None:
+        self._refuses_until = asyncio.get_running_loop().time() + seconds
+        for break_off in self.begins:
+            break_off()
+
+    def after_writes(self, count: int, then: Callable[[], Awaitable[None]]) -> None:
+        """Call `then` when `count` more writes took effect, before the last one is answered."""
+        self._writes_left, self._then = count, then
+
+    async def done(self, verb: str, arguments: dict[str, Any]) -> None:
+        """A call took effect. Leases and events are not counted: they come by the clock, not by what happens."""
+        if self._then is None or verb not in WRITES or arguments.get("kind", POD) in (LEASE, EVENT):
+            return
+        self._writes_left -= 1
+        if self._writes_left == 0:
+            then, self._then = self._then, None
+            # The client's end cancels whoever serves it; what ends it must not be cut short by that.
+            self._under_way = asyncio.ensure_future(then())
+            await asyncio.shield(self._under_way)
