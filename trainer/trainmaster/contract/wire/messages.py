@@ -65,6 +65,14 @@ class StoreAddress:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """Another agent of the round, and where it answers."""
+
+    slot: int
+    address: StoreAddress
+
+
+@dataclass(frozen=True)
 class Assignment:
     """One agent's part of a round. O(1) in the world size."""
 
@@ -79,13 +87,15 @@ class Assignment:
     resume: str = "Auto"  # Auto, Never, or the path of a checkpoint
     mesh: dict[str, int] = field(default_factory=dict)
     deadline_s: float = 0.0  # how long starting may take; 0: no limit
-    minor: int = 0  # round.k, opened by the store's agent while no leader answers
-    grant: int = 0  # how many minors that agent may open
+    minor: int = 0  # how many rounds ago the last one was that a leader published: this one was opened by the grant
+    grant: int = 0  # the highest minor that the agent beside rank 0 may open while no leader answers
     keep: list[int] = field(default_factory=list)  # ranks that keep their process
     peers: list[StoreAddress] = field(default_factory=list)
     peer_secret: str = ""  # of this round: what its agents show each other
     micro_divisor: int = 1  # the micro-batch is this many times smaller, after the device ran out of memory
     skipped: list[list[int]] = field(default_factory=list)  # [first, end) positions of the data's order to leave out
+    ring: Neighbour | None = None  # the next agent in the order of the round: this one looks whether it lives
+    first: Neighbour | None = None  # the agent beside rank 0, which opens rounds by the grant
 
 
 @dataclass(frozen=True)
@@ -172,6 +182,15 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Granted:
+    """A round that was opened while no leader answered: its number, its store, and what had ended the one before."""
+
+    round: int
+    store: StoreAddress
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Report:
     """What an agent knows, sent each interval and at once when a rank ends. The reply is a Directive."""
 
@@ -193,7 +212,9 @@ class Report:
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long
-    pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest] of its ranks
+    neighbour_lost: int | None = None  # this slot, the next in the round's order, doesn't answer
+    granted: list[Granted] = field(default_factory=list)  # rounds that this agent opened since a leader published one
+    pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
 
 
 def encode(message: Any) -> bytes:
