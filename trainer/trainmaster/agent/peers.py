@@ -18,7 +18,7 @@ NOBODY, NONE_YET = 0, -1
 
 
 class Peers:
-    """`copied(round, rank, step)` is called in the event loop: what of a rank a peer has, a step, NOBODY or NONE_YET."""
+    """`copied(round, rank, step)` is called in the event loop: what a peer has of a rank, a step or NOBODY."""
 
     def __init__(
         self, settings: Settings, copied: Callable[[int, int, int], None], event: Callable[[str, str], None]
