@@ -183,6 +183,8 @@ def test_our_own_loop_has_a_memory_tier_unless_it_is_told_otherwise(pod: Any, si
         assert volume(built, "trainmaster-ram")["emptyDir"]["sizeLimit"] == size
         assert mounts(built)[environ(built)["TRAINMASTER_RAM_DIR"]] == "trainmaster-ram"
         assert 0.9 * int(size[0]) * 2**30 < budget < int(size[0]) * 2**30
+        every = pod.spec.ram.every
+        assert environ(built).get("TRAINMASTER_RAM_EVERY") == (None if every is None else str(every))
 
 
 def test_what_the_template_mounts_itself_at_a_place_of_ours_stays() -> None:

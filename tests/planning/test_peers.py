@@ -56,7 +56,10 @@ def test_where_it_is_impossible_the_fewest_copies_share_a_node_with_their_origin
     assert shift(on_nodes(list("aaa"))) == 1  # another pod at least
 
 
-@pytest.mark.parametrize("checkpoint", [{}, {"ram": {"every": 0}}, {"ram": {"every": 1, "peers": 0}}], ids=str)
+NONE = [{"ram": {"every": 0}}, {"ram": {"every": 1, "peers": 0}}, {"ram": {"limit": "0"}}]
+
+
+@pytest.mark.parametrize("checkpoint", NONE, ids=str)
 def test_without_a_reason_nobody_keeps_copies(checkpoint: dict[str, Any]) -> None:
     assert shift(on_nodes(list("ab"), checkpoint=checkpoint)) == 0
 

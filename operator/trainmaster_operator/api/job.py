@@ -105,8 +105,7 @@ class CheckpointSpec(Strict):
     volume: CheckpointVolume | None = Field(None, description="Storage to mount there.")
     ram: RamSpec | None = Field(
         None,
-        description="Checkpoints in the memory of the pods. Default: framework Trainmaster keeps what survivors of a "
-        "failure save; scripts keep none.",
+        description="Checkpoints in the memory of the pods. Default: framework Trainmaster keeps them, scripts don't.",
     )
 
     @property

@@ -19,18 +19,19 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(m|[kMGTPE]|[KMGTPE]i|[eE][+-]?\d+
 class RamSpec(Strict):
     """Checkpoints in the memory of the job's own pods: fast to write, fast to read, gone with the pod."""
 
-    every: int = Field(
-        0,
+    every: int | None = Field(
+        None,
         ge=0,
         le=10**9,
-        description="Save each rank's state to its pod's memory after so many steps. 0: only when a peer has failed.",
+        description="Save each rank's state to its pod's memory after so many steps. 0: only when a peer has failed. "
+        "Default: as often as it costs at most a hundredth of the time.",
     )
     peers: int = Field(
         1,
         ge=0,
         le=1,
-        description="Pods on other nodes that keep a copy of what is saved each `every` steps, so that the loss of a "
-        "pod loses no state.",
+        description="Pods on other nodes that keep a copy of what is saved so, in order that the loss of a pod loses "
+        "no state.",
     )
     limit: RamQuantity | None = Field(
         None,

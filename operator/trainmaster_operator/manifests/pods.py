@@ -105,7 +105,8 @@ def _variables(
         values[environment.CHECKPOINT_DIR] = folder
     if spec.ram is not None:
         values[environment.RAM_BUDGET] = str(spec.ram_bytes - spec.ram_bytes // RAM_RESERVE)
-        values[environment.RAM_EVERY] = str(spec.ram.every)
+        if spec.ram.every is not None:
+            values[environment.RAM_EVERY] = str(spec.ram.every)
     fields = {environment.POD_UID: "metadata.uid", environment.POD_IP: "status.podIP"}
     return [
         *({"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in fields.items()),

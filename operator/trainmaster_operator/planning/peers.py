@@ -16,7 +16,7 @@ def shift(view: View, order: Sequence[int]) -> int:
     among the small ones; where none separates all pairs, the one that separates most is taken.
     """
     ram = view.spec.ram
-    if ram is None or not ram.every or not ram.peers or len(order) < 2:
+    if ram is None or ram.every == 0 or not ram.peers or len(order) < 2:
         return 0
     nodes = [pod.node if (pod := view.pods[slot]) is not None else "" for slot in order]
     best, fewest = 1, len(order) + 1
