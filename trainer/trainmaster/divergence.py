@@ -16,12 +16,19 @@ class Divergence:
     def __init__(self, config: DivergenceConfig) -> None:
         self.factor = config.spikeFactor
         self._losses: deque[float] = deque(maxlen=config.window)
+        self._judged = 0  # the last step that was found to be sound
 
     def finding(self, step: int, loss: float, norm: float) -> str:
-        """What is wrong with a step, in words; "" when nothing is, and then the step counts for those that follow."""
+        """What is wrong with a step, in words; "" when nothing is, and then the step counts for those that follow.
+
+        A step may be asked about again.
+        """
+        if step <= self._judged:
+            return ""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             return f"step {step}: loss is {loss}, gradient norm is {norm}"
         if self.factor is None:
+            self._judged = step
             return ""
         if len(self._losses) == self._losses.maxlen:
             usual = statistics.median(self._losses)
@@ -31,6 +38,7 @@ class Divergence:
                     f"{len(self._losses)} steps before (training.divergence)"
                 )
         self._losses.append(loss)
+        self._judged = step
         return ""
 
     def losses(self) -> list[float]:
