@@ -221,10 +221,12 @@ class JobSpec(Strict):
         return [*(container.get("command") or []), *(container.get("args") or [])]
 
 
-def share_of_each_rank(parallelism: ParallelismConfig, batch: BatchConfig, world_size: int) -> tuple[int, int]:
+def share_of_each_rank(
+    parallelism: ParallelismConfig, batch: BatchConfig, world_size: int, divisor: int = 1
+) -> tuple[int, int]:
     """(micro batch, accumulation) in a world of this size. Raises ValueError in words when it can't be one."""
     mesh = parallelism.resolve(world_size)
-    return batch.accumulation(mesh["dp_replicate"] * mesh["dp_shard"])
+    return batch.accumulation(mesh["dp_replicate"] * mesh["dp_shard"], divisor)
 
 
 class ObjectMeta(Strict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_operator.api.status import Condition, JobPhase, JobStatus
+from trainmaster_operator.planning import hold
 from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.times import rfc3339
 
@@ -10,6 +11,7 @@ _TRUE_IN = {
     "Running": (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING),
     "Recovering": (JobPhase.RECOVERING,),
     "Suspended": (JobPhase.SUSPENDED,),
+    "Held": (JobPhase.HELD,),
     "Complete": (JobPhase.SUCCEEDED,),
     "Failed": (JobPhase.FAILED,),
 }
@@ -38,9 +40,10 @@ def conditions(status: JobStatus, now: float) -> list[Condition]:
 
 def _words(status: JobStatus) -> tuple[str, str]:
     failure = status.lastFailure
-    if status.phase in (JobPhase.RECOVERING, JobPhase.FAILED) and failure is not None:
+    if status.phase in (JobPhase.RECOVERING, JobPhase.HELD, JobPhase.FAILED) and failure is not None:
         where = f"rank {failure.rank}: " if failure.rank is not None else ""
-        return failure.cause, f"{where}{failure.message}"[:512]
+        way_out = f"; {hold.WAY_OUT}" if status.phase is JobPhase.HELD else ""
+        return failure.cause, f"{where}{failure.message}"[:512] + way_out
     if status.phase in (JobPhase.SUSPENDING, JobPhase.RESIZING):
         return status.phase.value, ""
     return status.phase.value, ""

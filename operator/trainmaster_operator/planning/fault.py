@@ -17,6 +17,12 @@ TRACEBACK = 3000  # ...and of the end of a traceback
 FATAL = (Cause.CONFIG_ERROR, Cause.DATA_ERROR, Cause.DIVERGED)
 """A restart would fail in the same way."""
 
+NOT_THE_JOBS = (
+    *(Cause.STORE_LOST, Cause.FENCED, Cause.PREEMPTED),
+    *(Cause.EVICTED, Cause.NODE_LOST, Cause.REFUSED),
+)
+"""Hardly the job's doing, unless it happens again and again: a pod that fills its node's disk is evicted each time."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -34,6 +40,10 @@ class Fault:
     exit_code: int | None = None
     signal: str = ""
     traceback: str = ""
+    output: str = ""  # the rank's last lines
+    on_device: bool = False  # the memory that ran out
+    samples: tuple[int, ...] = ()  # [first, end) of the step that diverged
+    rule: str = ""  # that decides what is done
     step: int = 0
     age_s: float = 0.0  # since it happened
     clock: dict[str, float] = field(default_factory=dict)  # detect, decide: how that time went
@@ -51,6 +61,7 @@ class Fault:
             step=self.step,
             round=view.status.round,
             time=rfc3339(view.now - self.age_s),
+            rule=self.rule,
         )
 
 
@@ -69,6 +80,9 @@ def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool 
         exit_code=verdict.exit_code,
         signal=verdict.signal,
         traceback=verdict.traceback,
+        output="\n".join(verdict.last_lines),
+        on_device=verdict.on_device,
+        samples=tuple(verdict.samples),
         step=verdict.step,
         age_s=agent.verdict_age_s,
         clock={"detect": detect, "decide": agent.verdict_age_s - detect},

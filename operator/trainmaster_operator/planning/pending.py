@@ -77,7 +77,7 @@ def update(view: View, status: JobStatus) -> JobStatus:
 
     It holds once a round has opened, which takes all pods. An obstacle that has passed is still told until then.
     """
-    if status.phase.finished or status.phase is JobPhase.SUSPENDED:
+    if status.phase.finished or status.phase in (JobPhase.SUSPENDED, JobPhase.HELD):
         return status
     fields: dict[str, object] = {}
     known = _condition(status)

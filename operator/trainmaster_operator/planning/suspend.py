@@ -24,15 +24,15 @@ def settled(view: View) -> Change | None:
     if not wanted(view):
         return None
     if not view.round_is_open:
-        return _suspended(view, "nothing had to be saved")
+        return stopped(view, "nothing had to be saved")
     if view.all_saved:
-        return _suspended(view, f"every rank stopped after step {view.status.stopAt}")
+        return stopped(view, f"every rank stopped after step {view.status.stopAt}")
     return None
 
 
 def cut_short(view: View, fault: Fault) -> Change:
     """A failure on the way: the job was to stop anyway, so it stops with its last checkpoint. Its ranks are fenced."""
-    change = _suspended(view, f"without saving, after {fault.cause.value}: {fault.message[:700]}")
+    change = stopped(view, f"without saving, after {fault.cause.value}: {fault.message[:700]}")
     status = change.status
     if view.round_is_open:
         status = status.model_copy(update={"round": status.round + 1, **rounds.forming(view)})
@@ -80,7 +80,7 @@ def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
     ]
 
 
-def _suspended(view: View, how: str) -> Change:
+def stopped(view: View, how: str) -> Change:
     return changed(
         view.status,
         normal("Suspended", how),

@@ -1,0 +1,38 @@
+"""Which of a job's rules fits a failure."""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.pattern import pattern
+from trainmaster_operator.api.rules import RuleSpec
+from trainmaster_operator.planning.fault import NOT_THE_JOBS, Fault
+from trainmaster_operator.planning.view import View
+
+
+def first_match(view: View, fault: Fault) -> tuple[RuleSpec, str] | None:
+    """(the first rule that fits, what it is called)."""
+    for number, rule in enumerate(view.spec.recovery.rules):
+        if _fits(rule, fault):
+            return rule, rule.name or f"recovery.rules[{number}]"
+    return None
+
+
+def _fits(rule: RuleSpec, fault: Fault) -> bool:
+    if rule.causes:
+        if fault.cause.value not in rule.causes:
+            return False
+    elif fault.free or fault.cause in NOT_THE_JOBS:
+        return False  # a rule that names no cause hardly means evictions
+    if rule.exitCodes and _exit_code(fault) not in rule.exitCodes:
+        return False
+    return rule.message is None or _found(rule.message, fault)
+
+
+def _exit_code(fault: Fault) -> int | None:
+    """As a shell has it: 128 + n for signal n."""
+    code = fault.exit_code
+    return 128 - code if code is not None and code < 0 else code
+
+
+def _found(message: str, fault: Fault) -> bool:
+    wanted = pattern(message)
+    return any(wanted.found_in(text) for text in (fault.message, fault.traceback, fault.output) if text)
