@@ -30,6 +30,11 @@ def test_a_valid_job_has_no_problems(document: dict[str, Any]) -> None:
     assert told(document) == []
 
 
+def test_the_size_of_a_job_with_bounds_is_a_wish() -> None:
+    workers = {"replicas": 7, "min": 2, "max": 9, "spares": 1}
+    assert told(job(spec__workers=workers, spec__training__parallelism={"dp_shard": 2})) == []
+
+
 def test_a_job_as_the_server_returns_it_is_valid() -> None:
     assert told({**job(metadata__uid="u", metadata__managedFields=[]), "status": {"anything": 1}}) == []
 
@@ -111,6 +116,23 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
             {"spec__training__batch": {"global": 24, "micro": 4}},
             "spec.training.batch.micro: 4 doesn't divide a rank's share of 6 sequences (global 24 / 4 ranks); "
             "1, 2, 3, 6 would",
+        ),
+        (
+            {"spec__workers": {"replicas": 4, "min": 5}},
+            "spec.workers: replicas must be at least min 5, not 4",
+        ),
+        (
+            {"spec__workers": {"replicas": 4, "min": 2, "max": 3}},
+            "spec.workers: replicas must be from min 2 to max 3, not 4",
+        ),
+        (
+            {"spec__workers": {"replicas": 99_999, "spares": 2}, "spec__training__parallelism": {}},
+            "spec.workers: replicas 99999 and spares 2 are more than 100000 pods",
+        ),
+        (
+            {"spec__workers": {"replicas": 7, "min": 5}, "spec__training__parallelism": {}},
+            "spec: workers: no number of pods from 5 to 7 will do: batch.global 8 doesn't divide by the 7 "
+            "data-parallel ranks; 7 and 14 would",
         ),
         ({"spec__training": ...}, "spec: framework Trainmaster needs spec.training"),
         ({"spec__checkpoint": {"directory": ""}}, "spec.checkpoint.directory: is empty"),

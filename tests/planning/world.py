@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from trainmaster.contract.wire import Cause, RankReport, RankState, StoreAddress, Verdict
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.observation import (
@@ -124,11 +125,23 @@ class World:
     def ranks(self, slot: int, **fields: Any) -> tuple[RankReport, ...]:
         base = {"pid": 1, "state": RankState.RUNNING, "phase": "step", "total_steps": 100}
         each = self.spec.workers.ranksPerPod
-        return tuple(RankReport(**{"rank": slot * each + i, **base, **fields}) for i in range(each))
+        place = _places(self.status.roundMap).get(slot, slot)
+        return tuple(RankReport(**{"rank": place * each + i, **base, **fields}) for i in range(each))
 
     @property
     def slots(self) -> range:
-        return range(self.spec.workers.replicas)
+        workers = self.spec.workers
+        return range(len(unpack_counts(self.status.incarnations)) or workers.replicas + workers.spares)
+
+    @property
+    def members(self) -> list[int]:
+        """Slots in rank order."""
+        return unpack_ranges(self.status.roundMap) or list(range(self.spec.workers.replicas))
+
+
+@lru_cache(maxsize=4)
+def _places(round_map: str) -> dict[int, int]:
+    return {slot: place for place, slot in enumerate(unpack_ranges(round_map))}
 
 
 def pending(spec: JobSpec | None = None) -> World:
@@ -146,7 +159,7 @@ def opened(spec: JobSpec | None = None) -> World:
     for slot in world.slots:
         world.agent(slot)
     world.settle()
-    for slot in world.slots:
+    for slot in world.members:
         world.obey(slot)
     world.settle()
     return world
@@ -156,7 +169,7 @@ def running(spec: JobSpec | None = None, step: int = 10) -> World:
     """Round 1 trains."""
     world = opened(spec)
     world.now += 5
-    for slot in world.slots:
+    for slot in world.members:
         world.obey(slot, step=step, resumed=0 if world.spec.training else None)
     world.settle()
     return world
@@ -168,6 +181,6 @@ def recovered(world: World, step: int, resumed: int | None = None) -> None:
         world.pod(slot)
         world.agent(slot)
     world.settle()
-    for slot in world.slots:
+    for slot in world.members:
         world.obey(slot, step=step, resumed=resumed)
     world.settle()

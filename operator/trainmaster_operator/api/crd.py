@@ -35,6 +35,8 @@ _NO_POD = f"!has(self.workers.template) || !has({_POD})"
 _VOLUME = "self.checkpoint.volume"
 _MESH = "self.training.parallelism"
 _WORLD = "self.workers.replicas * self.workers.ranksPerPod"
+_ELASTIC = "has(self.workers.min) || has(self.workers.max)"
+_SAVES = "has(self.checkpoint.volume) || has(self.checkpoint.directory)"
 
 _OPEN = "x-kubernetes-preserve-unknown-fields"
 _WORDS = {"type": "array", "maxItems": 1024, "items": {"type": "string", "maxLength": 131072}}
@@ -101,8 +103,27 @@ SPEC_RULES = [
         "message": "workers.template.spec.subdomain is set by the operator: leave it out",
     },
     {
-        "rule": "oldSelf.suspend || self.workers.replicas == oldSelf.workers.replicas",
-        "message": "workers.replicas can be changed only while the job is suspended",
+        "rule": "oldSelf.suspend || self.workers.replicas == oldSelf.workers.replicas"
+        f" || (self.framework == 'Trainmaster' ? {_SAVES} : {_ELASTIC})",
+        "message": "workers.replicas can be changed only while the job is suspended, unless it has a place for"
+        " checkpoints, or, as a script's, workers.min or workers.max",
+    },
+    {
+        "rule": "!has(self.workers.min) || self.workers.min <= self.workers.replicas",
+        "message": "workers.replicas must be at least workers.min",
+    },
+    {
+        "rule": "!has(self.workers.max) || self.workers.replicas <= self.workers.max",
+        "message": "workers.replicas must be at most workers.max",
+    },
+    {
+        "rule": "self.workers.replicas + self.workers.spares <= 100000",
+        "message": "workers.replicas and workers.spares are more than 100000 pods",
+    },
+    {
+        "rule": "oldSelf.suspend || !has(self.training) || !has(oldSelf.training)"
+        f" || ({_MESH} == oldSelf.training.parallelism && self.training.batch == oldSelf.training.batch)",
+        "message": "training.parallelism and training.batch can be changed only while the job is suspended",
     },
     {
         "rule": "oldSelf.suspend || self.workers.ranksPerPod == oldSelf.workers.ranksPerPod",
@@ -117,26 +138,26 @@ SPEC_RULES = [
         "message": "checkpoint.directory must be an absolute path to mount a volume",
     },
     {
-        "rule": f"!has(self.training) || !has({_MESH}.dp_replicate) || !has({_MESH}.dp_shard)"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || !has({_MESH}.dp_shard)"
         f" || {_MESH}.dp_replicate * {_MESH}.dp_shard == {_WORLD}",
         "message": "training.parallelism: dp_replicate x dp_shard must be workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"!has(self.training) || !has({_MESH}.dp_replicate) || has({_MESH}.dp_shard)"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || has({_MESH}.dp_shard)"
         f" || ({_WORLD}) % {_MESH}.dp_replicate == 0",
         "message": "training.parallelism: dp_replicate must divide workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"!has(self.training) || !has({_MESH}.dp_shard) || has({_MESH}.dp_replicate)"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_shard) || has({_MESH}.dp_replicate)"
         f" || ({_WORLD}) % {_MESH}.dp_shard == 0",
         "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"!has(self.training) || {_WORLD} < 1 || self.training.batch.global % ({_WORLD}) == 0",
+        "rule": f"{_ELASTIC} || !has(self.training) || {_WORLD} < 1 || self.training.batch.global % ({_WORLD}) == 0",
         "message": "training.batch.global must be a multiple of workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"!has(self.training) || !has(self.training.batch.micro) || {_WORLD} < 1"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has(self.training.batch.micro) || {_WORLD} < 1"
         f" || self.training.batch.global % ({_WORLD} * self.training.batch.micro) == 0",
         "message": "training.batch.micro must divide each rank's share of training.batch.global",
     },

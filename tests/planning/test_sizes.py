@@ -1,0 +1,72 @@
+"""Which numbers of pods a job may have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.planning.world import job_spec, script_spec
+from trainmaster_operator.planning import sizes
+
+
+def spec_of(replicas: int, batch: dict[str, int], mesh: dict[str, int] | None = None, **workers: Any) -> Any:
+    training = {"data": {"path": "x"}, "steps": 9, "batch": batch, "parallelism": mesh or {}}
+    return job_spec(workers={"replicas": replicas, **workers}, training=training)
+
+
+@pytest.mark.parametrize(
+    ("spec", "legal", "wished"),
+    [
+        (spec_of(4, {"global": 24}), (1, 2, 3, 4, 6, 8, 12, 24), 4),
+        (spec_of(5, {"global": 24}, min=2, max=10), (2, 3, 4, 6, 8), 4),
+        (spec_of(12, {"global": 24}, min=1), (1, 2, 3, 4, 6, 8, 12, 24), 12),
+        (spec_of(6, {"global": 24, "micro": 4}, min=1), (1, 2, 3, 6), 6),
+        (spec_of(7, {"global": 24}, {"dp_shard": 2}, min=1), (2, 4, 6, 8, 12, 24), 6),
+        (spec_of(7, {"global": 24}, {"dp_replicate": 3}, min=1), (3, 6, 12, 24), 6),
+        (spec_of(9, {"global": 24}, {"dp_replicate": 2, "dp_shard": 2}, min=1), (4,), 4),
+        (spec_of(5, {"global": 24}, min=1, ranksPerPod=4), (1, 2, 3, 6), 3),
+        (spec_of(3, {"global": 24}, {"dp_shard": 6}, min=1, ranksPerPod=4), (3, 6), 3),
+    ],
+)
+def test_legal_sizes_come_from_the_parallelism_and_the_batch(spec: Any, legal: tuple[int, ...], wished: int) -> None:
+    assert sizes.legal(spec) == legal
+    assert sizes.wished(spec) == wished
+
+
+def test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_without() -> None:
+    assert sizes.legal(script_spec(4)) == (4,)
+    template = script_spec(4).workers.template
+    bounded = script_spec(workers={"replicas": 4, "min": 2, "max": 6, "template": template})
+    assert (sizes.legal(bounded), sizes.wished(bounded)) == ((2, 3, 4, 5, 6), 4)
+
+
+@given(
+    batch=st.integers(1, 500),
+    micro=st.none() | st.integers(1, 8),
+    ranks=st.integers(1, 4),
+    shard=st.none() | st.integers(1, 6),
+    low=st.integers(1, 20),
+    more=st.integers(0, 30),
+)
+def test_every_legal_size_is_a_job_and_no_other_is(
+    batch: int, micro: int | None, ranks: int, shard: int | None, low: int, more: int
+) -> None:
+    mesh = {"dp_shard": shard} if shard else {}
+    given_batch = {"global": batch} | ({"micro": micro} if micro else {})
+
+    def is_a_job(replicas: int) -> bool:
+        try:
+            spec_of(replicas, given_batch, mesh, ranksPerPod=ranks)
+        except ValueError:
+            return False
+        return True
+
+    expected = tuple(n for n in range(low, low + more + 1) if is_a_job(n))
+    if not expected:
+        return
+    spec = spec_of(low + more, given_batch, mesh, ranksPerPod=ranks, min=low, max=low + more)
+    assert sizes.legal(spec) == expected
+    assert sizes.wished(spec) == expected[-1]
