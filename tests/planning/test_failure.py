@@ -56,6 +56,20 @@ def test_the_first_cause_counts_and_not_the_cascade_behind_it() -> None:
     assert world.status.lastFailure.message == "the cause"
 
 
+def test_ten_ranks_that_lost_their_peer_are_no_cause_whenever_its_own_word_comes() -> None:
+    for age_s in (0.0, 0.9):
+        world = running(job_spec(12))
+        for rank in range(10):
+            world.agent(rank, verdict=verdict(rank, cascade=True), verdict_age_s=0.5 + rank / 100)
+        assert not world.plan().intent
+        cause = verdict(11, Cause.HARDWARE_FAULT, message="uncorrectable ECC error")
+        world.agent(11, verdict=cause, verdict_age_s=age_s)
+        world.write()
+        assert world.status.lastFailure is not None
+        assert (world.status.lastFailure.cause, world.status.lastFailure.rank) == ("HardwareFault", 11)
+        assert world.status.restarts == Restarts(pod=1)
+
+
 def test_of_two_causes_the_earlier_one_counts() -> None:
     world = running()
     world.agent(0, verdict=verdict(0), verdict_age_s=0.1)

@@ -6,9 +6,8 @@ import sys
 import traceback
 from typing import Any
 
-from trainmaster.agent.symptoms import cause_of, is_cascade
+from trainmaster.agent.symptoms import cause_of, code_of, is_cascade
 from trainmaster.contract.wire import channel as wire
-from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import Diverged, TrainmasterError
 from trainmaster.report import Reporter
 
@@ -23,7 +22,7 @@ def verdict(error: BaseException, step: int) -> tuple[dict[str, Any], int]:
         cause, code, cascade, message = error.cause, error.exit_code, False, str(error)
     else:
         cause, cascade = cause_of(text), is_cascade(text)
-        code = ExitCode.PEER_LOST if cascade else ExitCode.CRASH
+        code = code_of(cause, cascade)
         message = f"{type(error).__name__}: {error}"
     words: dict[str, Any] = {
         "cause": cause.value,

@@ -1,19 +1,33 @@
 """What evidence counts first, and what a failure does: the recovery ladder.
 
-In place (processes only) -> replace the pod -> replace all pods -> fail. Whatever the rung, one status write holds all
-of it: the new round or incarnations, the count, the record. So a failure is counted once wherever the operator dies,
-and once it is written the evidence is of an older round and no longer seen.
+In place (processes only) -> replace the pod -> replace all pods -> shrink -> fail, unless a rule of the job says what
+to do. Whatever the rung, one status write holds all of it: the new round or incarnations, the count, the record. So a
+failure is counted once wherever the operator dies, and once it is written the evidence is of an older round and no
+longer seen.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from trainmaster.contract.wire import Cause, ExitCode
+from trainmaster_operator.api.rules import RuleAction
 from trainmaster_operator.api.status import JobPhase, Recovery, Restarts, Rung, Spent
-from trainmaster_operator.planning import agents, budget, drain, elastic, hang, rounds, start
+from trainmaster_operator.planning import (
+    agents,
+    budget,
+    drain,
+    elastic,
+    hang,
+    hold,
+    retry,
+    rounds,
+    rules,
+    start,
+)
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
-from trainmaster_operator.planning.fault import FATAL, Fault, of_verdict
+from trainmaster_operator.planning.fault import FATAL, NOT_THE_JOBS, Fault, of_verdict
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
@@ -21,11 +35,11 @@ from trainmaster_operator.planning.view import View
 CASCADE_WAIT_S = 1.0
 """How long ranks that only lost a peer wait for the word of the peer's own agent."""
 
-FREE_AT_FIRST = (
-    *(Cause.STORE_LOST, Cause.FENCED, Cause.PREEMPTED),
-    *(Cause.EVICTED, Cause.NODE_LOST, Cause.REFUSED),
-)
-"""Hardly the job's doing, unless it happens again and again: a pod that fills its node's disk is evicted each time."""
+_RUNGS = {
+    RuleAction.RESTART_IN_PLACE: Rung.IN_PLACE,
+    RuleAction.REPLACE_POD: Rung.POD,
+    RuleAction.RESTART_ALL: Rung.FULL,
+}
 
 _ADVICE = {
     Cause.CONFIG_ERROR: "the configuration is wrong, so a restart would not help",
@@ -63,30 +77,81 @@ def cascade_due_s(view: View) -> float | None:
 
 
 def recover(view: View, fault: Fault) -> Change:
-    """The answer to a failure, in one write."""
+    """The answer to a failure, in one write: what the job's own rules say, else what suits its cause."""
+    found = rules.first_match(view, fault)
+    if found is not None:
+        rule, name = found
+        change = _by_rule(view, replace(fault, rule=name), rule.action)
+        if change is not None:
+            return change
+    return _by_cause(view, fault)
+
+
+def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
+    """None where the action isn't possible."""
+    if action is RuleAction.FAIL:
+        return fail(view, fault, f"{fault.rule} ends the job: {fault.message}")
+    if action is RuleAction.HOLD:
+        return hold.held(view, fault)
+    if action is RuleAction.SHRINK:
+        return elastic.shrink(view, fault)
+    if action is RuleAction.RESTART_WITHOUT_COUNTING:
+        return _free_restart(view, fault)
+    if action is RuleAction.SKIP_DATA:
+        return _skip(view, fault)
+    return _climb(view, fault, max(_RUNGS[action], fault.floor, key=budget.LADDER.index))
+
+
+def _by_cause(view: View, fault: Fault) -> Change:
     if fault.fatal:
         return fail(view, fault, f"{_ADVICE.get(fault.cause, 'a restart would not help')}: {fault.message}")
-    step = view.highest_step()
-    spent = list(view.status.spent)
-    if any(a.resumed_step is None and r.step > 0 for a in view.in_round() for r in a.ranks) and view.scripted:
-        spent = budget.cleared(spent)
-    limits = view.spec.recovery.budget
-    cause = fault.cause.value
-    if _is_free(fault, spent, step):
-        return _restart(
-            view, fault, fault.floor, budget.charge(limits, spent, Rung.FREE, cause, step, view.now), Rung.FREE
-        )
+    if _is_free(fault, _spent(view), view.highest_step()):
+        return _free_restart(view, fault)
     if fault.cause is Cause.FENCED:
         return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
-    rung = budget.affordable(limits, spent, cause, fault.floor, step, view.now)
-    if rung is Rung.FREE:
-        shrunk = elastic.shrink(view, fault)
-        if shrunk is not None:
-            return shrunk
-        r = view.status.restarts
-        tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
-        return fail(view, fault, f"the recovery budget is spent after {tried}: {fault.message}")
-    return _restart(view, fault, rung, budget.charge(limits, spent, rung, cause, step, view.now), rung)
+    divisor = retry.halved(view, fault)
+    if divisor is not None:
+        return _free_restart(view, fault, f"with micro-batches {divisor} times smaller", microDivisor=divisor)
+    return _climb(view, fault, fault.floor)
+
+
+def _climb(view: View, fault: Fault, floor: Rung) -> Change:
+    """The lowest rung from `floor` on that the budget allows; when none is left, fewer pods, or the end."""
+    limits, spent, step = view.spec.recovery.budget, _spent(view), view.highest_step()
+    rung = budget.affordable(limits, spent, fault.cause.value, floor, step, view.now)
+    if rung is not Rung.FREE:
+        return _restart(view, fault, rung, rung)
+    shrunk = elastic.shrink(view, fault)
+    if shrunk is not None:
+        return shrunk
+    r = view.status.restarts
+    tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
+    return fail(view, fault, f"the recovery budget is spent after {tried}: {fault.message}")
+
+
+def _skip(view: View, fault: Fault) -> Change | None:
+    """Again from the last checkpoint, without the samples of the step that diverged. As often as its budget has it."""
+    ranges = retry.skipped(view, fault)
+    if ranges is None:
+        return None
+    limits, step = view.spec.recovery.budget, view.highest_step()
+    rung = budget.affordable(limits, _spent(view), fault.cause.value, Rung.IN_PLACE, step, view.now)
+    if rung is not Rung.IN_PLACE:
+        count = sum(end - first for first, end in view.status.skipped)
+        return fail(view, fault, f"training diverges though {count} samples are left out: {fault.message}")
+    words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
+    return _restart(view, fault, rung, rung, words, skipped=ranges)
+
+
+def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> Change:
+    return _restart(view, fault, fault.floor, Rung.FREE, how, **fields)
+
+
+def _spent(view: View) -> list[Spent]:
+    """What has been spent. A script that made a step has made progress, though it counts from 0 in each process."""
+    spent = list(view.status.spent)
+    stepped = any(a.resumed_step is None and r.step > 0 for a in view.in_round() for r in a.ranks)
+    return budget.cleared(spent) if stepped and view.scripted else spent
 
 
 def fail(view: View, fault: Fault, words: str) -> Change:
@@ -103,8 +168,11 @@ def fail(view: View, fault: Fault, words: str) -> Change:
     )
 
 
-def _restart(view: View, fault: Fault, rung: Rung, spent: list[Spent], charged: Rung) -> Change:
-    """A new round above the old one; with a store at once if every agent is there, else it forms first."""
+def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "", **more: object) -> Change:
+    """A new round above the old one; with a store at once if every agent is there, else it forms first.
+
+    `how` and `more`: what else is new, in words and in fields of the status.
+    """
     status = view.status
     number = status.round + 1 if status.round else 0
     if fault.cause is Cause.FENCED:
@@ -119,13 +187,15 @@ def _restart(view: View, fault: Fault, rung: Rung, spent: list[Spent], charged: 
     else:
         fields = {**rounds.forming(view), "roundMap": "", "incarnations": start.all_raised(view)}
         what = "all pods are replaced"
+    limits, step = view.spec.recovery.budget, view.highest_step()
+    what = " ".join(part for part in (what, how, f"as {fault.rule} says" if fault.rule else "") if part)
     recovery = Recovery(
         round=max(1, number),
         cause=fault.cause.value,
         rung=charged,
         rank=fault.rank,
         pod=fault.pod,
-        step=view.highest_step(),
+        step=step,
         startedAt=rfc3339(view.now - fault.age_s),
         clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
     )
@@ -135,10 +205,11 @@ def _restart(view: View, fault: Fault, rung: Rung, spent: list[Spent], charged: 
         phase=JobPhase.RECOVERING,
         round=number,
         restarts=_counted(status.restarts, charged),
-        spent=spent,
+        spent=budget.charge(limits, _spent(view), charged, fault.cause.value, step, view.now),
         lastFailure=fault.record(view),
         recoveries=[*status.recoveries, recovery][-RECOVERIES:],
         **fields,
+        **more,
     )
 
 
@@ -150,7 +221,7 @@ def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
     """Not the job's doing. What the job might do to itself again and again is free only a few times."""
     if fault.free:
         return True
-    if fault.cause not in FREE_AT_FIRST:
+    if fault.cause not in NOT_THE_JOBS:
         return False
     return budget.without_progress(spent, fault.cause.value, Rung.FREE, step) < budget.FREE_WITHOUT_PROGRESS
 

@@ -15,6 +15,8 @@ from trainmaster_operator.planning import (
     finish,
     gang,
     hang,
+    hold,
+    nodes,
     pending,
     progress,
     rejection,
@@ -42,7 +44,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         return Decision(status)
     change = start.initialise(spec, status, observed, now)
     if change is not None:
-        return _written(change, observed, now)
+        return _written(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
         deletes, due = finish.leftovers(view)
@@ -50,12 +52,15 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
     change = _decided(view)
     if change is not None:
         status = _told(view, change.status)
-        return _written(Change(status, change.events), observed, now)
+        return _written(spec, view.status, Change(status, change.events), observed, now)
     status = _told(view, status)
     if status is not view.status:
         status = status.model_copy(update={"leaderEpoch": observed.epoch})
     if status.phase is JobPhase.SUSPENDED:
         return Decision(status, delete=suspend.removals(view))
+    if status.phase is JobPhase.HELD:
+        due = _soonest(finish.overdue_s(view), start.stale_due_s(view))
+        return Decision(status, delete=start.stale(view), requeue_after_s=due)
     return Decision(
         status,
         create=start.missing(view),
@@ -72,6 +77,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
             rounds.due_s(view),
             elastic.due_s(view),
             spares.replace_due_s(view),
+            nodes.due_s(view),
         ),
     )
 
@@ -79,6 +85,8 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
 def _decided(view: View) -> Change | None:
     if view.status.phase is JobPhase.SUSPENDED:
         return suspend.resumed(view)
+    if view.status.phase is JobPhase.HELD:
+        return finish.overdue(view) or hold.released(view)
     change = (
         finish.complete(view)
         or finish.overdue(view)
@@ -104,6 +112,7 @@ def _decided(view: View) -> Change | None:
         or gang.release(view)
         or elastic.slots(view)
         or spares.replace(view)
+        or nodes.relaxed(view)
     )
 
 
@@ -112,12 +121,15 @@ def _told(view: View, status: JobStatus) -> JobStatus:
     return elastic.update(view, pending.update(view, progress.update(view, status)))
 
 
-def _written(change: Change, observed: Observation, now: float) -> Decision:
-    status = change.status.model_copy(
+def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observation, now: float) -> Decision:
+    status = change.status
+    if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
+        status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
+    status = status.model_copy(
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,
-            "conditions": conditions(change.status, now),
+            "conditions": conditions(status, now),
         }
     )
     return Decision(status, intent=True, events=change.events)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.codes import Cause, ExitCode
 
 _XIDS = (48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 145, 149)
 """Of the driver's numbered faults those of the device itself: ECC (48, 64, 94, 95, 140), NVLink (74, 145, 149), off the
@@ -71,3 +71,10 @@ def is_on_device(text: str) -> bool:
 def is_cascade(text: str) -> bool:
     """Whether this traceback tells of a collective that failed because the other side went away."""
     return bool(_CASCADE.search(text)) and bool(_COLLECTIVE.search(text)) and not _HARDWARE.search(text)
+
+
+def code_of(cause: Cause, cascade: bool) -> ExitCode:
+    """With which code a rank ends after an exception that tells this."""
+    if cascade:
+        return ExitCode.PEER_LOST
+    return ExitCode.HARDWARE_FAULT if cause is Cause.HARDWARE_FAULT else ExitCode.CRASH

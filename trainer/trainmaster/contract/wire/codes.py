@@ -28,9 +28,9 @@ class Cause(str, Enum):
 
 
 class ExitCode(IntEnum):
-    """Exit codes that the agent understands; a user's script may use those below 100 of this table too.
+    """Exit codes that the agent understands; a user's script may use those from 90 on too (docs/exit-codes.md).
 
-    Everything else that is not 0 is a crash. Codes 128 + n are what a shell makes of signal n.
+    Everything else that is not 0 is a crash.
     """
 
     OK = 0
@@ -42,6 +42,7 @@ class ExitCode(IntEnum):
     DO_NOT_RESTART = 93
     FENCED = 94  # a newer round owns the storage
     PEER_LOST = 95  # a collective failed because another rank died: never the first cause
+    HARDWARE_FAULT = 96  # this machine's device or link is broken: the next pod goes elsewhere
 
 
 EXIT_CODES: dict[int, Cause] = {
@@ -50,5 +51,6 @@ EXIT_CODES: dict[int, Cause] = {
     ExitCode.DIVERGED: Cause.DIVERGED,
     ExitCode.DO_NOT_RESTART: Cause.CONFIG_ERROR,
     ExitCode.FENCED: Cause.FENCED,
+    ExitCode.HARDWARE_FAULT: Cause.HARDWARE_FAULT,
 }
 """Causes that an exit code alone tells. Code 2 counts only from our own loop: scripts use 2 for anything."""
