@@ -16,7 +16,6 @@ from trainmaster_operator.planning import (
     gang,
     hang,
     hold,
-    nodes,
     pending,
     progress,
     rejection,
@@ -44,7 +43,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         return Decision(status)
     change = start.initialise(spec, status, observed, now)
     if change is not None:
-        return _written(spec, status, change, observed, now)
+        return _written(change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
         deletes, due = finish.leftovers(view)
@@ -52,7 +51,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
     change = _decided(view)
     if change is not None:
         status = _told(view, change.status)
-        return _written(spec, view.status, Change(status, change.events), observed, now)
+        return _written(Change(status, change.events), observed, now)
     status = _told(view, status)
     if status is not view.status:
         status = status.model_copy(update={"leaderEpoch": observed.epoch})
@@ -77,7 +76,6 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
             rounds.due_s(view),
             elastic.due_s(view),
             spares.replace_due_s(view),
-            nodes.due_s(view),
         ),
     )
 
@@ -112,7 +110,6 @@ def _decided(view: View) -> Change | None:
         or gang.release(view)
         or elastic.slots(view)
         or spares.replace(view)
-        or nodes.relaxed(view)
     )
 
 
@@ -121,15 +118,12 @@ def _told(view: View, status: JobStatus) -> JobStatus:
     return elastic.update(view, pending.update(view, progress.update(view, status)))
 
 
-def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observation, now: float) -> Decision:
-    status = change.status
-    if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
-        status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
-    status = status.model_copy(
+def _written(change: Change, observed: Observation, now: float) -> Decision:
+    status = change.status.model_copy(
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,
-            "conditions": conditions(status, now),
+            "conditions": conditions(change.status, now),
         }
     )
     return Decision(status, intent=True, events=change.events)
