@@ -27,7 +27,8 @@ REPORT = "report.html"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 FINAL = "final.json"
-OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL)
+DIGESTS = "digests"
+OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS)
 
 # A run that goes on with any of these changed would be another run with the first one's checkpoints.
 _IDENTITY = (

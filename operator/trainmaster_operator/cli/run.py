@@ -27,6 +27,7 @@ class RunOptions:
     port: int = 0
     plain: bool = False
     fresh: bool = False
+    digests: bool = False  # of all states after each step
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Prepared:
     folder: output.OutputFolder
     control: socket.socket
     resumes: bool
+    digests: bool = False
 
 
 def run(options: RunOptions) -> int:
@@ -85,7 +87,7 @@ def prepare(options: RunOptions) -> Prepared | str:
         resource = output.resumed_resource(before, localized, last_round)
     else:
         resource = output.first_resource(localized)
-    return Prepared(job, resource, encoded_faults, folder, control, resumes)
+    return Prepared(job, resource, encoded_faults, folder, control, resumes, options.digests)
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:

@@ -29,6 +29,7 @@ RAM_DIR = "TRAINMASTER_RAM_DIR"  # folder in the pod's memory for checkpoints; u
 RAM_BUDGET = "TRAINMASTER_RAM_BUDGET"  # bytes that may lie there
 RAM_EVERY = "TRAINMASTER_RAM_EVERY"  # steps between saves to it; 0: only after a failure; unset: by what they cost
 OUTPUT_DIR = "TRAINMASTER_OUTPUT_DIR"  # metrics.jsonl goes there
+DIGESTS = "TRAINMASTER_DIGESTS"  # "1": ranks write what their states are after each step to OUTPUT_DIR/digests
 FAULTS = "TRAINMASTER_FAULTS"  # JSON list of faults to inject
 FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of whoever kills pods and operators for us
 FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on purpose, see `contract.wire.faults`
