@@ -112,6 +112,8 @@ class _Reader(threading.Thread):
             if message["kind"] == "staged":
                 message["result"] = upload(message, fds[0])
             self.messages.append(message)
+            if message["kind"] == "rescued":  # it waits to be killed, or until nobody is there who would
+                self.channel.socket.shutdown(socket.SHUT_WR)
             for fd in fds:
                 os.close(fd)
 

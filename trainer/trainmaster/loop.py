@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from trainmaster import data, faults, lastwords, models, optimizer, parallel
+from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Checkpoint, Resume
 from trainmaster.checkpoint.session import Session
 from trainmaster.contract.config import TrainingConfig
@@ -26,6 +27,8 @@ from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.progress import Phase
+from trainmaster.data.skips import Skips
+from trainmaster.divergence import Divergence
 from trainmaster.errors import ConfigError, DataError, Diverged
 from trainmaster.report import Reading, Reporter, finite
 from trainmaster.rescue import Rescue
@@ -59,8 +62,11 @@ class Training:
         self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
         self.consumed = 0  # samples
         self.last_loss = math.nan
+        self.numbers: dict[str, Any] = {}  # of the newest step whose numbers have arrived
         self.under_way: list[StepRecord] = []
-        self.step_s = 0.0  # what the last step took, without saving
+        self.step_s = 0.0  # what the last step took, without saving to memory
+        self.divergence = Divergence(config.divergence)
+        self.spoiled: int | None = None  # the step that diverged: nothing from it on is worth saving
         self.rescue = Rescue(reporter, self._save_in_need)
         self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
@@ -71,10 +77,12 @@ class Training:
         reporter.phase(Phase.BUILD)
         try:
             self.degrees = config.parallelism.resolve(world.size)
-            self.micro, self.accumulation = config.accumulation(world.size)
+            divisor = int(os.environ.get(environment.MICRO_DIVISOR) or 1)
+            self.micro, self.accumulation = config.accumulation(world.size, divisor)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self.source = data.build(config)
+        self._no_costs = torch.zeros(3, dtype=torch.float64, device=world.device)
         model = models.build(config.model, config.seed, world.device)
         mesh = parallel.make_mesh(self.degrees, world.device.type)
         self.model: nn.Module = parallel.parallelize(model, mesh, config)
@@ -96,8 +104,11 @@ class Training:
         if found is not None:
             self.step = found.manifest.step
             self.consumed = self._consumed(found)
+            self.divergence.resume(found.manifest.losses)
+            self._write_down(found.manifest.numbers)
+        self.source.skips = self._skips(found)
         self.reporter.progress.total_steps = self.config.steps
-        self.reporter.resumed(self.step, found.path if found else None)
+        self.reporter.resumed(self.step, found.path if found else None, found.tier if found else "")
 
     def run(self) -> int:
         """Train to the end, or until asked to stop. Returns the exit code."""
@@ -107,10 +118,13 @@ class Training:
         self.session.boundary()
         if self.session.ram is not None and self.world.device.type == "cpu":
             self.rescue.watch()
+        probe = Probe(self.session.objects, self.world.rank, self.reporter)
+        probe.note(self.step, "restored")
         while self.step < steps:
             if stop_binds(self.reporter, self.step):
                 return self._leave()
             self.one_step()
+            probe.note(self.step, "after")
             if self.step == first:
                 self.world.shorten_timeouts()
             if self.step % every == 0 or self.step == steps:
@@ -127,14 +141,16 @@ class Training:
         began = time.monotonic()
         step, config = self.step + 1, self.config
         loss, tokens, own_tokens = self._forward_backward()
+        self.session.settle()
         faults.at_step(step, self.world.rank, lambda: faults.gradients(self.model.parameters()))
 
         # Over the whole world: the same bits on all ranks, so all clip alike, all stop alike and all save alike.
         due = self.session.due(step)
-        costs = torch.tensor([self.session.save_s, self.step_s] if due else [0.0, 0.0], dtype=torch.float64)
-        summands = [loss.double(), parallel.gradient_norm_squared(self.model).double(), *costs.to(loss.device)]
-        totals = torch.stack(summands)
-        self.session.settle()
+        costs = self._no_costs
+        if due:
+            known = [self.session.save_s, self.step_s, float(not self.session.copied())]
+            costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
+        totals = torch.stack([loss.double(), parallel.gradient_norm_squared(self.model).double(), *costs])
         dist.all_reduce(totals)
         with self.rescue.frozen:
             norm = totals[1].sqrt()
@@ -144,7 +160,7 @@ class Training:
             rate = optimizer.learning_rate(step, config.steps, config.optimizer)
             record = StepRecord(step, Reading(torch.stack([totals[0], norm])), tokens, own_tokens, rate)
             if record.reading.arrived():
-                self._check_finite(record)
+                self._check_sound(record)
 
             self.rescue.mutating = True
             self.optimizer.step(rate)
@@ -156,8 +172,10 @@ class Training:
             self._publish(record, self.step_s)
             self.session.boundary()
             if due:
-                self.session.remember(step, self._common(), record.finite)
-                self.session.interval.saved(step, *totals[2:].tolist())
+                save_s, step_s, not_copied = totals[2:].tolist()
+                if not not_copied:
+                    self.session.remember(step, self._common(), record.finite)
+                    self.session.interval.saved(step, save_s, step_s)
 
     def save(self) -> None:
         """Start a checkpoint of the last completed step. Raises Diverged rather than keep what isn't finite."""
@@ -170,6 +188,8 @@ class Training:
         self.session.drain(LAST_WRITE_LIMIT_S)
 
     def _save_in_need(self) -> int | None:
+        if self.spoiled is not None and self.step >= self.spoiled:
+            return None
         if not all(record.finite() for record in [*self.under_way]):
             return None
         return self.session.rescue(self.step, self._common())
@@ -179,7 +199,7 @@ class Training:
             "kind": self.source.kind,
             "version": self.source.version,
             "consumed": self.consumed,
-            "skipped": [],
+            "skipped": [list(skipped) for skipped in self.source.skips.ranges],
             "fingerprint": self.source.fingerprint,
             "source": {},
         }
@@ -187,6 +207,13 @@ class Training:
             "mesh": self.degrees,
             "data": cursor,
             "rng": {"kind": "keyed", "seed": self.config.seed},
+            "batch": {
+                "global": self.config.batch.global_,
+                "micro": self.micro,
+                "accumulation": self.accumulation,
+            },
+            "numbers": self.numbers if self.numbers.get("step") == self.step else {},
+            "losses": self.divergence.losses(),
             "config_sha256": self._config_sha256,
         }
 
@@ -224,24 +251,40 @@ class Training:
         """Publish what has arrived of the steps under way; of all but the newest step in any case."""
         while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
             record = self.under_way.pop(0)
-            self._check_finite(record)
+            self._check_sound(record)
             loss, norm = record.reading.values()
             self.last_loss = loss
             self.reporter.loss(record.step, loss)
-            self.reporter.metrics(
-                step=record.step,
-                round=self.reporter.round,
-                loss=loss,
-                tokens=record.tokens,
-                seconds=round(record.seconds, 6),
-                lr=record.rate,
-                grad_norm=norm,
-            )
+            self.numbers = {
+                "step": record.step,
+                "loss": loss,
+                "tokens": record.tokens,
+                "seconds": round(record.seconds, 6),
+                "lr": record.rate,
+                "grad_norm": norm,
+            }
+            self.reporter.metrics(round=self.reporter.round, **self.numbers)
 
-    def _check_finite(self, record: StepRecord) -> None:
-        loss, norm = record.reading.values()
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise Diverged(f"step {record.step}: loss is {loss}, gradient norm is {norm}")
+    def _check_sound(self, record: StepRecord) -> None:
+        finding = self.divergence.finding(record.step, *record.reading.values())
+        if finding:
+            self.spoiled = record.step
+            count = self.config.batch.global_
+            start = self.consumed - (self.step - record.step + 1) * count
+            skips = self.source.skips
+            raise Diverged(finding, samples=(skips.position(start), skips.position(start + count - 1) + 1))
+
+    def _write_down(self, numbers: dict[str, Any]) -> None:
+        """Survivors may have completed a step whose numbers rank 0 didn't come to write down."""
+        if numbers.get("step") == self.step and self.reporter.last_step_written() < self.step:
+            self.numbers, self.last_loss = numbers, numbers["loss"]
+            self.reporter.metrics(round=self.reporter.round, **numbers)
+
+    def _skips(self, found: Checkpoint | None) -> Skips:
+        """What the checkpoint left out already, and what the operator wants to be left out from here on."""
+        asked = json.loads(os.environ.get(environment.SKIPPED) or "[]")
+        before = Skips(found.manifest.data.get("skipped", [])) if found is not None else Skips()
+        return before.resumed(self.consumed, asked)
 
     def _consumed(self, found: Checkpoint) -> int:
         """Samples consumed by the checkpoint. Raises DataError if they were samples of other data."""

@@ -25,6 +25,7 @@ from trainmaster.contract.wire.progress import OBEYS_STOP, Control, Phase, Progr
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MEMORY_EVERY_NS = 1_000_000_000
+_LAST_LINES = 64 * 1024
 
 
 class Reading:
@@ -129,6 +130,18 @@ class Reporter:
         # One write: lines stay whole, whatever ends this process.
         os.write(self._metrics_fd, json.dumps({k: finite(v) for k, v in line.items()}).encode() + b"\n")
 
+    def last_step_written(self) -> int:
+        """The step of the last whole line of metrics.jsonl; 0 without one, or on a rank that writes none."""
+        if self.rank != 0 or self.output is None:
+            return 0
+        try:
+            with open(self.output / "metrics.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_LINES))
+                line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
+            return int(json.loads(line)["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
     def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
         """To the agent. An agent that is gone ends this rank soon, so that isn't an error here."""
         if self.channel is None:
@@ -147,12 +160,12 @@ class Reporter:
     def staged(self, message: dict[str, Any], fd: int) -> None:
         self.send(wire.STAGED, message, [fd])
 
-    def resumed(self, step: int, checkpoint: str | None) -> None:
+    def resumed(self, step: int, checkpoint: str | None, tier: str = "") -> None:
         now = time.monotonic_ns()
         self.progress.step = self.progress.resumed_step = step
         self.progress.loaded_ns = now
         self.beat()
-        self.send(wire.RESUMED, {"step": step, "checkpoint": checkpoint})
+        self.send(wire.RESUMED, {"step": step, "checkpoint": checkpoint, "tier": tier})
 
     def _discard_replies(self) -> None:
         """Results of uploads: the agent reports them too, they only must not fill the socket."""

@@ -20,6 +20,15 @@ PARK_LIMIT_S = 10.0
 """How long a rank that has failed waits for its agent's verdict on it before it ends of itself."""
 
 
+_current: Rescue | None = None
+
+
+def park() -> None:
+    """Of a script that ends by an exception, after its last words: what `Rescue.park` does, if it takes part."""
+    if _current is not None:
+        _current.park()
+
+
 class Rescue:
     """`save` writes the state of the last completed step and returns that step, or None if there is nothing to save."""
 
@@ -28,11 +37,14 @@ class Rescue:
         self.mutating = False  # the optimizer runs, or has failed: what is there belongs to no step
         self._reporter, self._save = reporter, save
         self._watching = False
+        self._released = threading.Event()
 
     def watch(self) -> None:
         """Promise to the agent that a rescue can be asked for."""
         if self._watching or self._reporter.channel is None:
             return
+        global _current
+        _current = self
         self._watching = self._reporter.listened = True
         threading.Thread(target=self._listen, name="rescue", daemon=True).start()
         self._reporter.progress.flags |= RESCUES
@@ -42,7 +54,7 @@ class Rescue:
         """After the last words: save, and wait for the end. Returns if nobody ends this process."""
         if self._watching:
             self._rescue()
-            threading.Event().wait(PARK_LIMIT_S)
+            self._released.wait(PARK_LIMIT_S)
 
     def _listen(self) -> None:
         channel = self._reporter.channel
@@ -51,8 +63,9 @@ class Rescue:
             try:
                 received = channel.receive()
             except OSError:
-                return
-            if received is None:
+                received = None
+            if received is None:  # the agent has hung up
+                self._released.set()
                 return
             message, fds = received
             for fd in fds:

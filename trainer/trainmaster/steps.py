@@ -23,8 +23,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmaster import faults, lastwords
+from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Resume
 from trainmaster.checkpoint.session import Session
 from trainmaster.contract.wire import channel as wire
@@ -33,10 +35,13 @@ from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.progress import Phase
 from trainmaster.errors import ConfigError, TrainmasterError
 from trainmaster.report import Reading, Reporter
+from trainmaster.rescue import Rescue
 from trainmaster.stop import stop_binds
 from trainmaster.world import shared_store
 
 _GENERATORS = "random_generators"
+MEASURED_SAVES = 3
+"""Saves to memory before their interval is chosen: the first two pay for the pages of their files."""
 
 
 class State:
@@ -108,6 +113,9 @@ class Run:
         reporter = self._reporter
         reporter.obeys_stop()
         reporter.phase(Phase.STEP)
+        memory = Memory(self, session, reporter)
+        probe = Probe(session.objects, session.rank, reporter)
+        probe.note(first, "restored", sys._getframe(1))
         try:
             for step in range(first + 1, total + 1):
                 if stop_binds(reporter, self._step):
@@ -116,11 +124,15 @@ class Run:
                 yield step
                 # The loop's body is opaque: a fault inside this step strikes at its end.
                 faults.at_step(step, session.rank, state.weights)
-                self._completed(step, time.monotonic() - began)
+                seconds = time.monotonic() - began
+                self._completed(step, seconds)
+                memory.completed(step, seconds)
+                probe.note(step, "after", sys._getframe(1))
                 if session.url and (step == total or (save_every and step % save_every == 0)):
                     self._save(session)
             reporter.phase(Phase.DRAIN)
         finally:
+            memory.close()
             self._settle(wait=True)
             session.drain()
         reporter.phase(Phase.DONE)
@@ -161,7 +173,7 @@ class Run:
         self._step = found.manifest.step if found else 0
         reporter.progress.total_steps = total
         if session.url or reporter.under_agent:
-            reporter.resumed(self._step, found.path if found else None)
+            reporter.resumed(self._step, found.path if found else None, found.tier if found else "")
         return session, self._step
 
     def _completed(self, step: int, seconds: float) -> None:
@@ -189,8 +201,7 @@ class Run:
                 )
 
     def _save(self, session: Session) -> None:
-        cursor = {"kind": "steps", "version": 1, "consumed": self._step, "skipped": [], "fingerprint": "", "source": {}}
-        session.save(self._step, {"mesh": {}, "data": cursor, "rng": {"kind": "per-rank"}, "config_sha256": ""})
+        session.save(self._step, common(self._step))
 
     def _leave(self, session: Session) -> None:
         if session.url:
@@ -199,6 +210,64 @@ class Run:
         session.drain()
         self._reporter.send(wire.SAVED, {"step": self._step})
         raise SystemExit(ExitCode.SAVED)
+
+
+class Memory:
+    """Saves of a user's loop to its agent's memory, and its part in a rescue. Nothing without an agent's memory.
+
+    What a step does between two boundaries isn't known, except that nothing of the state changes before its first
+    `optimizer.step()`: until then a rescue saves the boundary before it.
+    """
+
+    def __init__(self, run: Run, session: Session, reporter: Reporter) -> None:
+        self._run, self._session = run, session
+        self._rescue = Rescue(reporter, self._save_in_need)
+        self._hook: Any = None
+        self._first = run.step + 1
+        session.boundary()
+        # On a device a step that the host has passed may still fail there.
+        if session.ram is not None and not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+            self._hook = register_optimizer_step_pre_hook(self._changes)
+            self._rescue.watch()
+
+    def completed(self, step: int, seconds: float) -> None:
+        if self._session.ram is None:
+            return
+        with self._rescue.frozen:
+            self._session.boundary()
+            self._rescue.mutating = False
+            if self._due(step, seconds):
+                self._session.settle()
+                self._session.remember(step, common(step))
+
+    def close(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _changes(self, *_: Any) -> None:
+        if not self._rescue.mutating:
+            with self._rescue.frozen:
+                self._rescue.mutating = True
+
+    def _due(self, step: int, seconds: float) -> bool:
+        """There is no collective to agree by: rank 0 measures the first saves, and tells an interval for all others."""
+        session = self._session
+        if session.interval.every is None and step == self._first + MEASURED_SAVES:
+            session.settle()
+            if session.rank == 0:
+                session.interval.saved(step, session.save_s, seconds)
+                session.store.set("memory/every", str(session.interval.next - step))
+            session.interval.every = int(session.store.get("memory/every"))
+        return session.due(step)
+
+    def _save_in_need(self) -> int | None:
+        return self._session.rescue(self._run.step, common(self._run.step))
+
+
+def common(step: int) -> dict[str, Any]:
+    """What a checkpoint says of a user's loop. The same on all ranks."""
+    cursor = {"kind": "steps", "version": 1, "consumed": step, "skipped": [], "fingerprint": "", "source": {}}
+    return {"mesh": {}, "data": cursor, "rng": {"kind": "per-rank"}, "config_sha256": ""}
 
 
 def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) -> Run:

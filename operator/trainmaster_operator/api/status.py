@@ -140,6 +140,7 @@ class Recovery(Loose):
     pod: str = ""
     step: int = 0  # the highest step before the failure
     resumedStep: int | None = None
+    tier: str = ""  # where that step was found: ram, peer (another pod's memory), storage
     lostSteps: int | None = None
     startedAt: str = ""
     totalSeconds: float | None = None

@@ -84,6 +84,7 @@ class SlotState:
             stop_ack=report.stop_ack,
             stop_passed=report.stop_passed,
             resumed_step=report.resumed_step,
+            resumed_tier=report.resumed_tier,
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},
             pauses=report.pauses,

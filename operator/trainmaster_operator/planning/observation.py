@@ -54,6 +54,7 @@ class AgentRecord:
     stop_ack: int | None = None
     stop_passed: int | None = None
     resumed_step: int | None = None
+    resumed_tier: str = ""
     draining: bool = False
     clock: dict[str, float] = field(default_factory=dict)
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]

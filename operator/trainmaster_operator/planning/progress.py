@@ -26,7 +26,8 @@ def first_step(view: View) -> Change | None:
     if not (resizes or status.phase in (JobPhase.STARTING, JobPhase.RECOVERING)) or not _steps(view):
         return None
     resumed = max((a.resumed_step for a in view.in_round() if a.resumed_step is not None), default=None)
-    recoveries = [_closed(view, r, resumed) if r.totalSeconds is None else r for r in status.recoveries]
+    tier = next((a.resumed_tier for a in view.in_round() if a.resumed_tier), "")
+    recoveries = [_closed(view, r, resumed, tier) if r.totalSeconds is None else r for r in status.recoveries]
     event = normal("Running", f"round {status.round} trains")
     was_open = [new for old, new in zip(status.recoveries, recoveries, strict=True) if old.totalSeconds is None]
     if was_open:
@@ -124,11 +125,12 @@ def _text(loss: float | None) -> str:
     return "" if loss is None else f"{loss:.6g}"
 
 
-def _closed(view: View, recovery: Recovery, resumed: int | None) -> Recovery:
+def _closed(view: View, recovery: Recovery, resumed: int | None, tier: str) -> Recovery:
     total = since(recovery.startedAt, view.now)
     return recovery.model_copy(
         update={
             "resumedStep": resumed,
+            "tier": tier[:16],
             "lostSteps": None if resumed is None else max(0, recovery.step - resumed),
             "totalSeconds": round(total, 4),
         }

@@ -157,6 +157,7 @@ class Reporter:
             stop_ack=s.stop_ack,
             stop_passed=s.stop_passed,
             resumed_step=round.resumed_step,
+            resumed_tier=round.resumed_tier,
             clock=dict(round.clock),
             **common,  # type: ignore[arg-type]
         )

@@ -36,6 +36,7 @@ class Round:
         self.verdict: Verdict | None = None
         self.verdict_ns = 0
         self.resumed_step: int | None = None
+        self.resumed_tier = ""
         self.clock: dict[str, float] = {}
         self.ending = False  # its ranks were killed on purpose
         self.stopping = False  # ranks that know nothing of stops got SIGTERM

@@ -20,8 +20,8 @@ import types
 from typing import Any
 
 from trainmaster.agent import lastwords, observer
-from trainmaster.agent.symptoms import cause_of, is_cascade
-from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.agent.symptoms import cause_of, code_of, is_cascade
+from trainmaster.contract.wire.codes import Cause
 
 
 def run(entry: dict[str, Any]) -> int:
@@ -104,7 +104,9 @@ def _last_words(error: BaseException) -> int:
         sys.stderr.write(text)
         sys.stderr.flush()
     lastwords.tell(cause_of(text), message, text, cascade=cascade, step=observer.step())
-    return ExitCode.PEER_LOST if cascade else ExitCode.CRASH
+    if "trainmaster.rescue" in sys.modules:
+        sys.modules["trainmaster.rescue"].park()
+    return code_of(cause_of(text), cascade)
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -183,7 +183,7 @@ class Supervisor:
 
     def _retire_round(self) -> None:
         if self.round is not None:
-            self.round.kill()
+            self.round.retire()
             self._old_rounds.append(self.round)
             self.round = None
             self._bury()
@@ -213,6 +213,9 @@ class Supervisor:
                 self._update_pending()
         elif kind == channel.MODULES:
             self._heard_modules(rank, message)
+        elif kind in (channel.RESCUING, channel.RESCUED):
+            for round in [r for r in (current, *self._old_rounds) if r is not None and rank in r.ranks]:
+                round.said(rank, kind)
         elif current is None:
             return
         elif kind == channel.IN_MEMORY:
@@ -220,7 +223,7 @@ class Supervisor:
         elif kind == channel.FAILED:
             current.spoke(rank, message)
         elif kind == channel.RESUMED:
-            current.resumed_step = int(message["step"])
+            current.resumed_step, current.resumed_tier = int(message["step"]), str(message.get("tier", ""))
             self.reporter.at_once()
         elif kind == channel.EVENT:
             self._event(str(message.get("reason", "")), str(message.get("message", "")))

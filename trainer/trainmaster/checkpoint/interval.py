@@ -15,7 +15,7 @@ class Interval:
 
     def __init__(self, every: int | None) -> None:
         self.every = every
-        self._next = 0
+        self.next = 0
 
     @classmethod
     def from_environment(cls) -> Interval:
@@ -24,10 +24,10 @@ class Interval:
 
     def due(self, step: int) -> bool:
         if self.every is None:
-            return step >= self._next
+            return step >= self.next
         return self.every > 0 and step % self.every == 0
 
     def saved(self, step: int, save_s: float, step_s: float) -> None:
         """What the save before this one and a step took: the same numbers on all ranks; 0: not known yet."""
         known = step_s > 0 and math.isfinite(save_s / step_s)
-        self._next = step + (max(1, math.ceil(save_s / step_s / SHARE)) if known else 1)
+        self.next = step + (max(1, math.ceil(save_s / step_s / SHARE)) if known else 1)

@@ -57,7 +57,7 @@ class _Slot:
 class RamSaver:
     """`resumed`: the (step, round) that this rank began with, if its file is in `folder`: kept until a newer one is.
 
-    `off` says why saving has ended; "" while it goes on.
+    `off` says why saving has ended; "" while it goes on. `saved` is called with each step that counts, in the thread.
     """
 
     def __init__(
@@ -70,13 +70,14 @@ class RamSaver:
         round: int,
         resumed: tuple[int, int] | None = None,
         say: Callable[[str, str], None] = lambda reason, message: None,
+        saved: Callable[[int], None] = lambda step: None,
     ) -> None:
         self.folder, self.state, self.rank, self.world_size, self.round = folder, state, rank, world_size, round
         self.off = ""
         self.blocked_s = 0.0  # how long the last save kept the step waiting
         self.cost_s = 0.0  # the same, and what the thread took of a core
         self.newest = resumed
-        self._say = say
+        self._say, self._saved = say, saved
         self._shard = state.shard()
         self._reserved = 0
         self._slots: list[_Slot] | None = None
@@ -167,6 +168,7 @@ class RamSaver:
         slot.path = self.folder.path(step, self.round, self.rank)
         slot.holds = self.newest = (step, self.round)
         fcntl.flock(slot.fd, fcntl.LOCK_UN)
+        self._saved(step)
 
     def _free_slot(self, size: int, step: int) -> _Slot | None:
         """A mapped file to write into, locked and with a hidden name."""

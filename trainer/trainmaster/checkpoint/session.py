@@ -5,6 +5,7 @@ Saves go to storage and, where the agent has memory for them, to that: between t
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainmaster.checkpoint import load, state
+from trainmaster.checkpoint import load, peers, state
 from trainmaster.checkpoint.interval import Interval
 from trainmaster.checkpoint.local import LocalState
 from trainmaster.checkpoint.ram import RamFolder
@@ -22,7 +23,9 @@ from trainmaster.checkpoint.resume import Checkpoint, Resume, agree
 from trainmaster.checkpoint.save import Saver, owned
 from trainmaster.checkpoint.storage import open_storage
 from trainmaster.checkpoint.tiers import Memory
+from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.messages import StoreAddress
 from trainmaster.contract.wire.progress import Phase
 from trainmaster.report import Reporter
 
@@ -49,6 +52,7 @@ class Session:
         self.rank, self.world_size, self.store, self.keep = rank, world_size, store, keep
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
+        self.ram_round = 0
         self.interval = Interval.from_environment()
 
     def restore(self, asked: Resume) -> Checkpoint | None:
@@ -83,6 +87,14 @@ class Session:
     def due(self, step: int) -> bool:
         """Whether `step` is to be saved to memory."""
         return self.ram is not None and self.interval.due(step)
+
+    def copied(self) -> bool:
+        """Whether a peer has what was saved to memory last, or keeps no copies.
+
+        Nothing is overwritten before that, so the loss of a pod leaves a step that all others still have.
+        """
+        newest, known = self.ram and self.ram.newest, self.reporter.control().copied_step
+        return not newest or newest[1] != self.ram_round or not known or known >= newest[0]
 
     def remember(self, step: int, common: dict[str, Any], valid: Callable[[], bool] | None = None) -> bool:
         """Copy the last boundary's state, that of `step`, to the agent's memory. It counts once `valid` says so."""
@@ -141,12 +153,20 @@ class Session:
         folder, budget = os.environ.get(environment.RAM_DIR), int(os.environ.get(environment.RAM_BUDGET) or 0)
         if not folder or not budget:
             return None
-        return Memory(RamFolder(folder, budget), LocalState(self.objects, self.rank).shard())
+        own = RamFolder(folder, budget)
+        address = peers.own_address()
+        return Memory(
+            own,
+            LocalState(self.objects, self.rank).shard(),
+            fetch=lambda address, step, round, rank: peers.fetch(own, StoreAddress(**address), step, round, rank),
+            address=dataclasses.asdict(address) if address is not None else None,
+        )
 
     def _open_ram(self, folder: RamFolder, round: int, found: Checkpoint | None) -> None:
         resumed = (found.manifest.step, found.manifest.round) if found is not None else None
         if resumed is not None and not folder.path(*resumed, self.rank).exists():
             resumed = None
+        self.ram_round = round
         self.ram = RamSaver(
             folder,
             LocalState(self.objects, self.rank),
@@ -155,6 +175,7 @@ class Session:
             round=round,
             resumed=resumed,
             say=self.reporter.event,
+            saved=lambda step: self.reporter.send(wire.IN_MEMORY, {"step": step, "round": round}),
         )
 
     def _await_uploads(self) -> None:

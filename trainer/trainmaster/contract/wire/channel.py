@@ -19,7 +19,8 @@ LIMIT = 128 * 1024
 STAGED = "staged"
 FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}
 MODULES = "modules"  # {names: [...], environment: {...}}: what this rank imported, for the zygote; maybe in parts
-RESUMED = "resumed"  # {step, checkpoint}: where it resumed; checkpoint null: from the start
+# {step, checkpoint, tier}: where it resumed, from storage, ram or peer; checkpoint null: from the start
+RESUMED = "resumed"
 EVENT = "event"  # {reason, message}: for people
 IN_MEMORY = "in-memory"  # {step, round}: this rank's state lies in the pod's memory, whole
 SAVED = "saved"  # {step}: stopped on request; the checkpoint is staged

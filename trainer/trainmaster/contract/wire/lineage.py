@@ -63,7 +63,7 @@ class Receipt:
     file: ShardFile
     tensors: dict[str, TensorIndex]
     values: dict[str, Any] = field(default_factory=dict)  # what isn't a tensor, as tagged JSON
-    common: dict[str, Any] = field(default_factory=dict)  # {mesh, data, rng, batch, losses, config_sha256}
+    common: dict[str, Any] = field(default_factory=dict)  # {mesh, data, rng, batch, numbers, losses, config_sha256}
     shard: str = ""  # of files in RAM: what of the model they hold; those with the same are replicas of each other
     protocol: int = PROTOCOL
 
@@ -81,6 +81,7 @@ class Manifest:
     rng: dict[str, Any] = field(default_factory=dict)  # {kind: keyed, seed} or {kind: per-rank}
     config_sha256: str = ""
     batch: dict[str, int] = field(default_factory=dict)  # {global, micro, accumulation}
+    numbers: dict[str, Any] = field(default_factory=dict)  # of this step, for whoever hadn't written them down yet
     losses: list[float] = field(default_factory=list)  # of the steps before, where a rule on divergence needs them
     protocol: int = PROTOCOL
 

@@ -208,7 +208,8 @@ class Report:
     inventory: list[CheckpointRecord] = field(default_factory=list)
     stop_ack: int | None = None  # this stop_at lies in the memory of all its ranks...
     stop_passed: int | None = None  # ...or a rank had passed it: that rank's step
-    resumed_step: int | None = None  # where this round's ranks resumed
+    resumed_step: int | None = None  # where this round's ranks resumed...
+    resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long

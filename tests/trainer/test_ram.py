@@ -1,0 +1,172 @@
+"""Checkpoints in memory and the rescue of the last step, with real ranks that are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.job import Job
+from tests.trainer.ranks import Outcome, Ranks, fault_socket
+from trainmaster.checkpoint.ram import RamFolder, checksum_of
+from trainmaster.contract.wire import environment
+from trainmaster.faults import Fault, encode
+
+pytestmark = pytest.mark.processes
+
+MESHES = {
+    "replicate": (2, {"dp_replicate": 2}),
+    "shard": (2, {"dp_shard": 2}),
+    "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2}),
+}
+
+
+class RamJob(Job):
+    """A job whose ranks share one pod, and so one memory; nothing goes to storage before the end."""
+
+    def __init__(
+        self, ranks: Ranks, output: Path, text: Path, *, every: str = "1", budget: int = 1 << 28, **training: Any
+    ):
+        super().__init__(ranks, output, text, **{"checkpoint": {"every": 100, "keep": 3}, **training})
+        self.memory = output / "memory"
+        self.memory.mkdir(parents=True)
+        self.ram = {
+            environment.RAM_DIR: str(self.memory),
+            environment.RAM_BUDGET: str(budget),
+            environment.RAM_EVERY: every,
+            environment.POD_UID: "pod",
+        }
+
+    @property
+    def folder(self) -> RamFolder:
+        return RamFolder(self.memory, 1 << 28)
+
+    def broken(self, number: int, world_size: int, fault: Fault, **how: Any) -> Outcome:
+        socket = self.output / f"faults-{number}"
+        faults = {environment.FAULTS: encode([fault]), environment.FAULT_SOCKET: str(socket)}
+        local = {"LOCAL_WORLD_SIZE": str(world_size)}
+        with fault_socket(socket) as fired:
+            outcome = self.round(number, world_size, env={**self.ram, **local, **faults}, agent=True, **how)
+        assert fired, outcome.output
+        return outcome
+
+    def sound(self, number: int, world_size: int, **how: Any) -> Outcome:
+        local = {"LOCAL_WORLD_SIZE": str(world_size)}
+        outcome = self.round(number, world_size, env={**self.ram, **local}, agent=True, **how)
+        assert outcome.codes == [0] * world_size, outcome.output
+        return outcome
+
+
+def reasons(outcome: Outcome) -> dict[str, str]:
+    return {m["reason"]: m["message"] for m in outcome.said("event")}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_with_memory_at_each_step_a_killed_rank_costs_no_completed_step(
+    ranks: Ranks, tmp_path: Path, text: Path, mesh: str
+) -> None:
+    size, parallelism = MESHES[mesh]
+    whole = RamJob(ranks, tmp_path / "whole", text, parallelism=parallelism)
+    whole.sound(1, size)
+    job = RamJob(ranks, tmp_path / "broken", text, parallelism=parallelism)
+    job.broken(1, size, Fault("kill", step=5, rank=1))
+    second = job.broken(2, size, Fault("kill", step=8, rank=0))
+    assert [m["step"] for m in second.said("resumed")] == [4] * size
+    third = job.sound(3, size)
+    assert [m["step"] for m in third.said("resumed")] == [7] * size
+    assert job.final == {**whole.final, "round": 3}
+    assert job.losses == whole.losses
+    assert [line["step"] for line in job.metrics] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("mesh", ["replicate", "hsdp"])
+def test_survivors_rescue_the_last_step_where_every_shard_has_a_replica(
+    ranks: Ranks, tmp_path: Path, text: Path, mesh: str
+) -> None:
+    size, parallelism = MESHES[mesh]
+    whole = RamJob(ranks, tmp_path / "whole", text, every="0", parallelism=parallelism)
+    whole.sound(1, size)
+    assert not whole.folder.names(), "nothing is saved while nothing fails"
+    job = RamJob(ranks, tmp_path / "broken", text, every="0", parallelism=parallelism)
+    first = job.broken(1, size, Fault("kill", step=5, rank=1))
+    assert [m["step"] for m in first.said("rescued")] == [4] * (size - 1), first.output
+    assert sorted(job.folder.names()) == [(4, 1, rank) for rank in range(size) if rank != 1]
+    second = job.broken(2, size, Fault("raise", step=7, rank=size - 1))
+    assert [m["step"] for m in second.said("resumed")] == [4] * size
+    assert [m["step"] for m in second.said("rescued")] == [6] * size, "whoever raises is a survivor, too"
+    job.sound(3, size)
+    assert job.final == {**whole.final, "round": 3}
+    assert job.losses == whole.losses
+    assert [line["step"] for line in job.metrics] == list(range(1, 10))
+
+
+def test_a_damaged_copy_in_memory_is_passed_over_for_a_replica_an_older_step_and_storage(
+    ranks: Ranks, tmp_path: Path, text: Path
+) -> None:
+    job = RamJob(ranks, tmp_path, text, parallelism={"dp_shard": 2}, checkpoint={"every": 3, "keep": 3})
+    job.broken(1, 2, Fault("kill", step=6, rank=1))
+    assert sorted(job.folder.names()) == [(step, 1, rank) for step in (4, 5) for rank in (0, 1)]
+    _flip(job.folder.path(5, 1, 1))
+    second = job.broken(2, 2, Fault("kill", step=6, rank=1))
+    assert [m["step"] for m in second.said("resumed")] == [4, 4]
+    assert "the state of rank 1" in reasons(second)["CheckpointDamaged"]
+    for step, round, rank in job.folder.names():
+        if rank == 0:
+            _flip(job.folder.path(step, round, rank))
+    third = job.sound(3, 2)
+    assert [m["step"] for m in third.said("resumed")] == [3, 3]
+
+
+def test_a_damaged_copy_of_one_rank_is_taken_from_its_replica(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    whole = RamJob(ranks, tmp_path / "whole", text, parallelism={"dp_replicate": 2})
+    whole.sound(1, 2)
+    job = RamJob(ranks, tmp_path / "broken", text, parallelism={"dp_replicate": 2})
+    job.broken(1, 2, Fault("kill", step=6, rank=0))
+    _flip(job.folder.path(5, 1, 0))
+    second = job.sound(2, 2)
+    assert [m["step"] for m in second.said("resumed")] == [5, 5]
+    assert "another copy" in reasons(second)["CheckpointDamaged"]
+    assert job.final == {**whole.final, "round": 2}
+
+
+def test_a_state_that_does_not_fit_turns_memory_off_and_people_are_told(
+    ranks: Ranks, tmp_path: Path, text: Path
+) -> None:
+    job = RamJob(ranks, tmp_path, text, budget=100_000)
+    outcome = job.sound(1, 2)
+    assert "checkpoint.ram.limit" in reasons(outcome)["RamCheckpointsOff"]
+    assert job.folder.used() == 0
+    assert job.final["step"] == 9
+
+
+def test_two_files_of_each_rank_take_turns(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = RamJob(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    job.broken(1, 2, Fault("kill", step=6, rank=1))
+    before = {path.stat().st_ino for path in job.memory.glob("step-*/rank-*")}
+    assert len(before) == 4
+    job.broken(2, 2, Fault("kill", step=9, rank=0))
+    after = list(job.memory.glob("step-*/rank-*"))
+    assert {path.stat().st_ino for path in after} == before, "a new round writes into the files of the one before"
+    for step, round, rank in job.folder.names():
+        receipt = job.folder.receipt(step, round, rank)
+        with job.folder.reading(step, round, rank) as file:
+            assert checksum_of(file) == receipt.file.checksum
+    assert sorted(job.folder.names()) == [(step, 2, rank) for step in (7, 8) for rank in (0, 1)]
+
+
+def test_memory_is_saved_as_often_as_it_costs_a_hundredth(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = RamJob(ranks, tmp_path, text, every="", steps=30)
+    job.sound(1, 2)
+    steps = {step for step, _, _ in job.folder.names()}
+    assert steps, "the first step is saved in any case"
+    saved = [m["step"] for m in job.sound(2, 2).said("in-memory")]
+    assert saved == []
+
+
+def _flip(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(-100, 2)
+        there = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([there[0] ^ 0xFF]))
