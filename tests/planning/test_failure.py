@@ -329,6 +329,29 @@ def test_the_ladder_is_climbed_rung_by_rung_without_progress() -> None:
     assert "the recovery budget is spent after 3 restarts in place" in world.status.lastFailure.message
 
 
+def test_neither_new_pods_nor_a_suspend_nor_another_operator_set_back_what_was_counted() -> None:
+    world = running(job_spec(2), step=10)
+    for _ in range(3):
+        world.agent(1, verdict=verdict(1, round=world.status.round))
+        world.write()
+        recovered(world, step=0)
+    spent = world.status.spent
+    world.spec = world.spec.model_copy(update={"suspend": True})
+    world.settle()
+    for slot in world.slots:
+        world.agent(slot, stop_ack=world.status.stopAt, saved=True)
+    world.settle()
+    assert world.status.phase is JobPhase.SUSPENDED
+    world.spec = world.spec.model_copy(update={"suspend": False})
+    world.pods, world.agents, world.epoch = {}, {}, 2
+    world.settle()
+    recovered(world, step=10, resumed=10)
+    assert (world.status.restarts.inPlace, world.status.spent) == (3, spent)
+    world.agent(1, verdict=verdict(1, round=world.status.round))
+    world.write()
+    assert world.status.restarts.pod == 1, "the fourth crash without progress costs a pod"
+
+
 def test_a_script_that_steps_in_each_process_makes_progress_though_it_counts_from_zero() -> None:
     world = running(script_spec(2), step=50)
     for _ in range(6):
