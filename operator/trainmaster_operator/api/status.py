@@ -78,6 +78,7 @@ class ProgressStatus(Loose):
     totalSteps: int = 0
     loss: str = ""
     highestStep: int = 0  # ever reached: `step` falls back when a round resumes from an earlier checkpoint
+    memoryStep: int = 0  # the newest of this round that lies in the memory of all pods; 0: none
     stepsPerSecond: float = 0.0  # smoothed
     tokensPerSecond: float = 0.0
     etaSeconds: float | None = None

@@ -85,6 +85,7 @@ class SlotState:
             stop_passed=report.stop_passed,
             resumed_step=report.resumed_step,
             resumed_tier=report.resumed_tier,
+            memory_step=report.memory_step,
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},
             pauses=report.pauses,

@@ -55,6 +55,7 @@ class AgentRecord:
     stop_passed: int | None = None
     resumed_step: int | None = None
     resumed_tier: str = ""
+    memory_step: int = 0
     draining: bool = False
     clock: dict[str, float] = field(default_factory=dict)
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]

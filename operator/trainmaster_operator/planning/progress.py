@@ -108,6 +108,7 @@ def _progress(view: View) -> ProgressStatus:
         step=step,
         totalSteps=total,
         highestStep=max(old.highestStep, step),
+        memoryStep=min((agent.memory_step for agent in view.in_round()), default=0),
         loss=loss,
         stepsPerSecond=round(rate, 6),
         tokensPerSecond=round(rate * _tokens_per_step(ranks), 1),

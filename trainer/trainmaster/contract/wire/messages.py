@@ -210,6 +210,7 @@ class Report:
     stop_passed: int | None = None  # ...or a rank had passed it: that rank's step
     resumed_step: int | None = None  # where this round's ranks resumed...
     resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
+    memory_step: int = 0  # the newest of this round that all its ranks have saved to this pod's memory; 0: none
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long
