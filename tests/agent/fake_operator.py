@@ -19,6 +19,7 @@ from trainmaster.contract.wire import (
     Directive,
     DirectiveState,
     JoinRequest,
+    Neighbour,
     Report,
     StoreAddress,
     Verdict,
@@ -33,6 +34,7 @@ WAIT_S = 180.0  # a test that waits longer than this has failed
 class Slot:
     joined: bool = False
     next_store: StoreAddress | None = None
+    peer: StoreAddress | None = None
     report: Report | None = None
     stop_bound: bool = False
 
@@ -56,6 +58,9 @@ class Operator:
     events: list[dict[str, str]] = field(default_factory=list)
     gone: bool = False  # answers 410
     silent: bool = False  # cuts every connection
+    grant: int = 0
+    minor: int = 0
+    secret: str = "of this round"
     port: int = 0
     decided_ns: dict[int, int] = field(default_factory=dict)  # round -> when it was published
     heard_ns: dict[int, int] = field(default_factory=dict)  # round -> when its verdict came
@@ -149,8 +154,13 @@ class Operator:
                 group_world_size=self.slots,
                 store=self.store,
                 restart_count=self.round - 1,
+                minor=self.minor,
+                grant=self.grant,
+                peer_secret=self.secret,
+                ring=self._neighbour((slot + 1) % self.slots) if self.slots > 1 else None,
+                first=self._neighbour(0),
             )
-        tag = f"{self.epoch}/{self.state.value}/{self.round}/{self.stop_at}/{self.stop_bound}"
+        tag = f"{self.epoch}/{self.state.value}/{self.round}/{self.stop_at}/{self.stop_bound}/{self.minor}"
         return Directive(
             epoch=self.epoch,
             state=self.state,
@@ -162,6 +172,10 @@ class Operator:
             keep_store=slot == 0,
             report_interval_s=0.1,
         )
+
+    def _neighbour(self, slot: int) -> Neighbour | None:
+        peer = self.agents[slot].peer
+        return Neighbour(slot, peer) if peer is not None else None
 
     def _decide(self) -> None:
         """The whole planner."""
@@ -213,6 +227,7 @@ class Operator:
         slot = request.identity.slot
         with self.changed:
             self.agents[slot].joined = True
+            self.agents[slot].peer = request.peer
             self.agents[slot].next_store = request.next_store or self.agents[slot].next_store
             self._decide()
         deadline = self._loop.time() + 20

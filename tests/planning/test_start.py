@@ -70,7 +70,7 @@ def test_a_pod_whose_end_nobody_confirms_is_removed_if_the_storage_fences_it_off
 
 @pytest.mark.parametrize(
     ("node_lost", "deleting_s", "removed"),
-    [(False, 5000.0, False), (True, 59.0, False), (True, 60.0, True)],
+    [(False, 5000.0, False), (True, 29.0, False), (True, 30.0, True)],
     ids=["a kubelet answers", "its agent may have ranks", "its agent has ended them"],
 )
 def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(

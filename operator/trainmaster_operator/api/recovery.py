@@ -79,6 +79,16 @@ class ElasticSpec(Strict):
     )
 
 
+class NodesSpec(Strict):
+    """Nodes that failed this job or others lately."""
+
+    avoid: bool = Field(
+        True,
+        description="New pods keep away from nodes that failed again and again, or whose hardware did: a share of all "
+        "nodes at most, and only while other places are found.",
+    )
+
+
 class RecoverySpec(Strict):
     rules: list[RuleSpec] = Field(
         default_factory=list,
@@ -93,5 +103,6 @@ class RecoverySpec(Strict):
     hang: HangSpec = Field(default_factory=HangSpec)
     straggler: StragglerSpec = Field(default_factory=StragglerSpec)
     elastic: ElasticSpec = Field(default_factory=ElasticSpec)
+    nodes: NodesSpec = Field(default_factory=NodesSpec)
     zygote: bool = Field(True, description="Fork ranks from a process that has imported what they need.")
     agentLostSeconds: float = Field(20, gt=0, description="Silence after which a pod's agent counts as dead.")

@@ -193,12 +193,14 @@ class JobStatus(Loose):
 
     round: int = 0
     roundMap: str = ""  # slots in rank order, as ranges: of the round that is open, or of the last while one forms
+    roundMinor: int = 0  # rounds up to this one that agents opened while no leader answered
     roundStore: str = ""  # host:port of the round's store; "" while the round forms
     roundOpenedAt: str = ""  # while it forms: since when
     roundPeers: int = 0  # copies of a slot's memory go to the one so many places further in the map; 0: nowhere
     roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
     lastStore: str = ""  # of the last rounds that were open, newest first: never used again
     incarnations: str = ""  # of each slot, run-length: "0*4"
+    avoidNodes: list[str] = Field(default_factory=list, max_length=32)  # pods that are made now keep away from them
     stopAt: int | None = None
     stopBound: bool = False
     microDivisor: int = 1  # by which the micro-batch was made smaller, after a device ran out of memory

@@ -71,6 +71,8 @@ class SlotState:
             incarnation=self.identity.incarnation,
             pod_uid=self.identity.pod_uid,
             round=self.round,
+            minor=report.minor,
+            granted=tuple(report.granted),
             joined=self.joined(now),
             silent_s=now - self.heard_at,
             ranks=tuple(report.ranks),
@@ -81,6 +83,7 @@ class SlotState:
             store_lost=report.store_lost,
             next_store=self.next_store,
             peer=self.peer,
+            neighbour_lost=report.neighbour_lost,
             stop_ack=report.stop_ack,
             stop_passed=report.stop_passed,
             resumed_step=report.resumed_step,
@@ -118,6 +121,7 @@ def _news(report: Report) -> Hashable:
     resumed = report.resumed_step or 0
     return (
         report.minor,
+        len(report.granted),
         report.verdict is not None,
         report.saved,
         report.done,
@@ -127,6 +131,7 @@ def _news(report: Report) -> Hashable:
         report.stop_passed,
         report.resumed_step,
         report.draining_s is not None,
+        report.neighbour_lost,
         tuple(sorted(report.clock)),
         tuple((rank.rank, rank.state, rank.exit_code, rank.step > resumed) for rank in report.ranks),
         tuple((record.round, record.step, record.tier, record.error) for record in report.inventory),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, lastwords
-from trainmaster_operator.planning import drain
+from trainmaster_operator.planning import drain, witnesses
 from trainmaster_operator.planning.fault import FATAL, Fault, of_pods
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.view import ENDED, View
@@ -85,18 +85,21 @@ def lost(view: View) -> Fault | None:
     gone = _on_lost_nodes(view, silences)
     if gone:
         return _given_up(view, silences, gone, Cause.NODE_LOST)
+    gone = witnesses.gone(view, silences)
+    if gone:
+        return _given_up(view, silences, gone, Cause.AGENT_LOST, ", and its neighbour can't reach it")
     over = [slot for slot in sorted(view.members) if silences[slot] >= view.lost_after_s]
     if not over or suspect_ourselves(view, silences):
         return None
     return _given_up(view, silences, over, Cause.AGENT_LOST)
 
 
-def _given_up(view: View, silences: list[float], over: list[int], cause: Cause) -> Fault:
+def _given_up(view: View, silences: list[float], over: list[int], cause: Cause, more: str = "") -> Fault:
     slot = max(over, key=lambda s: (silences[s], -s))
     slots = (slot, *(s for s in over if s != slot))
     pod = view.pods[slot]
     assert pod is not None
-    words = f"the agent of {pod.name} has been silent for {silences[slot]:.1f} s"
+    words = f"the agent of {pod.name} has been silent for {silences[slot]:.1f} s{more}"
     if cause is Cause.NODE_LOST:
         words = f"node {pod.node} doesn't answer, and {words}"
     return of_pods(view, cause, words, slots, pod, age_s=silences[slot])
@@ -121,6 +124,8 @@ def lost_due_s(view: View) -> float | None:
     waits += [quiet - s for pod, s in zip(view.pods, silences, strict=True) if pod and pod.node_lost and 0 <= s < quiet]
     if any(s >= view.lost_after_s for s in silences):
         waits.append(view.lost_after_s / 2)  # too many are silent: look again
+    if (wait := witnesses.due_s(view, silences)) is not None:
+        waits.append(wait)
     return min(waits, default=None)
 
 

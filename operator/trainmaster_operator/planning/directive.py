@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from trainmaster.contract.wire import Assignment, Directive, DirectiveState, StoreAddress, encode
+from trainmaster.contract.wire import Assignment, Directive, DirectiveState, Neighbour, StoreAddress, encode
 from trainmaster_operator.api.recovery import HangMode
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.planning import hang
+from trainmaster_operator.planning import grant, hang
 from trainmaster_operator.planning.observation import JobSpec, JobStatus, Observation
 from trainmaster_operator.planning.view import report_interval_s
 
@@ -19,12 +19,15 @@ def directive(spec: JobSpec, status: JobStatus, observed: Observation, slot: int
     state = _state(status, observed, place)
     running = state is DirectiveState.RUN
     keep = state is not DirectiveState.FINISH and _keeps_store(status, slot)
+    assignment = _rehearsal(spec, status, state)
+    if running and place is not None:
+        assignment = _assignment(spec, status, observed, place, size)
     content = Directive(
         epoch=0,
         state=state,
         round=status.round,
         tag="",
-        assignment=_assignment(spec, status, observed, place, size) if running and place is not None else None,
+        assignment=assignment,
         stop_at=status.stopAt if running else None,
         stop_bound=status.stopBound and running,
         keep_store=keep,
@@ -47,6 +50,15 @@ def _state(status: JobStatus, observed: Observation, place: int | None) -> Direc
     return DirectiveState.RUN
 
 
+def _rehearsal(spec: JobSpec, status: JobStatus, state: DirectiveState) -> Assignment | None:
+    """For a pod that is parked while others train. A script is spared it: what it does, it does for good."""
+    trains = status.phase is JobPhase.RUNNING and status.roundStore != ""
+    if state is not DirectiveState.HOLD or not trains or spec.training is None or not spec.recovery.zygote:
+        return None
+    nowhere = StoreAddress("127.0.0.1", 0)
+    return Assignment(status.round, 1, 0, 1, 0, 1, nowhere, 0, resume="Never", rehearse=True)
+
+
 def _assignment(spec: JobSpec, status: JobStatus, observed: Observation, place: int, size: int) -> Assignment:
     ranks = spec.workers.ranksPerPod
     host, _, port = status.roundStore.rpartition(":")
@@ -59,13 +71,25 @@ def _assignment(spec: JobSpec, status: JobStatus, observed: Observation, place: 
         group_world_size=size,
         store=StoreAddress(host, int(port)),
         restart_count=status.round - 1,
+        minor=status.roundMinor,
+        grant=grant.highest(spec, status),
         resume=status.roundResume or "Auto",
         mesh=spec.training.parallelism.resolve(size * ranks) if spec.training else {},
         peers=_peers(status, observed, place, size),
         deadline_s=(spec.recovery.hang.limitSeconds or 0.0) if spec.recovery.hang.mode is HangMode.ENFORCE else 0.0,
         micro_divisor=status.microDivisor,
         skipped=status.skipped,
+        ring=_neighbour(status, observed, (place + 1) % size) if size > 1 else None,
+        first=_neighbour(status, observed, 0),
     )
+
+
+def _neighbour(status: JobStatus, observed: Observation, place: int) -> Neighbour | None:
+    """The agent at a place of the round; None until this leader has heard where it listens. As with peers, agents go
+    on with what they know."""
+    slot = _slot(status.roundMap, place)
+    agent = observed.agents.get(slot)
+    return Neighbour(slot, agent.peer) if agent is not None and agent.peer is not None else None
 
 
 def _peers(status: JobStatus, observed: Observation, place: int, size: int) -> list[StoreAddress]:

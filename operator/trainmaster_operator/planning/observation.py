@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from trainmaster.contract.wire import RankReport, StoreAddress, Verdict
+from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.planning.suspicion import Suspicion
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class AgentRecord:
     incarnation: int
     pod_uid: str
     round: int = 0  # whose ranks it runs
+    minor: int = 0  # of such a round: how many were opened by the grant since a leader published one
+    granted: tuple[Granted, ...] = ()  # those of them that it opened itself
     joined: bool = True  # it holds (or has just held) a join poll
     silent_s: float = 0.0  # since this leader last heard it
     ranks: tuple[RankReport, ...] = ()
@@ -51,6 +54,7 @@ class AgentRecord:
     store_lost: bool = False
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where it answers other agents of its job
+    neighbour_lost: int | None = None  # this slot, the next in the order of its round, doesn't answer it
     stop_ack: int | None = None
     stop_passed: int | None = None
     resumed_step: int | None = None
@@ -93,6 +97,7 @@ class Observation:
     checkpoint: CheckpointSeen | None = None  # the newest that agents reported
     refusal: Refusal | None = None
     report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
+    suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
 
 

@@ -14,8 +14,10 @@ from trainmaster_operator.planning import (
     failure,
     finish,
     gang,
+    grant,
     hang,
     hold,
+    nodes,
     pending,
     progress,
     rejection,
@@ -43,7 +45,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         return Decision(status)
     change = start.initialise(spec, status, observed, now)
     if change is not None:
-        return _written(change, observed, now)
+        return _written(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
         deletes, due = finish.leftovers(view)
@@ -51,7 +53,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
     change = _decided(view)
     if change is not None:
         status = _told(view, change.status)
-        return _written(Change(status, change.events), observed, now)
+        return _written(spec, view.status, Change(status, change.events), observed, now)
     status = _told(view, status)
     if status is not view.status:
         status = status.model_copy(update={"leaderEpoch": observed.epoch})
@@ -76,6 +78,8 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
             rounds.due_s(view),
             elastic.due_s(view),
             spares.replace_due_s(view),
+            nodes.due_s(view),
+            grant.due_s(view),
         ),
     )
 
@@ -95,7 +99,10 @@ def _decided(view: View) -> Change | None:
     )
     if change is not None:
         return change
-    fault = failure.first_cause(view)
+    change = grant.taken_over(view)
+    if change is not None:
+        return change
+    fault = None if grant.unsettled(view) else failure.first_cause(view)
     if fault is not None:
         if suspend.wanted(view) and not fault.fatal:
             return suspend.cut_short(view, fault)
@@ -110,6 +117,7 @@ def _decided(view: View) -> Change | None:
         or gang.release(view)
         or elastic.slots(view)
         or spares.replace(view)
+        or nodes.relaxed(view)
     )
 
 
@@ -118,12 +126,17 @@ def _told(view: View, status: JobStatus) -> JobStatus:
     return elastic.update(view, pending.update(view, progress.update(view, status)))
 
 
-def _written(change: Change, observed: Observation, now: float) -> Decision:
-    status = change.status.model_copy(
+def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observation, now: float) -> Decision:
+    status = change.status
+    if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
+        status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
+    if status.round != before.round and status.roundMinor == before.roundMinor:
+        status = status.model_copy(update={"roundMinor": 0})  # a leader's own
+    status = status.model_copy(
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,
-            "conditions": conditions(change.status, now),
+            "conditions": conditions(status, now),
         }
     )
     return Decision(status, intent=True, events=change.events)

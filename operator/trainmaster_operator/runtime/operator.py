@@ -30,6 +30,7 @@ from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.gauges import LoopLag, observe
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
+from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
@@ -127,6 +128,13 @@ class Operator:
             self._relay,
         )
         self.events = EventWriter(cluster, clock, counted=lambda result: self.metrics.events.labels(result).inc())
+        self.ledger = Ledger(
+            cluster,
+            clock,
+            self.leader,
+            settings.lease.namespace,
+            lambda: (entry.record.node for entry in self.pods.values()),
+        )
         self.reconciler = Reconciler(
             cluster=cluster,
             clock=clock,
@@ -138,6 +146,7 @@ class Operator:
             pod_defaults=settings.pods or PodDefaults(settings.operator_url, settings.extra_env),
             ca_bundle=settings.ca_bundle,
             peer_key=settings.peer_key,
+            ledger=self.ledger,
             budget=ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate),
             events=self.events,
             metrics=self.metrics,
@@ -196,7 +205,7 @@ class Operator:
     async def _lead(self) -> None:
         await self.leader.acquire()
         self.reconciler.leads_from_now()
-        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), self._serve())
+        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), self.ledger.run(), self._serve())
 
     async def _serve(self) -> None:
         await self.jobs.synced.wait()

@@ -39,12 +39,14 @@ from trainmaster_operator.planning.observation import (
     PodToCreate,
     PodToDelete,
 )
+from trainmaster_operator.planning.suspicion import Suspicion
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Leadership
+from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.records import JobRecord, PodEntry
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
@@ -95,6 +97,7 @@ class Reconciler:
         budget: ProgressBudget,
         events: EventWriter,
         metrics: Metrics,
+        ledger: Ledger | None = None,
         ca_bundle: Callable[[], str] | None = None,
         peer_key: Callable[[], bytes] | None = None,
     ) -> None:
@@ -111,6 +114,7 @@ class Reconciler:
         self._metrics = metrics
         self._led_since = clock.monotonic()
         self._peer_key = peer_key
+        self._ledger = ledger
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
@@ -137,6 +141,8 @@ class Reconciler:
             if not record.status.phase.finished:
                 await self._surroundings.remind(record.key.namespace)
             observed = self._observe(record)
+            if self._ledger is not None:
+                self._ledger.learn(record, observed.pods)
             await self._serve(record, observed)
             if self._publish(record, observed):
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look
@@ -184,6 +190,8 @@ class Reconciler:
         self._rivals.forget(key)
         self._events.forget(key)
         self._surroundings.forget(key)
+        if self._ledger is not None:
+            self._ledger.forget(key)
         if self._troubles is not None:
             self._troubles.forget(key)
 
@@ -212,6 +220,7 @@ class Reconciler:
             refusal=self._refusals.of(record.key, record.uid),
             report_interval_s=self._fleet.report_interval_s,
             leading_s=now - self._led_since,
+            suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
         )
 
     def _entries(self, record: JobRecord) -> list[PodEntry]:

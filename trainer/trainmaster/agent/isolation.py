@@ -13,9 +13,10 @@ import contextlib
 import time
 from collections.abc import Mapping
 
-LEASE_S = 30.0
-LOOK_S = 5.0
-CONNECT_S = 4.0
+LEASE_S = 20.0
+LOOK_S = 2.0
+CONNECT_S = 3.0
+"""The operator waits for 30 s (`planning.start.SCRIPT_FORCE_AFTER_S`): longer than all three together."""
 
 
 def api_server(env: Mapping[str, str]) -> tuple[str, int] | None:

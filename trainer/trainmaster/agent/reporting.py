@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainmaster.agent import isolation
 from trainmaster.agent.client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.termination import write_termination
-from trainmaster.contract.wire import ExitCode, JoinRequest, Report
+from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
 
 if TYPE_CHECKING:
     from trainmaster.agent.supervisor import Supervisor
@@ -38,6 +38,11 @@ class Reporter:
         api = isolation.api_server(os.environ)
         self._lease = isolation.Lease(api) if api is not None and not settings.own_loop else None
         self._told_saved = False
+        self._urgent = asyncio.Event()
+        self._sent_at: float | None = None  # the report that isn't answered yet
+        self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
+        self._exchange: asyncio.Future[Directive] | None = None
+        self._dropped = False
 
     def start(self) -> list[asyncio.Task[None]]:
         works = [self._keep_joined(), self._keep_reporting()]
@@ -48,6 +53,7 @@ class Reporter:
     def at_once(self) -> None:
         """Something happened: report it as soon as the report in flight, if any, is answered."""
         self._wake.set()
+        self._urgent.set()
         round = self._supervisor.round
         if round is not None and round.verdict is not None:
             write_termination(self._supervisor.settings.termination_log, round.verdict)
@@ -57,6 +63,19 @@ class Reporter:
         self._access.cut_off_until = time.monotonic() + seconds
         self._join.close()
         self._report.close()
+
+    def unanswered(self, since: float, silence_s: float) -> bool:
+        """No leader has answered what was asked since then: nobody was reached, or for so long nobody spoke who leads.
+        Times are monotonic seconds."""
+        now = time.monotonic()
+        if self._failed is not None and self._failed[0] >= since:
+            return not self._failed[1] or now - since >= silence_s
+        return self._sent_at is not None and now - max(self._sent_at, since) >= silence_s
+
+    def drop(self) -> None:
+        """What the report in flight says is no longer so, should anybody come to read it."""
+        if self._exchange is not None:
+            self._dropped = self._exchange.cancel()
 
     async def last_words(self) -> None:
         """One more report at the end, if the operator still listens."""
@@ -111,17 +130,29 @@ class Reporter:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), interval)
             self._wake.clear()
+            self._urgent.clear()
             events, s.events = s.events[-_MOST_EVENTS:], []
             records = s.uploads.take_records()
             report = dataclasses.replace(self._compose(), events=events, inventory=records)
+            sent_at = self._sent_at = time.monotonic()
+            self._exchange = asyncio.ensure_future(self._report.report(report, _REPORT_TIMEOUT_S))
             try:
-                directive = await self._report.report(report, _REPORT_TIMEOUT_S)
-            except (Unreachable, Refused) as error:
+                directive = await self._exchange
+            except (Unreachable, Refused, asyncio.CancelledError) as error:
                 s.events[:0] = events
                 s.uploads.give_back(records)
-                pause = await self._away(error, pause)
+                self._sent_at = None
+                if isinstance(error, asyncio.CancelledError):
+                    if not self._dropped:
+                        self._exchange.cancel()
+                        raise
+                    self._dropped = False
+                else:
+                    self._failed = (sent_at, isinstance(error, Refused))
+                    pause = await self._away(error, pause, self._urgent)
                 self._wake.set()
                 continue
+            self._sent_at = self._failed = None
             self._heard()
             pause = _BACKOFF_S[0]
             self._told_saved |= report.saved
@@ -154,18 +185,19 @@ class Reporter:
             saved=round.saved and at_rest,
             done=round.done and at_rest,
             store_lost=s.stores.lost,
+            neighbour_lost=s.ring.lost,
+            granted=s.grant.told(),
             stop_ack=s.stop_ack,
             stop_passed=s.stop_passed,
             resumed_step=round.resumed_step,
             resumed_tier=round.resumed_tier,
-            memory_step=min((rank.memory_step for rank in round.ranks), default=0),
             clock=dict(round.clock),
             **common,  # type: ignore[arg-type]
         )
 
-    async def _away(self, error: Unreachable | Refused, pause: float) -> float:
-        """Wait with jitter before trying again, and no shorter than the operator asks; returns the next pause. A fenced
-        agent ends."""
+    async def _away(self, error: Unreachable | Refused, pause: float, urgent: asyncio.Event | None = None) -> float:
+        """Wait with jitter before trying again, and no shorter than the operator asks; returns the next pause. What is
+        urgent waits for nobody who is merely away. A fenced agent ends."""
         if isinstance(error, Refused):
             self._heard()
         if isinstance(error, Refused) and error.status == _GONE:
@@ -174,5 +206,10 @@ class Reporter:
         if self._supervisor.draining_until is not None and isinstance(error, Unreachable):
             self._supervisor.end(128 + 15)  # nobody is there to have ranks save together
         asked = error.retry_after_s if isinstance(error, Refused) else 0.0
-        await asyncio.sleep(max(pause * random.uniform(0.5, 1.5), asked * random.uniform(1.0, 1.5)))
+        wait = max(pause * random.uniform(0.5, 1.5), asked * random.uniform(1.0, 1.5))
+        if urgent is None or asked:
+            await asyncio.sleep(wait)
+        else:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(urgent.wait(), wait)
         return min(pause * 2, _BACKOFF_S[1])

@@ -15,17 +15,29 @@ import time
 from typing import Any
 
 from trainmaster.agent import launcher, processes
+from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
+from trainmaster.agent.grant import Grant
 from trainmaster.agent.peers import Peers
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
+from trainmaster.agent.ring import PING, PONG, Ring
 from trainmaster.agent.round import Round
 from trainmaster.agent.settings import Settings, rank_environment
 from trainmaster.agent.stores import Stores
 from trainmaster.agent.termination import write_termination
 from trainmaster.agent.uploads import Uploads
 from trainmaster.agent.zygotes import Zygotes
-from trainmaster.contract.wire import Assignment, Cause, Control, Directive, DirectiveState, ExitCode, channel
+from trainmaster.contract.wire import (
+    Assignment,
+    Cause,
+    Control,
+    Directive,
+    DirectiveState,
+    ExitCode,
+    StoreAddress,
+    channel,
+)
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
@@ -50,7 +62,11 @@ class Supervisor:
         self.uploads = Uploads(self._upload_ended)
         self.peers = Peers(settings, self._copied, self._event)
         self.faults = Faults(self)
+        self.datagrams = Datagrams(self._heard)
+        self.ring = Ring(self.datagrams, self.reporter.at_once)
+        self.grant = Grant(self, self.datagrams, self.ring)
         self._begun = 0  # the highest round that was ever begun here
+        self._unconfirmed = False  # it was opened by the grant, and no leader has published it
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
         self._forkable = settings.own_loop  # a script's first round tells
@@ -67,6 +83,7 @@ class Supervisor:
         processes.become_subreaper()
         processes.hurry()
         await self.faults.open()
+        await self.datagrams.open(self.peers.address)
         bare = not self.settings.zygote_enabled
         # Joining does not wait for the zygote: the operator plans meanwhile.
         tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
@@ -87,13 +104,15 @@ class Supervisor:
         if directive.state is DirectiveState.FINISH:
             self.end(ExitCode.OK)
         elif directive.state is DirectiveState.HOLD:
-            if self._begun < directive.round:
+            if self._begun - self._unconfirmed < directive.round:
                 self._waiting = None
                 self._retire_round()
         elif directive.state is DirectiveState.RUN and assignment is not None:
-            if assignment.round > self._begun:
+            if assignment.round > self._begun - (self._unconfirmed and not assignment.minor):
                 self._begin(assignment, time.monotonic_ns())
             elif self.round is not None and assignment.round == self.round.number:
+                self._unconfirmed = False
+                self.grant.confirm(assignment)
                 self.peers.again(assignment)
                 self._stop(directive)
         if directive.keep_store and self._store_timer is None:
@@ -103,14 +122,22 @@ class Supervisor:
         if not self.exit_code.done():
             self.exit_code.set_result(int(code))
 
+    def begin_granted(self, assignment: Assignment) -> None:
+        """A round that no leader has published: one that a leader publishes wins, even under the same number."""
+        self._note(f"round {assignment.round} opens by the grant: no operator answers")
+        self._begin(assignment, time.monotonic_ns())
+        self.reporter.drop()
+
     def _begin(self, assignment: Assignment, obeyed_ns: int) -> None:
         """Kill the ranks of the round before and start this one's."""
         self._begun = assignment.round
+        self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
         self._distrust_failed_start()
         self._retire_round()
         self.stop_ack = self.stop_passed = None
         self.stores.take(assignment.store)
         self.peers.begin(assignment)
+        self.grant.begin(assignment)
         way = self._way()
         # A device's memory is free only when its holder is reaped.
         holders = [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
@@ -142,7 +169,7 @@ class Supervisor:
         return "pristine" if self.zygotes.pristine() is not None else None
 
     def _start(self, assignment: Assignment, obeyed_ns: int, way: str) -> Round:
-        round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self.reporter.at_once)
+        round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self._round_changed)
         round.way = way
         kills = _oom_kills()
         round.oom_kills = lambda: _oom_kills() > kills
@@ -173,6 +200,15 @@ class Supervisor:
             assert self.settings.entry is not None
             link, entry = best, self.settings.entry
         rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
+
+    def _round_changed(self) -> None:
+        self.reporter.at_once()
+        self.grant.look()
+
+    def _heard(self, message: dict[str, Any], sender: StoreAddress) -> None:
+        """From another agent of the round."""
+        kind = message["kind"]
+        (self.ring if kind in (PING, PONG) else self.grant).heard(kind, message, sender)
 
     def _control(self) -> Control:
         d = self.directive
@@ -219,7 +255,6 @@ class Supervisor:
         elif current is None:
             return
         elif kind == channel.IN_MEMORY:
-            rank.memory_step = int(message["step"])
             self.peers.saved(rank.number, message)
         elif kind == channel.FAILED:
             current.spoke(rank, message)
@@ -347,11 +382,14 @@ class Supervisor:
         round = self.round
         write_termination(self.settings.termination_log, round.verdict if round else None)
         self.exit_code.cancel()
+        self.faults.close()
+        self.grant.close()
+        self.ring.close()
+        self.datagrams.close()
         if round is not None:
             round.kill()
         self.stores.end()
         self.peers.close()
-        self.faults.close()
         await self.uploads.drained(_LAST_UPLOADS_S)
         await self.reporter.last_words()
         self.zygotes.close()

@@ -1,0 +1,25 @@
+"""Where a pod may not go, beside what its template says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmaster_operator.manifests.objects import Object
+
+HOSTNAME = "kubernetes.io/hostname"
+"""The label by which tools that make nodes understand it too; nodes by name they don't."""
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def away_from(spec: Object, nodes: Sequence[str]) -> Object:
+    """The pod's spec, kept away from these nodes. Terms of a template are alternatives: each gets it."""
+    if not nodes:
+        return spec
+    elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(nodes)}
+    affinity = spec.get("affinity") or {}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    wanted = [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), elsewhere]} for term in terms]
+    required = {_REQUIRED: {"nodeSelectorTerms": wanted}}
+    return {**spec, "affinity": {**affinity, "nodeAffinity": {**of_nodes, **required}}}

@@ -1,0 +1,186 @@
+"""Which nodes new pods keep away from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.planning.world import NOW, World, job_spec, pending, running, verdict
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.status import Failure, JobStatus
+from trainmaster_operator.planning import nodes
+from trainmaster_operator.planning.observation import Observation, PodRecord
+from trainmaster_operator.planning.suspicion import HALF_LIFE_S, Mark, Suspicion, score
+from trainmaster_operator.planning.times import rfc3339
+
+
+def mark(cause: Cause = Cause.NODE_LOST, job: str = "other", at: float = NOW, id: str = "") -> Mark:
+    return Mark(id or f"{job}/{cause.value}/{at}", job, cause.value, at)
+
+
+def suspicion(count: int = 10, **marks: list[Mark]) -> Suspicion:
+    return Suspicion(marks, count)
+
+
+class Cluster(World):
+    """A world whose operator suspects nodes."""
+
+    suspicion: Suspicion = Suspicion({}, 10)
+
+    def observed(self) -> Observation:
+        return replace(super().observed(), suspicion=self.suspicion)
+
+
+def on_nodes(world: World, known: Suspicion | None = None) -> Cluster:
+    """The same world on nodes n0, n1, ..."""
+    cluster = Cluster(**vars(world))
+    cluster.suspicion = known or Suspicion({}, 10)
+    for slot in cluster.slots:
+        cluster.pod(slot, node=f"n{slot}")
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("causes", "excluded"),
+    [
+        ([Cause.HARDWARE_FAULT], True),
+        ([Cause.NODE_LOST], False),
+        ([Cause.NODE_LOST, Cause.NODE_LOST], True),
+        ([Cause.NODE_LOST, Cause.AGENT_LOST], True),
+        ([Cause.AGENT_LOST, Cause.AGENT_LOST], False),
+        ([Cause.REFUSED, Cause.REFUSED, Cause.REFUSED], True),
+        ([Cause.CRASH] * 50, False),
+        ([Cause.OUT_OF_MEMORY] * 50, False),
+        ([Cause.CONFIG_ERROR] * 50, False),
+    ],
+)
+def test_what_a_node_did_in_one_job_weighs_by_what_it_says_of_the_node(causes: list[Cause], excluded: bool) -> None:
+    marks = [mark(cause, at=NOW - i) for i, cause in enumerate(causes)]
+    known = suspicion(bad=marks)
+    observed = replace(pending().observed(), suspicion=known)
+    assert (nodes.avoid(job_spec(), JobStatus(), observed, NOW) == ["bad"]) is excluded
+
+
+def test_crashes_count_when_they_repeat_on_a_node_and_in_several_jobs() -> None:
+    assert score([mark(Cause.CRASH)], NOW) == 0
+    assert score([mark(Cause.CRASH, job=f"j{i}") for i in range(50)], NOW) == 0
+    twice = [mark(Cause.CRASH, job="a", at=NOW), mark(Cause.CRASH, job="a", at=NOW - 1)]
+    assert score(twice, NOW) == pytest.approx(0.2, rel=1e-3)
+    often = [mark(Cause.CRASH, job=job, at=NOW - i) for job in "abc" for i in range(5)]
+    assert score(often, NOW) == pytest.approx(1.2)
+
+
+def test_suspicion_decays() -> None:
+    marks = [mark(Cause.HARDWARE_FAULT)]
+    assert score(marks, NOW) == 1
+    assert score(marks, NOW + HALF_LIFE_S) == pytest.approx(0.5)
+    assert score(marks, NOW - 60) == 1  # the clock of another leader
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 0), (1, 0), (2, 1), (9, 1), (10, 2), (1000, 32)])
+def test_only_a_share_of_the_nodes_is_kept_away_from(count: int, most: int) -> None:
+    marks = {f"n{i:03}": [mark(Cause.HARDWARE_FAULT, at=NOW - i)] for i in range(50)}
+    observed = replace(pending().observed(), suspicion=Suspicion(marks, count))
+    kept = nodes.avoid(job_spec(), JobStatus(), observed, NOW)
+    assert kept == [f"n{i:03}" for i in range(most)]  # the most suspect ones
+
+
+def test_a_job_may_want_none_of_this() -> None:
+    known = suspicion(bad=[mark(Cause.HARDWARE_FAULT)])
+    observed = replace(pending().observed(), suspicion=known)
+    spec = job_spec(recovery={"nodes": {"avoid": False}})
+    assert nodes.avoid(spec, JobStatus(), observed, NOW) == []
+
+
+def test_a_new_job_starts_away_from_what_others_suffered_from() -> None:
+    world = Cluster(spec=job_spec())
+    world.suspicion = suspicion(bad=[mark(Cause.HARDWARE_FAULT)])
+    world.write()
+    assert world.status.avoidNodes == ["bad"]
+
+
+def test_a_failure_and_the_choice_that_follows_are_one_write() -> None:
+    world = on_nodes(running())
+    world.agent(2, verdict=verdict(rank=2, cause=Cause.HARDWARE_FAULT), verdict_age_s=0.1)
+    decision = world.write()
+    assert decision.intent
+    assert world.status.incarnations == "0*2,1,0"
+    assert world.status.avoidNodes == ["n2"]
+
+
+def test_the_same_failure_counts_once_when_the_ledger_knows_it_too() -> None:
+    world = on_nodes(running())
+    world.agent(2, silent_s=5.0)
+    world.pod(2, node_lost=True)
+    world.write()
+    assert world.status.avoidNodes == []
+    reason = nodes.of_failure("uid", world.status)
+    assert reason is not None
+    observed = replace(world.observed(), suspicion=suspicion(n2=[reason[1]]))
+    assert nodes.avoid(world.spec, world.status, observed, world.now) == []
+
+
+def test_what_stands_in_the_status_changes_with_incarnations_only() -> None:
+    world = on_nodes(running())
+    world.suspicion = suspicion(bad=[mark(Cause.HARDWARE_FAULT)])
+    world.agent(2, verdict=verdict(rank=2), verdict_age_s=0.1)
+    world.write()
+    assert world.status.restarts.inPlace == 1
+    assert world.status.avoidNodes == []
+
+
+def rejected(world: World, reason: str) -> None:
+    world.pod(1, phase="Failed", rejected=True, reason=reason, node="n1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "counts"),
+    [("UnexpectedAdmissionError", True), ("OutOfnvidia.com/gpu", True), ("NodeShutdown", False), ("Evicted", False)],
+)
+def test_pods_that_a_node_turns_away_tell_of_broken_devices(reason: str, counts: bool) -> None:
+    pod = PodRecord("p", "uid-of-pod", "worker", 1, 0, "Failed", node="n1", reason=reason, rejected=True)
+    assert (nodes.of_rejection("uid", pod, NOW) is not None) is counts
+
+
+def test_the_third_pod_that_a_node_turned_away_is_the_last_one() -> None:
+    world = on_nodes(pending())
+    world.suspicion = suspicion(n1=[mark(Cause.REFUSED, at=NOW - 3), mark(Cause.REFUSED, at=NOW - 2)])
+    rejected(world, "UnexpectedAdmissionError")
+    world.write()
+    assert world.status.avoidNodes == ["n1"]
+
+
+def unplaced(**fields: Any) -> Cluster:
+    """Slot 2 was replaced away from a node, and finds no other place."""
+    world = on_nodes(running())
+    world.agent(2, verdict=verdict(rank=2, cause=Cause.HARDWARE_FAULT), verdict_age_s=0.1)
+    world.settle()
+    message = "0/4 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    world.pod(2, **{"phase": "Pending", "reason": "Unschedulable", "message": message, "node": "", **fields})
+    return world
+
+
+def test_a_suspect_node_is_better_than_none() -> None:
+    world = unplaced()
+    world.now += nodes.RELAX_AFTER_S - 1
+    assert world.settle().requeue_after_s == pytest.approx(1.0)
+    assert world.status.avoidNodes == ["n2"]
+    world.now += 1
+    decision = world.write()
+    assert world.status.avoidNodes == []
+    assert world.status.incarnations == "0*2,2,0"
+    assert [event.reason for event in decision.events] == ["NodesAllowed"]
+
+
+def test_pods_that_lack_something_else_stay_away() -> None:
+    world = unplaced(message="0/4 nodes are available: 4 Insufficient cpu.")
+    world.now += nodes.RELAX_AFTER_S + 1
+    world.settle()
+    assert world.status.avoidNodes == ["n2"]
+
+
+def test_a_failure_without_a_node_blames_none() -> None:
+    failure = Failure(cause=Cause.NODE_LOST.value, time=rfc3339(NOW))
+    assert nodes.of_failure("uid", JobStatus(lastFailure=failure)) is None
