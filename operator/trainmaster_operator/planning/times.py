@@ -11,11 +11,14 @@ def rfc3339(seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def seconds_of(text: str) -> float:
+    """ "1970-01-01T00:00:01.500Z" -> 1.5."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def since(text: str, now: float) -> float:
     """Seconds from `text` to `now`, never negative (clocks of two leaders may differ); 0 for an empty text."""
-    if not text:
-        return 0.0
-    return max(0.0, now - datetime.fromisoformat(text).timestamp())
+    return max(0.0, now - seconds_of(text)) if text else 0.0
 
 
 def until(text: str, now: float) -> float:
