@@ -30,9 +30,24 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--port", type=int, default=0, help="of the control channel on 127.0.0.1 (default: a free one)")
     run.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
     run.add_argument("--fresh", action="store_true", help="throw away what an earlier run left in DIR")
+    run.add_argument("--digests", action="store_true", help="write digests of all states after each step (slow)")
 
     validate = commands.add_parser("validate", help="say what is wrong with a job")
     validate.add_argument("job", type=Path, metavar="job.yaml")
+
+    prove = commands.add_parser(
+        "prove",
+        help="find out whether a job that is killed trains what an undisturbed one does",
+        description="Runs a job on this machine twice, once with ranks killed in random steps, and compares the loss "
+        "and every state after every step. Exit code 0: they are equal. 1: they aren't; it names the first step and "
+        "the states that differ.",
+    )
+    prove.add_argument("job", type=Path, metavar="job.yaml")
+    prove.add_argument("--kills", type=int, default=3, metavar="N", help="how many (default: 3)")
+    prove.add_argument("--seed", type=int, metavar="N", help="of the steps and ranks (default: another each time)")
+    prove.add_argument("--tolerance", type=float, default=0.0, metavar="X", help="compare losses alone, to within X")
+    prove.add_argument("--out", type=Path, metavar="DIR", help="for both runs (default: runs/prove-<job name>)")
+    prove.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
 
     demo = commands.add_parser("demo", help="train a small GPT over four ranks, kill one, and lose nothing")
     demo.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/demo"), help="(default: runs/demo)")
@@ -123,6 +138,12 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.report import report
 
         return report(options.out)
+    if options.command == "prove":
+        from trainmaster_operator.cli.prove import ProveOptions, prove
+
+        return prove(
+            ProveOptions(options.job, options.out, options.kills, options.seed, options.tolerance, options.plain)
+        )
     if options.command == "demo":
         from trainmaster_operator.cli.demo import demo
 
@@ -137,6 +158,7 @@ def _dispatch(options: argparse.Namespace) -> int:
             port=options.port,
             plain=options.plain,
             fresh=options.fresh,
+            digests=options.digests,
         )
     )
 

@@ -1,4 +1,4 @@
-"""What each state of a run is after each step, as digests, for `trainmaster prove`, which compares them between two runs.
+"""What each state of a run is after each step, as digests: `trainmaster prove` compares them between two runs.
 
 A line for each step in <output>/digests/rank-<r>.jsonl, only where TRAINMASTER_DIGESTS asks for it:
 
@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from trainmaster.checkpoint import state
 from trainmaster.checkpoint import values as tagged
@@ -62,7 +61,7 @@ class Probe:
 
 
 def digests(objects: Mapping[str, Any], rank: int) -> dict[str, str]:
-    """Of each part of this rank's share: a whole module, an optimizer's state and its groups, each entry of the rest."""
+    """Of each part of this rank's share: a module, an optimizer's state and its groups, each entry of the rest."""
     with torch.no_grad():
         snapshot = state.capture(objects, rank)
     own = f"rank.{rank}."
@@ -132,13 +131,18 @@ def _stateful(thing: Any) -> tuple[str | None] | None:
             content = thing.get_state()
         elif callable(getattr(thing, "state_dict", None)):
             content = thing.state_dict()
-        elif isinstance(thing, (DataLoader, types.GeneratorType)) or type(thing).__name__.endswith("DataLoaderIter"):
+        elif isinstance(thing, types.GeneratorType) or _loads(thing):
             return (None,)
         else:
             return None
         return (_digest(content),)
     except (ConfigError, RuntimeError, TypeError, ValueError):
         return (None,)
+
+
+def _loads(thing: Any) -> bool:
+    """A DataLoader or an iterator of one. By name: whoever has none needn't pay for the import."""
+    return any(kind.__name__ in ("DataLoader", "_BaseDataLoaderIter") for kind in type(thing).__mro__)
 
 
 def _digest(content: Any) -> str:
