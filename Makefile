@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-overhead bench-create bench-idle bench-fleet bench-cluster cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-create bench-idle bench-fleet bench-cluster cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -48,6 +48,9 @@ generate: venv  ## write the files that are generated from models, metrics and c
 
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery
+
+bench-tiers: venv  ## recovery from own memory, from a peer's, from storage; 10 MB to 1 GB of state
+	$(BIN)/python -m benchmarks.tiers
 
 bench-overhead: venv  ## tokens/s beside a hand-written loop
 	$(BIN)/python -m benchmarks.overhead
