@@ -60,6 +60,9 @@ class Operator:
     silent: bool = False  # cuts every connection
     grant: int = 0
     minor: int = 0
+    unable: bool = False
+    divisor: int = 1
+    rehearse: bool = False  # until this is over, no round starts
     secret: str = "of this round"
     port: int = 0
     decided_ns: dict[int, int] = field(default_factory=dict)  # round -> when it was published
@@ -155,12 +158,18 @@ class Operator:
                 store=self.store,
                 restart_count=self.round - 1,
                 minor=self.minor,
+                micro_divisor=self.divisor,
                 grant=self.grant,
                 peer_secret=self.secret,
                 ring=self._neighbour((slot + 1) % self.slots) if self.slots > 1 else None,
                 first=self._neighbour(0),
             )
-        tag = f"{self.epoch}/{self.state.value}/{self.round}/{self.stop_at}/{self.stop_bound}/{self.minor}"
+        if self.rehearse:
+            nowhere = StoreAddress("127.0.0.1", 0)
+            assignment = Assignment(self.round, 1, 0, 1, 0, 1, nowhere, 0, rehearse=True)
+        tag = f"{self.epoch}/{self.state.value}/{self.round}/{self.stop_at}/{self.stop_bound}/{self.minor}/{self.divisor}/{self.unable}"
+        if self.rehearse:
+            tag += "/rehearse"
         return Directive(
             epoch=self.epoch,
             state=self.state,
@@ -171,6 +180,7 @@ class Operator:
             stop_bound=self.stop_bound,
             keep_store=slot == 0,
             report_interval_s=0.1,
+            unable=self.unable,
         )
 
     def _neighbour(self, slot: int) -> Neighbour | None:
@@ -179,7 +189,7 @@ class Operator:
 
     def _decide(self) -> None:
         """The whole planner."""
-        if self.state is DirectiveState.FINISH:
+        if self.state is DirectiveState.FINISH or self.rehearse:
             return
         open_store = self.agents[0].next_store
         current = [a.report for a in self.agents if a.report is not None and a.report.round == self.round]

@@ -76,15 +76,39 @@ def test_the_grant_is_used_up_and_a_leader_renews_it(world: World) -> None:
     assert not any("round 3" in world.log(slot) for slot in range(SLOTS))
 
 
-def test_a_round_that_a_leader_publishes_wins_over_one_with_its_number(world: World) -> None:
+def test_another_round_that_a_leader_publishes_wins_over_one_with_its_number(world: World) -> None:
     operator = world.operator
     operator.direct(silent=True)
     os.kill(world.rank_pids()[1], signal.SIGKILL)
     restarted(world, 2)
-    operator.direct(silent=False, round=2, minor=0, secret="of the next")
+    operator.direct(silent=False, round=2, minor=0, secret="of the next", divisor=2)
     world.until(lambda: all(world.log(slot).count("round 2 restart 1") == 2 for slot in range(SLOTS)))
     operator.direct(state=DirectiveState.FINISH)
     assert [world.wait(slot) for slot in range(SLOTS)] == [0] * SLOTS
+
+
+def test_a_leader_that_decided_the_same_at_the_same_time_restarts_nobody(world: World) -> None:
+    operator = world.operator
+    operator.direct(silent=True)
+    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    restarted(world, 2)
+    heard = len(operator.reports)
+    operator.direct(silent=False, round=2, minor=0, secret="of the next")
+    operator.wait_for(lambda: len(operator.reports) > heard + 12, "reports for more than a second")
+    assert all(world.log(slot).count("round 2 restart 1") == 1 for slot in range(SLOTS))
+    report = operator.agents[0].report
+    assert report is not None
+    assert [granted.round for granted in report.granted] == [2]  # the leader still has to learn the store
+    operator.direct(minor=1, store=report.granted[0].store)
+    operator.wait_for(lambda: not operator.agents[0].report.granted, "the end of what is told of it")  # type: ignore[union-attr]
+
+
+def test_a_leader_that_cannot_write_is_as_good_as_none(world: World) -> None:
+    operator = world.operator
+    operator.direct(unable=True)
+    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    restarted(world, 2)
+    operator.wait_for(lambda: all(a.report and a.report.round == 2 for a in operator.agents), "reports of round 2")
 
 
 def test_while_an_operator_answers_a_restart_is_its_own(world: World) -> None:

@@ -101,6 +101,37 @@ def test_when_not_all_came_along_a_round_above_all_follows() -> None:
     assert not world.plan().intent
 
 
+def opened_by_both(world: World, age_s: float = 0.1) -> None:
+    """The leader answers the verdict while the agents, to whom it seemed silent, restart by themselves."""
+    world.agent(2, verdict=verdict(), verdict_age_s=0.5)
+    world.settle()
+    for slot in world.members:
+        ahead(world, slot, 2, 1, (granted(age_s=age_s),) if slot == 0 else ())
+    world.settle()
+
+
+def test_a_round_that_both_opened_is_the_agents_and_counts_once() -> None:
+    world = running()
+    opened_by_both(world)
+    status = world.status
+    assert (status.round, status.roundMinor, status.roundStore) == (2, 1, "10.0.0.0:1900")
+    assert (status.restarts.inPlace, len(status.recoveries)) == (1, 1)
+    assert status.lastStore.startswith("10.0.0.0:1900")
+
+
+def test_a_round_that_some_began_with_the_leaders_store_is_followed_by_another() -> None:
+    world = running()
+    world.agent(2, verdict=verdict(), verdict_age_s=0.5)
+    world.settle()
+    for slot in (0, 1, 2):
+        ahead(world, slot, 2, 1, (granted(age_s=0.5),) if slot == 0 else ())
+    world.obey(3)
+    assert not world.plan().intent
+    ahead(world, 0, 2, 1, (granted(age_s=1.0),))
+    world.write()
+    assert (world.status.round, world.status.roundMinor) == (3, 0)
+
+
 def test_a_leader_that_has_just_begun_acts_on_no_verdict() -> None:
     world = running()
     world.leading_s = 0.1

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import GROUP, unpack_ranges
 from trainmaster_operator.cli import faults
@@ -54,7 +56,10 @@ async def _fault(where: Where, name: str, texts: Sequence[str]) -> int:
 async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: Exec) -> None:
     """One after the other. Raises Refusal."""
     job = await find(target, name)
-    spec = DistributedTrainingJob.model_validate(job).spec
+    try:
+        spec = DistributedTrainingJob.model_validate(job).spec
+    except ValidationError:
+        raise Refusal(f"{target.namespace}/{name}: is of another release than this command") from None
     wanted = json.loads(faults.encoded(texts, spec, "", now=True))
     problems = [
         f"fault {text}: {_ELSEWHERE[one['kind']]}"

@@ -65,6 +65,7 @@ class JobFleet:
     published: asyncio.Event = field(default_factory=asyncio.Event)
     polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)  # open polls: slot, tag they know
     events: deque[tuple[float, dict[str, Any]]] = field(default_factory=deque)
+    unable: bool = False  # what is decided for it can't be written down now
 
     def directive(self, slot: int) -> Directive:
         assert self.directive_of is not None
@@ -206,6 +207,13 @@ class Fleet:
         for number in [n for n in job.slots if self._is_stale(job, n)]:
             del job.slots[number]
 
+    def tell_unable(self, key: Key, unable: bool) -> None:
+        """The API server takes no decision on this job, or takes them again. It is no directive of its own: agents hear
+        of it with the next answer."""
+        job = self._jobs.get(key)
+        if job is not None:
+            job.unable = unable
+
     def forget(self, key: Key) -> None:
         """The job is gone: whoever still polls for it is told so."""
         job = self._jobs.pop(key, None)
@@ -308,10 +316,10 @@ class Fleet:
 
     def _answer(self, job: JobFleet, slot: int) -> Directive:
         directive = job.directive(slot)
-        interval_s = self.report_interval_s
-        if directive.report_interval_s >= interval_s:
+        interval_s = max(directive.report_interval_s, self.report_interval_s)
+        if directive.report_interval_s == interval_s and not job.unable:
             return directive
-        return replace(directive, report_interval_s=interval_s)  # under the same tag: it is no news
+        return replace(directive, report_interval_s=interval_s, unable=job.unable)  # under the same tag: it is no news
 
     def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
         """Asks for a pass. A pass looks at all agents of a job: in a crowd, one's small news wait for the others'."""

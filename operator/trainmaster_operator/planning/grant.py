@@ -23,6 +23,9 @@ GRANT = 2
 SETTLED_S = 3.0
 """How long the members of such a round may take to tell of it."""
 
+SPLIT_S = 1.0
+"""How long a round may be seen as opened twice."""
+
 YOUNG_S = 0.3
 """A leader acts on no verdict sooner: what it hears first may have been said before a round opened without it."""
 
@@ -41,7 +44,7 @@ def taken_over(view: View) -> Change | None:
     """The granted round becomes the status' own; one that not all members came to is followed by another."""
     ahead = _ahead(view)
     if not ahead:
-        return None
+        return _agreed(view)
     top = max(agent.round for agent in ahead)
     told = {granted.round: granted for agent in ahead for granted in agent.granted}
     known = [told[number] for number in range(view.status.round + 1, top + 1) if number in told]
@@ -50,6 +53,23 @@ def taken_over(view: View) -> Change | None:
     if whole and all(agent is not None and agent.round == top for agent in members):
         return _adopted(view, known)
     return _followed(view, known, top) if _overdue_s(view, ahead) <= 0 else None
+
+
+def _agreed(view: View) -> Change | None:
+    """A leader and the agents opened a round with the same number and content at once: its store is the agents'. Where
+    some of them began with the leader's, another round follows."""
+    status, members = view.status, view.in_round()
+    early = [agent for agent in members if agent.minor > status.roundMinor]
+    told = [granted for agent in early for granted in agent.granted if granted.round == status.round]
+    if not early or not told:
+        return None
+    if len(early) == len(view.members):
+        return changed(status, **_store(view, told[0]), roundMinor=early[0].minor)
+    if told[0].age_s < SPLIT_S:
+        return None
+    words = f"round {status.round} was opened twice, with and without a leader; the ranks restart in place"
+    fields = {**rounds.reopened(view), "round": status.round + 1, "roundMinor": 0, "phase": JobPhase.RECOVERING}
+    return changed(status, warning("Recovering", words), **fields)
 
 
 def unsettled(view: View) -> bool:
@@ -85,18 +105,21 @@ def _too_young_s(view: View) -> float:
 
 def _adopted(view: View, known: list[Granted]) -> Change:
     last = known[-1]
-    store = f"{last.store.host}:{last.store.port}"
-    used = [store, *(address for address in view.status.lastStore.split(",") if address and address != store)]
     return changed(
         view.status,
         warning("Recovered", f"{_words(known)} (round {last.round})"),
         round=last.round,
         roundMinor=view.status.roundMinor + len(known),
-        roundStore=store,
-        lastStore=",".join(used[: rounds.USED_STORES]),
         roundOpenedAt=rfc3339(view.now - last.age_s),
+        **_store(view, last),
         **_counted(view, known),
     )
+
+
+def _store(view: View, granted: Granted) -> dict[str, object]:
+    store = f"{granted.store.host}:{granted.store.port}"
+    used = [store, *(address for address in view.status.lastStore.split(",") if address and address != store)]
+    return {"roundStore": store, "lastStore": ",".join(used[: rounds.USED_STORES])}
 
 
 def _followed(view: View, known: list[Granted], top: int) -> Change:

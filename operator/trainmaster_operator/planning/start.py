@@ -14,8 +14,8 @@ FORCE_AFTER_S = 5.0
 """How long the kubelet may take to confirm the end of a pod that is fenced off anyway, before its object is removed."""
 
 SCRIPT_FORCE_AFTER_S = 30.0
-"""The same for a script's pod on a node that the cluster doesn't hear: after its agent, which reaches nobody either, has
-ended its ranks. That takes it 25 s at most (`trainmaster.agent.isolation`), and it was silent before it was deleted."""
+"""The same for a script's pod on a node that the cluster doesn't hear: after its agent, which reaches nobody either,
+has ended its ranks. That takes it 25 s at most (`trainmaster.agent.isolation`), and it was silent before."""
 
 
 def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Change | None:

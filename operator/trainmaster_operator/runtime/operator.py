@@ -269,6 +269,7 @@ class Operator:
                 await self._bad(key, error)
         except (Unavailable, TooManyRequests) as error:
             result = "unavailable"
+            self.fleet.tell_unable(key, True)
             delay_s = self.queue.add_rate_limited(key, OUTAGE_LIMIT_S)
             log.warning("%s: %s: again in %.3f s", key, error, delay_s)
         except Exception as error:
@@ -277,6 +278,7 @@ class Operator:
             await self._bad(key, error)
         else:
             result = "ok"
+            self.fleet.tell_unable(key, False)
             self.queue.forget(key)
             if after_s is not None:
                 self.queue.add_after(key, max(after_s, 0.001))

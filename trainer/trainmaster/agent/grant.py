@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FAILED, OPEN, OPENED = "failed", "open", "opened"
 SILENCE_S = 0.3  # of an operator that was asked
-_AGAIN_S = 0.05
+_AGAIN_S = 0.1
 _TRIES = 60
 _SHOWN = 300  # characters of a failure's message
 
@@ -57,14 +57,18 @@ class Grant:
             self._datagrams.secret = assignment.peer_secret
             self._ring.begin(assignment.ring)
 
+    def foresaw(self, published: Assignment) -> bool:
+        """Whether a leader wants what runs here already, but for the store: it decided while we did."""
+        mine = self._assignment
+        return mine is not None and _content(mine) == _content(published)
+
     def confirm(self, assignment: Assignment) -> None:
         """A leader has published what runs here already."""
-        if self._assignment is not None:
-            self._assignment = dataclasses.replace(
-                self._assignment,
-                grant=assignment.grant,
-                first=assignment.first or self._assignment.first,
-            )
+        if self._assignment is None or assignment.minor < self._assignment.minor:
+            return  # it doesn't know of our store yet
+        self._assignment = dataclasses.replace(
+            self._assignment, grant=assignment.grant, first=assignment.first or self._assignment.first
+        )
         self._opened = [(granted, at) for granted, at in self._opened if granted.round > assignment.round]
         if self._ring.next is None:
             self._ring.begin(assignment.ring)
@@ -117,6 +121,7 @@ class Grant:
             return
         self._telling = asyncio.get_running_loop().call_later(_AGAIN_S, self._tell)
         if not self._supervisor.reporter.unanswered(self._failed_at, SILENCE_S):
+            self._supervisor.reporter.at_once()  # an answer may tell that its sender can do nothing
             return
         message = {"kind": FAILED, "round": a.round, "verdict": _brief(verdict)}
         if a.group_rank == 0:
@@ -166,6 +171,23 @@ class Grant:
         self._datagrams.send(to.address, message)
         loop = asyncio.get_running_loop()
         self._passing = loop.call_later(_AGAIN_S, self._pass_on, to, a, tries - 1)
+
+
+def _content(a: Assignment) -> Assignment:
+    """What makes a difference to ranks that run. Whence they resume was decided when they began."""
+    anyone = StoreAddress("", 0)
+    return dataclasses.replace(
+        a,
+        store=anyone,
+        minor=0,
+        grant=0,
+        restart_count=0,
+        resume="",
+        peers=[],
+        peer_secret="",
+        ring=None,
+        first=None,
+    )
 
 
 def _brief(verdict: Verdict) -> dict[str, Any]:

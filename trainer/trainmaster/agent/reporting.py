@@ -152,7 +152,7 @@ class Reporter:
                     pause = await self._away(error, pause, self._urgent)
                 self._wake.set()
                 continue
-            self._sent_at = self._failed = None
+            self._sent_at, self._failed = None, (sent_at, True) if directive.unable else None
             self._heard()
             pause = _BACKOFF_S[0]
             self._told_saved |= report.saved

@@ -108,7 +108,8 @@ class Supervisor:
                 self._waiting = None
                 self._retire_round()
         elif directive.state is DirectiveState.RUN and assignment is not None:
-            if assignment.round > self._begun - (self._unconfirmed and not assignment.minor):
+            granted = self._unconfirmed and assignment.round == self._begun and not assignment.minor
+            if assignment.round > self._begun or (granted and not self.grant.foresaw(assignment)):
                 self._begin(assignment, time.monotonic_ns())
             elif self.round is not None and assignment.round == self.round.number:
                 self._unconfirmed = False

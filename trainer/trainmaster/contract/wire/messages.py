@@ -116,6 +116,7 @@ class Directive:
     stop_bound: bool = False  # ...which every agent has put into its ranks' memory
     keep_store: bool = False  # keep a store open for the next round
     report_interval_s: float = 0.5
+    unable: bool = False  # this leader can't write down what it decides: agents may use their grant
     ask_stacks: bool = False  # ranks may be stuck: look at their stacks, and report them
 
 
