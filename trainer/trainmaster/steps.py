@@ -236,8 +236,11 @@ class Memory:
         with self._rescue.frozen:
             self._session.boundary()
             self._rescue.mutating = False
-            if self._due(step, seconds):
-                self._session.settle()
+        if self._due(step, seconds):
+            self._session.settle()
+            # Without a collective to agree by, a step that one rank left out would be missing for all.
+            self._session.await_copy()
+            with self._rescue.frozen:
                 self._session.remember(step, common(step))
 
     def close(self) -> None:

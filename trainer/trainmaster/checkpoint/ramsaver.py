@@ -58,6 +58,7 @@ class RamSaver:
     """`resumed`: the (step, round) that this rank began with, if its file is in `folder`: kept until a newer one is.
 
     `off` says why saving has ended; "" while it goes on. `saved` is called with each step that counts, in the thread.
+    `copied` says whether a peer has the last one, or keeps no copies.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class RamSaver:
         resumed: tuple[int, int] | None = None,
         say: Callable[[str, str], None] = lambda reason, message: None,
         saved: Callable[[int], None] = lambda step: None,
+        copied: Callable[[], bool] = lambda: True,
     ) -> None:
         self.folder, self.state, self.rank, self.world_size, self.round = folder, state, rank, world_size, round
         self.off = ""
         self.blocked_s = 0.0  # how long the last save kept the step waiting
         self.cost_s = 0.0  # the same, and what the thread took of a core
         self.newest = resumed
-        self._say, self._saved = say, saved
+        self._say, self._saved, self._copied = say, saved, copied
         self._shard = state.shard()
         self._reserved = 0
         self._slots: list[_Slot] | None = None
@@ -105,7 +107,7 @@ class RamSaver:
             # So much that the header of any later step fits, and the data begins on a page.
             self._reserved = -(-(len(header(layout, values, common)) + _SLACK) // _PAGE) * _PAGE
         try:
-            slot = self._free_slot(self._reserved + layout.size, step)
+            slot = self._free_slot(self._reserved + layout.size, step, last=wait)
         except OSError as error:
             slot = self._no_room(error, self._reserved + layout.size)
         if slot is None:
@@ -170,14 +172,22 @@ class RamSaver:
         fcntl.flock(slot.fd, fcntl.LOCK_UN)
         self._saved(step)
 
-    def _free_slot(self, size: int, step: int) -> _Slot | None:
-        """A mapped file to write into, locked and with a hidden name."""
+    def _free_slot(self, size: int, step: int, last: bool) -> _Slot | None:
+        """A mapped file to write into, locked and with a hidden name.
+
+        `last`: the world is broken. Of whoever is lost a peer may have the older step alone, so that stays if it can.
+        """
         if self._slots is None:
             self._slots = self._inherited(size)
         free = [slot for slot in self._slots if slot.size == size and (slot.holds is None or slot.holds != self.newest)]
         hidden = self.folder.path(step, self.round, self.rank)
         hidden = hidden.with_name(f".{hidden.name}")
         hidden.parent.mkdir(parents=True, exist_ok=True)
+        if last and all(slot.holds is not None for slot in free):
+            if len(self._slots) <= 2 and self.folder.room(size):
+                return self._new_slot(hidden, size)
+            if not self._copied():
+                return None
         for slot in free:
             try:
                 fcntl.flock(slot.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,7 +239,8 @@ class RamSaver:
                 slots.append(_Slot(path, fd, os.fstat(fd).st_size, (step, round)))
             except (OSError, ValueError):
                 self.folder.remove(step, round, rank)
-        kept = [slot for slot in slots if slot.holds == self.newest or slot.size == size]
+        slots.sort(key=lambda slot: slot.holds != self.newest)
+        kept = [slot for slot in slots[:2] if slot.holds == self.newest or slot.size == size]
         for slot in slots:
             if slot not in kept:
                 self._forget(slot)

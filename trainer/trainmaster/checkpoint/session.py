@@ -30,6 +30,8 @@ from trainmaster.contract.wire.progress import Phase
 from trainmaster.report import Reporter
 
 UPLOADS_DEADLINE_S = 120.0
+COPY_LIMIT_S = 120.0
+"""How long saves to memory stop for a copy at a peer."""
 _LAST_WRITE_S = 10.0  # for handing over what is on its way to storage, after a failure
 _POLL_S = 0.0005
 
@@ -53,6 +55,7 @@ class Session:
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
         self.ram_round = 0
+        self._uncopied = 0, 0.0  # a step that is on its way to a peer, and since when that was seen
         self.interval = Interval.from_environment()
 
     def restore(self, asked: Resume) -> Checkpoint | None:
@@ -94,7 +97,17 @@ class Session:
         Nothing is overwritten before that, so the loss of a pod leaves a step that all others still have.
         """
         newest, known = self.ram and self.ram.newest, self.reporter.control().copied_step
-        return not newest or newest[1] != self.ram_round or not known or known >= newest[0]
+        if not newest or newest[1] != self.ram_round or not known or known >= newest[0]:
+            return True
+        if self._uncopied[0] != newest[0]:
+            self._uncopied = newest[0], time.monotonic()
+        return time.monotonic() - self._uncopied[1] > COPY_LIMIT_S
+
+    def await_copy(self) -> None:
+        """Wait until `copied`. The agent gives up on a peer that doesn't answer."""
+        while not self.copied():
+            time.sleep(_POLL_S)
+            self.reporter.beat()
 
     def remember(self, step: int, common: dict[str, Any], valid: Callable[[], bool] | None = None) -> bool:
         """Copy the last boundary's state, that of `step`, to the agent's memory. It counts once `valid` says so."""
@@ -176,6 +189,7 @@ class Session:
             resumed=resumed,
             say=self.reporter.event,
             saved=lambda step: self.reporter.send(wire.IN_MEMORY, {"step": step, "round": round}),
+            copied=self.copied,
         )
 
     def _await_uploads(self) -> None:
