@@ -45,6 +45,7 @@ OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after
 PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
 STUCK_S = 120.0  # bookmarks come every minute
 PASS_S_PER_POD = 200e-6
+SLOW_PASS_S = 1.0  # then the API server seems to be away: agents may restart ranks by themselves
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,7 @@ class Operator:
         """One pass. Whatever a job does wrong harms that job only; a lost lease ends the process."""
         started = self._clock.monotonic()
         self.leader.check()
+        slow = asyncio.get_running_loop().call_later(SLOW_PASS_S, self.fleet.tell_unable, key, True)
         try:
             after_s = await self.reconciler.reconcile(key)
         except NotLeading:
@@ -282,6 +284,8 @@ class Operator:
             self.queue.forget(key)
             if after_s is not None:
                 self.queue.add_after(key, max(after_s, 0.001))
+        finally:
+            slow.cancel()
         self.metrics.passes.labels(result).inc()
         self.metrics.pass_seconds.observe(self._clock.monotonic() - started)
 
