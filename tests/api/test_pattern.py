@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster_operator.api.pattern import LIMIT, BadPattern, Pattern
@@ -28,6 +28,7 @@ def grown(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 PATTERNS = st.recursive(ATOMS, grown, max_leaves=8)
 
 
+@settings(deadline=None)
 @given(PATTERNS, st.text("aAbc1.é \n-]", max_size=12), st.booleans())
 def test_a_pattern_is_found_where_pythons_own_expression_is(text: str, where: str, any_case: bool) -> None:
     text = f"(?i){text}" if any_case else text

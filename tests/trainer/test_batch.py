@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.contract.config import BatchConfig
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 64), st.integers(1, 4096))
 def test_a_smaller_micro_batch_leaves_the_global_batch_as_it_is(share: int, world: int, divisor: int) -> None:
     batch = BatchConfig.model_validate({"global": share * world})

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster import data
@@ -28,6 +28,7 @@ def left(ranges: list[tuple[int, int]], count: int) -> list[int]:
     return found
 
 
+@settings(deadline=None)
 @given(RANGES, st.integers(0, 300), st.integers(0, 60))
 def test_samples_take_the_positions_that_no_range_holds(
     ranges: list[tuple[int, int]], consumed: int, count: int
@@ -40,6 +41,7 @@ def test_samples_take_the_positions_that_no_range_holds(
     assert all(here > 0 for _, here in pieces)
 
 
+@settings(deadline=None)
 @given(RANGES, RANGES, st.integers(0, 300))
 def test_what_a_checkpoint_has_consumed_stays_as_it_was_and_the_rest_is_left_out(
     own: list[tuple[int, int]], asked: list[tuple[int, int]], consumed: int
@@ -53,6 +55,18 @@ def test_what_a_checkpoint_has_consumed_stays_as_it_was_and_the_rest_is_left_out
     assert after.resumed(consumed, asked).ranges == after.ranges
 
 
+@settings(deadline=None)
+@given(RANGES, RANGES, st.integers(0, 300))
+def test_a_checkpoint_is_known_to_have_seen_what_is_to_be_left_out(
+    own: list[tuple[int, int]], asked: list[tuple[int, int]], consumed: int
+) -> None:
+    skips = Skips(own)
+    unwanted = {n for first, end in asked for n in range(first, end)}
+    seen = {skips.position(n) for n in range(consumed)}
+    assert skips.took(consumed, asked) == bool(seen & unwanted)
+
+
+@settings(deadline=None)
 @given(RANGES)
 def test_merged_ranges_hold_the_same_numbers_and_never_touch(ranges: list[tuple[int, int]]) -> None:
     result = merged(ranges)
@@ -102,6 +116,7 @@ def short_epochs(tmp_path_factory: pytest.TempPathFactory) -> data.Source:
     return data.build(TrainingConfig.model_validate({**training, "data": {"path": str(folder)}}))
 
 
+@settings(deadline=None)
 @given(RANGES, st.integers(0, 300), st.integers(1, 40))
 def test_the_tokens_counted_ahead_are_those_of_the_batch(
     short_epochs: data.Source, ranges: list[tuple[int, int]], consumed: int, count: int

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.faults import Fault, encode
+from trainmaster.faults import Fault, encode, parse
 
 pytestmark = pytest.mark.processes
 
@@ -166,3 +167,81 @@ def test_changed_data_is_refused(ranks: Ranks, tmp_path: Path, text: Path) -> No
     outcome = job.round(2, world_size=1, agent=True)
     assert outcome.codes == [ExitCode.DATA_ERROR]
     assert "the data has changed since checkpoint" in outcome.said("failed")[0]["message"]
+
+
+def cursor(job: Job, directory: str) -> dict[str, Any]:
+    manifest = json.loads((job.output / "checkpoints" / directory / "manifest.json").read_text())
+    return {**manifest["data"], "batch": manifest["batch"]}
+
+
+def test_a_smaller_micro_batch_after_the_device_ran_out_of_memory_has_the_same_losses(
+    ranks: Ranks, tmp_path: Path, text: Path
+) -> None:
+    whole = Job(ranks, tmp_path / "whole", text)
+    assert whole.round(1).codes == [0, 0]
+    broken = Job(ranks, tmp_path / "broken", text)
+    socket = tmp_path / "faults"
+    fault = parse("oom:rank=1,step=5,where=device")
+    faults = {environment.FAULTS: encode([fault]), environment.FAULT_SOCKET: str(socket)}
+    with fault_socket(socket):
+        first = broken.round(1, env=faults, agent=True)
+    (words,) = [m for m in first.said("failed") if not m["cascade"]]
+    assert (words["cause"], words["step"]) == ("OutOfMemory", 4)
+    assert "OutOfMemoryError" in words["traceback"]
+    second = broken.round(2, env={environment.MICRO_DIVISOR: "2"}, agent=True)
+    assert second.codes == [0, 0], second.output
+    assert cursor(broken, "step-3.r1")["batch"] == {"global": 8, "micro": 2, "accumulation": 2}
+    assert cursor(broken, "step-9.r2")["batch"] == {"global": 8, "micro": 1, "accumulation": 4}
+    assert broken.losses == pytest.approx(whole.losses, rel=1e-6)
+
+
+def test_the_samples_of_a_step_that_diverged_are_left_out_and_stay_so(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    steady = {"optimizer": {"warmupSteps": 2, "lr": 1e-2, "schedule": "constant"}}
+    job = Job(ranks, tmp_path / "job", text, **steady)
+    socket = tmp_path / "faults"
+    faults = {environment.FAULTS: encode([parse("nan:rank=1,step=5")]), environment.FAULT_SOCKET: str(socket)}
+    with fault_socket(socket):
+        first = job.round(1, env=faults, agent=True)
+    assert first.codes == [ExitCode.DIVERGED, ExitCode.DIVERGED], first.output
+    assert {tuple(m["samples"]) for m in first.said("failed")} == {(32, 40)}
+    assert job.round(2, env={environment.SKIPPED: "[[32, 40]]"}).codes == [0, 0]
+    assert (cursor(job, "step-9.r2")["consumed"], cursor(job, "step-9.r2")["skipped"]) == (72, [[32, 40]])
+
+    longer = Job(ranks, tmp_path / "job", text, steps=12, **steady)
+    resized = longer.round(3, world_size=1)  # whoever starts it has forgotten what was left out
+    assert resized.codes == [0], resized.output
+    apart = Job(ranks, tmp_path / "apart", text, steps=12, **steady)
+    assert apart.round(1, env={environment.SKIPPED: "[[32, 40]]"}).codes == [0, 0]
+    assert longer.losses == pytest.approx(apart.losses, rel=1e-6)
+
+
+def test_a_loss_that_spikes_diverges_by_rule_also_after_a_resume(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    rule = {"spikeFactor": 1.001, "window": 4}  # any batch that is a little harder than those before
+    how = {"divergence": rule, "optimizer": {"lr": 1e-9}, "steps": 40}
+    whole = Job(ranks, tmp_path / "whole", text, **how)
+    outcome = whole.round(1, agent=True)
+    assert outcome.codes == [ExitCode.DIVERGED] * 2, outcome.output
+    words = outcome.said("failed")[0]
+    assert "more than 1.001 times" in words["message"]
+    assert words["step"] < 8, "a window that began anew at step 4 would be full by then"
+    parted = Job(ranks, tmp_path / "parted", text, **how)
+    assert parted.round(1, agent=True, stop_at=4, stop_bound=1).codes == [ExitCode.SAVED] * 2
+    again = parted.round(2, agent=True)
+    assert again.codes == [ExitCode.DIVERGED] * 2
+    assert again.said("failed")[0]["message"] == words["message"]
+
+
+def test_a_checkpoint_that_has_seen_samples_to_leave_out_is_passed_over_while_there_is_an_earlier_one(
+    ranks: Ranks, tmp_path: Path, text: Path
+) -> None:
+    job = Job(ranks, tmp_path, text)
+    assert job.round(1, agent=True, stop_at=6, stop_bound=1).codes == [ExitCode.SAVED] * 2
+    assert job.checkpoints() == {"step-3.r1", "step-6.r1"}
+    second = job.round(2, env={environment.SKIPPED: "[[32, 40]]"}, agent=True)
+    assert second.codes == [0, 0], second.output
+    assert [m["step"] for m in second.said("resumed")] == [3, 3]
+    assert cursor(job, "step-6.r2")["skipped"] == [[32, 40]]
+    third = job.round(3, env={environment.SKIPPED: "[[0, 8], [32, 40]]"}, agent=True)
+    assert third.codes == [0, 0], third.output
+    assert [m["step"] for m in third.said("resumed")] == [9, 9]
+    assert "SamplesNotSkipped" in {m["reason"] for m in third.said("event")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmaster.checkpoint import lineage
@@ -16,6 +16,7 @@ from trainmaster.checkpoint.storage import Storage, open_storage
 from trainmaster.checkpoint.tiers import Inventory, Memory, RamFile, hear, tell
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.lineage import MANIFEST, Lineage, Manifest, parse_directory
+from trainmaster.data.skips import Skips
 from trainmaster.errors import ConfigError, Fenced, TrainmasterError
 
 Say = Callable[[str, str], None]
@@ -42,6 +43,7 @@ class Resume:
     round: int  # 0: no operator numbers the rounds, so the next free number is taken
     job: str = ""
     resume: str = "Auto"
+    skipped: tuple[tuple[int, int], ...] = ()  # samples to leave out: no checkpoint made with them will do
 
     @classmethod
     def from_environment(cls) -> Resume:
@@ -50,7 +52,13 @@ class Resume:
             round=int(env.get(environment.ROUND) or 0),
             job=env.get(environment.JOB_UID, ""),
             resume=env.get(environment.RESUME) or "Auto",
+            skipped=tuple((first, end) for first, end in json.loads(env.get(environment.SKIPPED) or "[]")),
         )
+
+    def comes_late(self, manifest: Manifest) -> bool:
+        """Whether this checkpoint was made with samples that are to be left out."""
+        cursor = manifest.data
+        return bool(self.skipped) and Skips(cursor.get("skipped", [])).took(int(cursor["consumed"]), self.skipped)
 
 
 def agree(
@@ -183,20 +191,27 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
     """(root, directory, tier) of the newest candidate that all ranks find good."""
     held = turns.inventory.directories()
     found = lineage.candidates(storage, round, asked.job, asked.resume, held)
-    damaged = []
+    damaged, late = [], []
     chosen = None
     for candidate in found:
         root, directory = _resolve(storage, candidate)
         source = open_storage(root)
         try:
             if candidate in held and (tier := turns.held(directory, whole=True)):
+                if turns.part.opened is not None and asked.comes_late(turns.part.opened.manifest):
+                    late.append(candidate)
+                    continue
                 chosen = root, directory, tier
                 break
             # Its last uploader may have died between the last receipt and the manifest.
             incomplete = MANIFEST not in source.list(directory)
             if incomplete and candidate == directory and lineage.commit(source, directory) is None:
                 continue
-            turns.stored(source, directory, lineage.read_manifest(source, directory))
+            manifest = lineage.read_manifest(source, directory)
+            if asked.comes_late(manifest):
+                late.append(candidate)
+                continue
+            turns.stored(source, directory, manifest)
             if candidate in held:
                 turns.held(directory, whole=False)
             chosen = root, directory, "storage"
@@ -209,6 +224,12 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
     if damaged:
         instead = chosen[1] if chosen else "the beginning, for no other checkpoint is left"
         say("CheckpointFallback", f"resuming from {instead} instead of {damaged[0]}")
+    if late and chosen is None:
+        say(
+            "SamplesNotSkipped",
+            f"{late[0]} is resumed from though it has seen samples to skip: there is no earlier one",
+        )
+        return _choose(storage, turns, round, replace(asked, skipped=()), say)
     return chosen
 
 

@@ -37,6 +37,15 @@ class Skips:
             consumed, count = consumed + here, count - here
         return pieces
 
+    def took(self, consumed: int, asked: Iterable[Sequence[int]]) -> bool:
+        """Whether a run that has consumed so many took samples that are to be left out."""
+        here = self.position(consumed)
+        return any(self._holds(first, min(end, here)) < min(end, here) - first for first, end in asked)
+
+    def _holds(self, first: int, end: int) -> int:
+        """How many of the positions first..end are left out."""
+        return sum(max(0, min(end, e) - max(first, f)) for f, e in self.ranges)
+
     def resumed(self, consumed: int, asked: Iterable[Sequence[int]]) -> Skips:
         """These skips, which a checkpoint at `consumed` was made with, and of others what lies ahead of it: what has
         been consumed can't be left out any more."""
