@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
-from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatus
+from trainmaster_operator.api.status import CheckpointStatus, Condition, JobPhase, JobStatus, Rung
 from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, picture, summary
 from trainmaster_operator.cli.news import News, memory, news, rate, remaining, seconds
 
@@ -48,6 +48,17 @@ def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
 )
 def test_a_failure_is_one_line(changes: dict[str, Any], text: str) -> None:
     assert told(status(), status(lastFailure=CRASH.model_copy(update=changes))) == [f"failure: {text}"]
+
+
+@pytest.mark.parametrize("rung", list(Rung))
+def test_every_answer_to_a_failure_has_words(rung: Rung) -> None:
+    (line,) = told(status(), status(recoveries=[RECOVERY.model_copy(update={"rung": rung})]))
+    assert line.startswith("recovery: round 2: ")
+
+
+def test_a_job_that_waits_for_a_person_says_why_and_for_what() -> None:
+    held = Condition(type="Held", status="True", message="rank 2: odd; suspend and resume the job to go on")
+    assert told(status(), status(JobPhase.HELD, conditions=[held])) == [f"held: {held.message}"]
 
 
 def test_a_long_message_is_cut() -> None:

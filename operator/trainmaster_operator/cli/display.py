@@ -25,8 +25,10 @@ _PHASES = {
     JobPhase.SUCCEEDED: "bold green",
     JobPhase.FAILED: "bold red",
     JobPhase.RECOVERING: "bold yellow",
+    JobPhase.RESIZING: "bold yellow",
     JobPhase.SUSPENDING: "bold yellow",
     JobPhase.SUSPENDED: "bold yellow",
+    JobPhase.HELD: "bold yellow",
 }
 PLAIN_EVERY_S = 5.0
 PLAIN_SHARE = 0.05

@@ -14,6 +14,7 @@ RUNGS = {
     Rung.IN_PLACE: "the ranks restart in place",
     Rung.POD: "the pod is replaced",
     Rung.FULL: "all pods are replaced",
+    Rung.SHRINK: "fewer pods go on",
     Rung.FREE: "the ranks restart, which counts nothing",
 }
 
@@ -44,6 +45,10 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
             yield News("recovery", f"round {recovery.round}: {RUNGS[recovery.rung]}", Tone.WARNING)
         if recovery.totalSeconds is not None and (before is None or before.totalSeconds is None):
             yield News("recovered", recovered(recovery), Tone.GOOD)
+    if 0 < old.workers.replicas != new.workers.replicas > 0 and new.roundStore:
+        less = new.workers.replicas < old.workers.replicas
+        words = f"from {old.workers.replicas} to {count(new.workers.replicas, 'pod')}"
+        yield News("shrunk" if less else "grown", words, Tone.WARNING if new.workers.shrunkAt else Tone.PLAIN)
     checkpoint = new.checkpoint
     if checkpoint and (old.checkpoint is None or checkpoint.step > old.checkpoint.step):
         yield News("checkpoint", f"step {checkpoint.step} is saved")
@@ -88,11 +93,16 @@ def _phase(status: JobStatus) -> News | None:
         return News("starting", f"round {status.round}")
     if status.phase is JobPhase.RUNNING:
         return News("running", f"from step {status.progress.step}")
+    if status.phase is JobPhase.RESIZING:
+        return News("resizing", f"all ranks stop after step {status.stopAt}" if status.stopAt else "")
     if status.phase is JobPhase.SUSPENDING:
         return News("stopping", f"after step {status.stopAt}" if status.stopAt else "soon", Tone.WARNING)
     if status.phase is JobPhase.SUSPENDED:
         saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "nothing was saved yet"
         return News("suspended", saved, Tone.WARNING)
+    if status.phase is JobPhase.HELD:
+        held = next((c.message for c in status.conditions if c.type == "Held"), "")
+        return News("held", held, Tone.WARNING)
     if status.phase is JobPhase.SUCCEEDED:
         return News("succeeded", f"step {status.progress.step}, loss {loss(status.progress.loss)}", Tone.GOOD)
     if status.phase is JobPhase.FAILED:
