@@ -167,7 +167,8 @@ class Operator:
         if self.rehearse:
             nowhere = StoreAddress("127.0.0.1", 0)
             assignment = Assignment(self.round, 1, 0, 1, 0, 1, nowhere, 0, rehearse=True)
-        tag = f"{self.epoch}/{self.state.value}/{self.round}/{self.stop_at}/{self.stop_bound}/{self.minor}/{self.divisor}/{self.unable}"
+        content = (self.stop_at, self.stop_bound, self.minor, self.divisor, self.unable)
+        tag = f"{self.epoch}/{self.state.value}/{self.round}/{content}"
         if self.rehearse:
             tag += "/rehearse"
         return Directive(

@@ -51,8 +51,8 @@ def ask(world: World, text: str, slot: int = 0) -> subprocess.CompletedProcess[s
 
 
 @pytest.fixture
-def world(make_world: Callable[..., World], machine_zygote: Path) -> World:
-    return make_world(machine_zygote)
+def world(make_world: Callable[..., World]) -> World:
+    return make_world()
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def operator(world: World) -> Operator:
 
 @pytest.fixture
 def running(world: World, operator: Operator) -> World:
-    world.start([sys.executable, world.script(STEPPING), "100000"])
+    world.start([sys.executable, world.script(STEPPING), "100000"], **world.without_torch())
     operator.wait_for(lambda: 0 in world.rank_pids(), "a rank")
     return world
 
@@ -87,7 +87,11 @@ def test_a_fault_waits_for_its_step(running: World, operator: Operator) -> None:
     assert "fires on rank 0 in step 100" in running.log()
 
 
-def test_a_script_that_knows_nothing_of_faults_has_them_too(world: World, operator: Operator) -> None:
+def test_a_script_that_knows_nothing_of_faults_has_them_too(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote)
+    operator = world.operator
     world.start([sys.executable, world.script(OPTIMIZING)])
     operator.wait_for_step(1)
     assert ask(world, "oom:rank=0").returncode == 0
@@ -124,7 +128,7 @@ def test_nobody_but_the_owner_may_ask(running: World) -> None:
 
 def test_an_agent_that_cannot_open_its_socket_trains_all_the_same(world: World, operator: Operator) -> None:
     (world.folder / "trainmaster-pod-0").mkdir(mode=0o755)
-    world.start([sys.executable, world.script(STEPPING), "5"])
+    world.start([sys.executable, world.script(STEPPING), "5"], **world.without_torch())
     assert world.wait() == 0
     assert "faults on purpose can't be asked for" in world.log()
 

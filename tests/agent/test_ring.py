@@ -7,7 +7,6 @@ import json
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,12 +97,12 @@ def test_who_does_not_know_the_secret_is_not_heard() -> None:
 
 @pytest.mark.processes
 def test_an_agent_tells_that_its_neighbour_is_gone_and_that_it_is_back(
-    make_world: Callable[..., World], machine_zygote: Path
+    make_world: Callable[..., World],
 ) -> None:
-    world = make_world(machine_zygote, slots=2)
+    world = make_world(slots=2)
     operator = world.operator
     for slot in range(2):
-        world.start([sys.executable, world.script(WAITING)], slot=slot)
+        world.start([sys.executable, world.script(WAITING)], slot=slot, **world.without_torch())
     operator.wait_for(lambda: len(world.rank_pids()) == 2, "two ranks")
     world.agents[1].send_signal(signal.SIGSTOP)
     operator.wait_for(lambda: operator.reports[-1].neighbour_lost == 1, "word of the loss")

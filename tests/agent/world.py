@@ -98,6 +98,13 @@ class World:
         self.logs.append(log)
         return agent
 
+    def without_torch(self) -> dict[str, str]:
+        """The environment of an agent that finds none: it costs nothing to start, and its stores are mere addresses."""
+        nowhere = self.folder / "no-torch"
+        nowhere.mkdir(exist_ok=True)
+        (nowhere / "torch.py").write_text("raise ImportError('there is no torch here')\n")
+        return {"TRAINMASTER_ZYGOTE_ENABLED": "0", "PYTHONPATH": os.pathsep.join([str(nowhere), str(ROOT / "trainer")])}
+
     def log(self, index: int = 0) -> str:
         return self.logs[index].read_text(errors="replace")
 

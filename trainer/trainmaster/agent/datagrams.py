@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from trainmaster.contract.wire import StoreAddress
 
@@ -52,8 +52,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self._transport.sendto(self._proof(body) + body, (to.host, to.port))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)  # asyncio's own isn't one by its class
 
     def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
         proof, body = data[:_PROOF_BYTES], data[_PROOF_BYTES:]

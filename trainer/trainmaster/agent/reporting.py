@@ -22,6 +22,7 @@ _JOIN_TIMEOUT_S = 40.0  # the operator holds a join for at most 20 s
 _REPORT_TIMEOUT_S = 10.0
 _BACKOFF_S = (0.05, 2.0)  # first and longest pause while the operator is away
 _GONE = 410
+_SLOW = 5
 _MOST_EVENTS = 50
 
 
@@ -43,6 +44,7 @@ class Reporter:
         self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
         self._exchange: asyncio.Future[Directive] | None = None
         self._dropped = False
+        self._answer_s = 0.0  # how long an answer takes, smoothed
 
     def start(self) -> list[asyncio.Task[None]]:
         works = [self._keep_joined(), self._keep_reporting()]
@@ -65,9 +67,10 @@ class Reporter:
         self._report.close()
 
     def unanswered(self, since: float, silence_s: float) -> bool:
-        """No leader has answered what was asked since then: nobody was reached, or for so long nobody spoke who leads.
-        Times are monotonic seconds."""
+        """No leader has answered what was asked since then: nobody was reached, or for so long nobody spoke who leads,
+        and for several times as long as answers take these days. Times are monotonic seconds."""
         now = time.monotonic()
+        silence_s = max(silence_s, _SLOW * self._answer_s)
         if self._failed is not None and self._failed[0] >= since:
             return not self._failed[1] or now - since >= silence_s
         return self._sent_at is not None and now - max(self._sent_at, since) >= silence_s
@@ -152,6 +155,7 @@ class Reporter:
                     pause = await self._away(error, pause, self._urgent)
                 self._wake.set()
                 continue
+            self._answer_s += (time.monotonic() - sent_at - self._answer_s) / 8
             self._sent_at, self._failed = None, (sent_at, True) if directive.unable else None
             self._heard()
             pause = _BACKOFF_S[0]
