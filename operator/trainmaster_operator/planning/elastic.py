@@ -42,7 +42,7 @@ def due_s(view: View) -> float | None:
     if not view.round_is_open or sizes.wanted(view) <= len(view.members):
         return None
     wait = view.spec.recovery.elastic.waitSeconds - since(view.status.workers.resizedAt, view.now)
-    return min((left for left in (sizes.cooldown_s(view), wait) if left > 0), default=None)
+    return next((left for left in (sizes.cooldown_s(view), wait) if left > 0), None)
 
 
 def resized(view: View) -> Change | None:

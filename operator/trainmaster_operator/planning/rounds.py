@@ -121,8 +121,13 @@ def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None
 
 
 def _arranged(view: View, size: int, able: list[bool]) -> tuple[int, ...] | None:
-    """`size` slots in rank order. Whoever is there keeps its rank, unless the size changes: then all ranks are new."""
-    limit = sizes.slots_for(view, size)
+    """`size` slots in rank order: of those that the job keeps, else of all. Whoever is there keeps its rank, unless
+    the size changes: then all ranks are new."""
+    kept = sizes.slots_for(view, size)
+    return _below(view, kept, size, able) or (_below(view, view.slots, size, able) if view.slots > kept else None)
+
+
+def _below(view: View, limit: int, size: int, able: list[bool]) -> tuple[int, ...] | None:
     spares = [slot for slot in view.parked if slot < limit and able[slot]]
     stay = [slot < limit and able[slot] for slot in view.members]
     if size == len(view.members):
