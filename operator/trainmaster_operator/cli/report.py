@@ -27,6 +27,7 @@ _TONES = {
     JobPhase.RECOVERING: "warn",
     JobPhase.SUSPENDED: "warn",
     JobPhase.SUSPENDING: "warn",
+    JobPhase.RESIZING: "warn",
 }
 
 

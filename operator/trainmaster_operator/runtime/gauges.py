@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LAG_LOOK_S = 1.0
 UNREADABLE = "Unreadable"  # instead of a phase: nobody can understand the manifest
-_RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.SUSPENDING)
+_RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 
 _JOB_GAUGES: tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...] = (
     ("step", "The last step that a running job has completed.", lambda s: s.progress.step),
