@@ -8,7 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-PARTS = ("__init__.py", "agent", "contract/__init__.py", "contract/wire", "errors.py", "faults.py")
+PARTS = (
+    *("__init__.py", "agent", "contract/__init__.py", "contract/wire", "errors.py", "faults.py"),
+    *("checkpoint/__init__.py", "checkpoint/ram.py", "checkpoint/peers.py"),
+)
 
 target = Path(sys.argv[1])
 for part in PARTS:
