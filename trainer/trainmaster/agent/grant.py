@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FAILED, OPEN, OPENED = "failed", "open", "opened"
 SILENCE_S = 0.3  # of an operator that was asked
-_AGAIN_S = 0.1
+_AGAIN_S = 0.05
 _TRIES = 60
 _SHOWN = 300  # characters of a failure's message
 
@@ -120,10 +120,11 @@ class Grant:
         if verdict is None or a is None or self._failed_at is None:
             return
         self._telling = asyncio.get_running_loop().call_later(_AGAIN_S, self._tell)
-        if not self._supervisor.reporter.unanswered(self._failed_at, SILENCE_S):
+        silent = self._supervisor.reporter.unanswered(self._failed_at, SILENCE_S)
+        if not silent:
             self._supervisor.reporter.at_once()  # an answer may tell that its sender can do nothing
-            return
-        message = {"kind": FAILED, "round": a.round, "verdict": _brief(verdict)}
+        # Told while the operator may still answer, so that both of us wait for it at the same time.
+        message = {"kind": FAILED, "round": a.round, "silent": silent, "verdict": _brief(verdict)}
         if a.group_rank == 0:
             self._asked(message)
         elif a.first is not None:
@@ -136,7 +137,9 @@ class Grant:
             return
         if self._asked_at is None:
             self._asked_at = time.monotonic()
+        if not message["silent"]:
             s.reporter.at_once()
+            return
         store = s.stores.next_address
         if a.minor >= a.grant or store is None or not s.reporter.unanswered(self._asked_at, SILENCE_S):
             return
