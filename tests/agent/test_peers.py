@@ -20,7 +20,7 @@ from trainmaster.contract.wire.messages import StoreAddress
 
 SECRET = "of round 3"
 SIZE = 3 << 20
-BUDGET = 4 * SIZE + (1 << 20)
+BUDGET = 8 * SIZE + (1 << 20)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def theirs(tmp_path: Path) -> RamFolder:
 @pytest.fixture
 def server(theirs: RamFolder) -> Iterator[PeerServer]:
     server = PeerServer("127.0.0.1", theirs)
-    server.begin(3, SECRET)
+    server.begin(3, SECRET, range(0, 1))
     yield server
     server.close()
 
@@ -94,7 +94,7 @@ def test_nothing_is_taken_from_or_given_to_whoever_does_not_know_the_secret(
 
 def test_an_agent_without_a_secret_answers_nobody(ours: RamFolder, server: PeerServer) -> None:
     saved(ours, 7)
-    server.begin(3, "")
+    server.begin(3, "", range(0))
     with Peer(server.address, "") as peer, pytest.raises(Refused, match="403"):
         peer.keep(ours, 7, 3, 1)
 
@@ -131,7 +131,7 @@ class _Spy:
 def test_a_liar_at_a_peers_address_is_not_believed(ours: RamFolder, theirs: RamFolder) -> None:
     saved(theirs, 6)
     liar = PeerServer("127.0.0.1", theirs)
-    liar.begin(3, "guessed")
+    liar.begin(3, "guessed", range(0))
     try:
         with Peer(liar.address, "guessed") as peer:
             peer._secret = SECRET
@@ -254,30 +254,30 @@ def test_a_later_round_counts_more_than_a_higher_step(ours: RamFolder, theirs: R
     assert sorted(held(theirs)) == [(8, 3, 1), (9, 3, 1)]
 
 
-def test_room_is_made_of_what_earlier_rounds_left_and_of_nothing_else(
+def test_room_is_made_of_others_files_of_earlier_rounds_and_of_nothing_else(
     ours: RamFolder, theirs: RamFolder, server: PeerServer
 ) -> None:
-    for rank in (2, 3):
+    for rank in (0, 2, 3):
         saved(theirs, 40, rank, round=2)
-    for rank in (4, 5):
+    for rank in (0, 4, 5):
         saved(theirs, 41, rank)
     saved(ours, 42)
     with Peer(server.address, SECRET) as peer:
         peer.keep(ours, 42, 3, 1)
-        assert sorted(held(theirs)) == [(40, 2, 3), (41, 3, 4), (41, 3, 5), (42, 3, 1)]
-        theirs.remove(40, 2, 3)
+        kept = [(40, 2, 0), (41, 3, 0), (41, 3, 4), (41, 3, 5), (42, 3, 1)]
+        assert sorted(held(theirs)) == sorted([*kept, (40, 2, 3)])
         saved(theirs, 42, 5)
         saved(ours, 43)
         with pytest.raises(Refused, match="507"):
             peer.keep(ours, 43, 3, 1)
-    assert sorted(held(theirs)) == [(41, 3, 4), (41, 3, 5), (42, 3, 1), (42, 3, 5)]
+    assert sorted(held(theirs)) == sorted([*kept, (42, 3, 5)])
 
 
 def test_what_is_larger_than_the_budget_is_refused_before_it_is_sent(
     ours: RamFolder, theirs: RamFolder, server: PeerServer
 ) -> None:
-    saved(ours, 7, data=bytes(BUDGET + 1))
-    with Peer(server.address, SECRET) as peer, pytest.raises(Refused, match=r"413.*whole memory tier"):
+    saved(ours, 7, data=bytes(BUDGET // 2 + 1))
+    with Peer(server.address, SECRET) as peer, pytest.raises(Refused, match=r"413.*half of the memory tier"):
         peer.keep(ours, 7, 3, 1)
 
 
@@ -367,7 +367,7 @@ def test_a_new_round_opens_the_kept_connection_anew(
     saved(ours, 7)
     copies.replicas.offer((7, 3, 1))
     assert copies.next() == ((7, 3, 1), "")
-    server.begin(4, "of round 4")
+    server.begin(4, "of round 4", range(0))
     copies.replicas.begin(4, [server.address], "of round 4")
     saved(ours, 8, round=4)
     copies.replicas.offer((8, 4, 1))

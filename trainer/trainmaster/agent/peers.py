@@ -45,7 +45,8 @@ class Peers:
     def begin(self, assignment: Assignment) -> None:
         """A round begins. Nobody of an older one is answered from here on."""
         if self._server is not None:
-            self._server.begin(assignment.round, assignment.peer_secret)
+            own = range(assignment.first_rank, assignment.first_rank + assignment.ranks)
+            self._server.begin(assignment.round, assignment.peer_secret, own)
         if self._replicas is not None:
             self._replicas.begin(assignment.round, assignment.peers, assignment.peer_secret)
 

@@ -53,14 +53,14 @@ class PeerServer:
         self._listening = socket.create_server((host, 0), family=family, backlog=64)
         self.address = StoreAddress(host, self._listening.getsockname()[1])
         self._folder = folder
-        self._round, self._secret = 0, ""
+        self._round, self._secret, self._own = 0, "", range(0)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
-    def begin(self, round: int, secret: str) -> None:
-        """From now on only agents of this round are answered. Without a secret, nobody."""
-        self._round, self._secret = round, secret
+    def begin(self, round: int, secret: str, own: range) -> None:
+        """From now on only agents of this round are answered; without a secret, nobody. `own`: this pod's ranks."""
+        self._round, self._secret, self._own = round, secret, own
 
     def close(self) -> None:
         with self._lock:
@@ -162,11 +162,11 @@ class _Conversation:
         folder = self._folder()
         if round != self._server._round:
             raise Refused(409, f"round {self._server._round} runs here, not {round}")
-        if size > folder.budget:
-            raise Refused(413, f"{size >> 20} MiB are more than the whole memory tier, {folder.budget >> 20} MiB")
+        if size > folder.budget // 2:
+            raise Refused(413, f"{size >> 20} MiB are more than half of the memory tier, {folder.budget >> 20} MiB")
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)  # of this thread alone
-        keep_whole(self._link, folder, step, round, rank, receipt, size, go_on=True)
+        keep_whole(self._link, folder, step, round, rank, receipt, size, self._server._own)
         self._say(204)
 
     def _folder(self) -> RamFolder:

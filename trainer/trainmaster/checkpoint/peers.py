@@ -21,6 +21,7 @@ import os
 import socket
 import tempfile
 import zlib
+from collections.abc import Container
 from pathlib import Path
 from typing import BinaryIO
 
@@ -209,19 +210,29 @@ class Peer:
 
 
 def keep_whole(
-    link: Link, folder: RamFolder, step: int, round: int, rank: int, receipt: bytes, size: int, go_on: bool = False
+    link: Link,
+    folder: RamFolder,
+    step: int,
+    round: int,
+    rank: int,
+    receipt: bytes,
+    size: int,
+    own: Container[int] | None = None,
 ) -> None:
-    """Take a file off the link into `folder`, and its receipt if it is what that says. `go_on`: the other side waits to
-    hear that it is wanted. Raises Refused with what is wrong: 400 the receipt, 422 the content, 507 no room."""
+    """Take a file off the link into `folder`, and its receipt if it is what that says.
+
+    `own`: it comes from a peer, which waits to hear that it is wanted; this pod has these ranks, and others' files get
+    half of its memory at most. Raises Refused with what is wrong: 400 the receipt, 422 the content, 507 no room.
+    """
     try:
         said = decode(Receipt, receipt)
     except WireError as error:
         raise Refused(400, str(error)) from None
     if (said.step, said.round, said.rank, said.file.size) != (step, round, rank, size) or size < 1:
         raise Refused(400, "the receipt is of another file")
-    path, descriptor = _free_file(folder, step, round, rank, size)
+    path, descriptor = _free_file(folder, step, round, rank, size, own)
     try:
-        if go_on:
+        if own is not None:
             link.send("HTTP/1.1 100 Continue", {})
         with mmap.mmap(descriptor, size) as memory, memoryview(memory) as view:
             crc = 0
@@ -239,7 +250,9 @@ def keep_whole(
             path.parent.rmdir()
 
 
-def _free_file(folder: RamFolder, step: int, round: int, rank: int, size: int) -> tuple[Path, int]:
+def _free_file(
+    folder: RamFolder, step: int, round: int, rank: int, size: int, own: Container[int] | None
+) -> tuple[Path, int]:
     """A file of `size` bytes with a hidden name, open and locked, for a state of this rank. Raises Refused.
 
     Of each rank two states are kept, the newest whole one and the one that comes. Rounds count before steps: a later
@@ -255,7 +268,7 @@ def _free_file(folder: RamFolder, step: int, round: int, rank: int, size: int) -
         try:
             if os.fstat(descriptor).st_size != size:
                 os.ftruncate(descriptor, 0)
-                if not _made_room(folder, round, rank, size):
+                if not _made_room(folder, round, rank, size, own):
                     raise Refused(507, f"{size >> 20} MiB don't fit into the memory tier any more")
                 os.posix_fallocate(descriptor, 0, size)  # a full tmpfs is an error here, and a SIGBUS later
         except OSError:
@@ -307,13 +320,21 @@ def _sweep(folder: RamFolder, rank: int) -> None:
             path.unlink()
 
 
-def _made_room(folder: RamFolder, round: int, rank: int, size: int) -> bool:
-    """Copies for peers of earlier rounds go first, oldest first: who resumes now has loaded what it needs of them."""
+def _made_room(folder: RamFolder, round: int, rank: int, size: int, own: Container[int] | None) -> bool:
+    """Others' files of earlier rounds go first, oldest first: who resumes now has loaded what it needs of them."""
     for s, r, of in sorted(folder.names(), key=lambda name: (name[1], name[0], name[2])):
-        if folder.room(size):
+        if _fits(folder, size, own):
             return True
-        if r < round and of != rank:
+        if r < round and of != rank and (own is None or of not in own):
             folder.remove(s, r, of)
+    return _fits(folder, size, own)
+
+
+def _fits(folder: RamFolder, size: int, own: Container[int] | None) -> bool:
+    if own is not None:
+        paths = (folder.path(*name) for name in folder.names() if name[2] not in own)
+        if sum(path.stat().st_size for path in paths if path.exists()) + size > folder.budget // 2:
+            return False
     return folder.room(size)
 
 
