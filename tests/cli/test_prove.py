@@ -141,3 +141,19 @@ def test_lines_that_a_killed_rank_did_not_finish_are_left_out(tmp_path: Path) ->
     run = read(tmp_path)
     assert run.records == [Record(3, 1, 1, False, {"model": "m"}, {"x": ("Generator", None)})]
     assert run.losses == [(1, 1, 2.5)]
+
+
+def test_a_generator_that_nobody_seeds_is_no_difference_by_itself() -> None:
+    run = killed()
+    for step in range(STEPS + 1):
+        for round in (1, 2):
+            run = changed(run, round=round, step=step, held={"random_generators.python": f"x{step}"})
+    other = calm()
+    for step in range(STEPS + 1):
+        other = changed(other, step=step, held={"random_generators.python": f"y{step}"})
+    assert compare(other, run) is None
+    run.losses[0] = (1, 1, 7.0)
+    found = compare(other, run)
+    assert found is not None
+    assert found.unseeded == ("random_generators.python",)
+    assert "different from the start: random_generators.python" in told(found)

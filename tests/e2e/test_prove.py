@@ -79,6 +79,7 @@ def test_a_script_without_seeds_is_told_apart_from_one_that_forgets(tmp_path: Pa
     code, said = prove(job(tmp_path, "seed"), "--kills", "1")
     assert code == 1, said
     assert "before anything was killed" in said
+    assert "different from the start: model, random_generators.numpy, random_generators.python" in said
 
 
 def test_what_cannot_be_compared_is_bad_input(tmp_path: Path) -> None:

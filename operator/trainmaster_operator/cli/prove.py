@@ -84,6 +84,8 @@ def verdict(
             "deterministic; see that all seeds are fixed, and that its kernels are deterministic "
             "(torch.use_deterministic_algorithms)."
         )
+        if found.unseeded:
+            yield f"  different from the start: {', '.join(found.unseeded)}"
     elif found.restored:
         yield f"Not proven: what came back from the checkpoint of step {found.step} isn't what had been there."
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Difference:
     resumed: int | None = None  # where that round began; None: nothing had failed yet
     suspects: dict[str, str] = field(default_factory=dict)  # variable -> type: not kept, and different there
     unknown: dict[str, str] = field(default_factory=dict)  # variable -> type: not kept, and nobody can tell
+    unseeded: tuple[str, ...] = ()  # states that were different from the start
 
 
 def read(out: Path) -> Run:
@@ -65,24 +66,38 @@ def read(out: Path) -> Run:
 def compare(calm: Run, killed: Run, tolerance: float = 0.0) -> Difference | None:
     """The first difference; None when there is none. With a tolerance (relative) only losses are compared."""
     found = [_losses(calm, killed, tolerance)]
+    unseeded = _unseeded(calm, killed)
     if not tolerance:
-        found.append(_states(calm, killed))
+        found.append(_states(calm, killed, unseeded))
     differences = [difference for difference in found if difference is not None]
     if not differences:
         return None
     first = min(differences, key=_moment)
     same = [d for d in differences if _moment(d)[:2] == _moment(first)[:2] and d.restored == first.restored]
-    return _explained(calm, killed, _merged(same))
+    return _explained(calm, killed, replace(_merged(same), unseeded=tuple(sorted(unseeded))))
 
 
-def _states(calm: Run, killed: Run) -> Difference | None:
+def _unseeded(calm: Run, killed: Run) -> set[str]:
+    """States that began differently, such as a generator that nobody seeded since nobody uses it: that they differ
+    later says nothing. A model that did shows in its losses."""
+    first = {r.rank: r for r in calm.records if r.restored and r.step == 0}
+    found = set()
+    for record in killed.records:
+        wanted = first.get(record.rank)
+        if record.restored and record.step == 0 and record.round == killed.first_round() and wanted is not None:
+            found |= {name for name, digest in record.held.items() if wanted.held.get(name) != digest}
+            found |= {name for name, other in record.others.items() if wanted.others.get(name) != other}
+    return found
+
+
+def _states(calm: Run, killed: Run, unseeded: set[str]) -> Difference | None:
     known = _by_moment(calm.records)
     differing: dict[tuple[int, int, bool], dict[str, list[int]]] = {}
     for record in killed.records:
         wanted = known.get((record.rank, record.step, record.restored)) or known.get((record.rank, record.step, False))
         if wanted is None:
             continue
-        for name in sorted(wanted.held.keys() | record.held.keys()):
+        for name in sorted((wanted.held.keys() | record.held.keys()) - unseeded):
             if wanted.held.get(name) != record.held.get(name):
                 moment = (record.round, record.step, not record.restored)
                 differing.setdefault(moment, {}).setdefault(name, []).append(record.rank)
@@ -117,7 +132,9 @@ def _explained(calm: Run, killed: Run, found: Difference) -> Difference:
     if found.round <= killed.first_round():
         return found
     known = _by_moment(calm.records)
-    suspects, unknown, resumed = {}, {}, None
+    suspects: dict[str, str] = {}
+    unknown: dict[str, str] = {}
+    resumed = None
     for record in killed.records:
         if record.round != found.round or not record.restored:
             continue
@@ -127,10 +144,9 @@ def _explained(calm: Run, killed: Run, found: Difference) -> Difference:
             before = wanted.others.get(name) if wanted is not None else None
             if digest is None:
                 unknown[name] = kind
-            elif before is not None and before[1] != digest:
+            elif before is not None and before[1] != digest and name not in found.unseeded:
                 suspects[name] = kind
-    changes = {"resumed": resumed, "suspects": suspects, "unknown": unknown}
-    return Difference(**{**found.__dict__, **changes})
+    return replace(found, resumed=resumed, suspects=suspects, unknown=unknown)
 
 
 def _by_moment(records: Iterable[Record]) -> dict[tuple[int, int, bool], Record]:
