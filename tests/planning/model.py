@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from trainmaster.contract.wire import Cause, DirectiveState, RankReport, RankState, StoreAddress, Verdict
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning import directive, plan
 from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, Decision, Observation, PodRecord
@@ -27,6 +27,7 @@ class Agent:
     incarnation: int
     uid: str
     round: int = 0
+    world: int = 0  # agents of that round
     state: str = "idle"  # idle, running, failed, saved, done
     step: int = 0
     resumed: int = 0
@@ -124,7 +125,10 @@ class Model:
         before, after = unpack_counts(old.incarnations), unpack_counts(self.status.incarnations)
         if any(b > a for b, a in zip(before, after, strict=False)):
             self.problems.append(f"an incarnation fell: {before} -> {after}")
-        if before and before != after and old.roundStore and self.status.round == old.round:
+        members = unpack_ranges(old.roundMap)
+        kept = before[: len(after)] + [-1] * (len(before) - len(after))
+        replaced = [slot for slot in members if kept[slot] != before[slot] or after[slot] != before[slot]]
+        if replaced and old.roundStore and self.status.round == old.round:
             self.problems.append("a pod is replaced without a fence")
         if self.status.roundStore and (self.status.round, self.status.roundStore) != (old.round, old.roundStore):
             if self.status.roundStore in self.used_stores:
@@ -223,6 +227,7 @@ class Model:
             agent.state, agent.stopped = "idle", False
         if told.state is DirectiveState.RUN and told.assignment is not None and told.round > agent.round:
             agent.round, agent.state, agent.verdict, agent.store_lost = told.round, "running", None, False
+            agent.world = told.assignment.group_world_size
             agent.stop_at, agent.stop_bound, agent.stopped = None, False, False
             agent.step = agent.resumed = -1  # loading
             agent.beat_at = self.now
@@ -242,7 +247,7 @@ class Model:
                 agent.state = "failed"
                 agent.verdict = Verdict(agent.slot, Cause.CRASH, agent.round, words, cascade=True)
         alive = [a for a in world if a.state == "running"]
-        if len(alive) < self.spec.workers.replicas or any(a.stopped for a in alive):
+        if not alive or len(alive) < alive[0].world or any(a.stopped for a in alive):
             return
         if newest > self.lineage:
             self.lineage = newest
