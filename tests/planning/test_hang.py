@@ -275,7 +275,7 @@ def test_a_suspicion_that_a_restarted_operator_finds_is_gone_on_with() -> None:
     world = running(spec())
     all_silent(world, 9)
     world.write()
-    world.epoch, world.leading_s = 2, 0.1
+    world.epoch = 2
     world.now += 3.0
     all_silent(world, 12.0)
     world.write()

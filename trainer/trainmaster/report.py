@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from trainmaster.agent import collectives
+from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
@@ -62,6 +64,7 @@ class Reporter:
     channel: Channel | None = None
     output: Path | None = None
     progress: Progress = field(default_factory=Progress)
+    rhythm: Rhythm = field(default_factory=Rhythm)
     listened: bool = False  # somebody else receives what the agent says
     _metrics_fd: int = -1
     _memory_ns: int = 0
@@ -91,7 +94,9 @@ class Reporter:
         """A sign of life, with what has changed in `progress`."""
         if self.record is None:
             return
-        now = self.progress.beat_ns = time.monotonic_ns()
+        now = time.monotonic_ns()
+        self.rhythm.beat(self.progress, now)
+        self.progress.beat_ns = now
         if now - self._memory_ns > _MEMORY_EVERY_NS:
             self._memory_ns = now
             with open("/proc/self/statm", "rb") as file:
@@ -108,6 +113,7 @@ class Reporter:
         """The host is done with a step in which this rank consumed `tokens`."""
         self.progress.step = step
         self.progress.tokens += tokens
+        self.rhythm.stepped(self.progress, time.monotonic_ns(), collectives.waited_ns())
         if not self.progress.first_step_ns:
             self.progress.first_step_ns = time.monotonic_ns()
         self.beat()

@@ -10,7 +10,14 @@ from trainmaster_operator.api.status import Recovery, Rung
 from trainmaster_operator.cli.news import seconds
 
 PHASES = ("detect", "decide", "drain", "schedule", "start", "fork", "rendezvous", "build", "load", "first_step")
-ACTIONS = {Rung.IN_PLACE: "restart in place", Rung.POD: "new pod", Rung.FULL: "all pods new", Rung.FREE: "free restart"}
+ACTIONS = {
+    Rung.IN_PLACE: "restart in place",
+    Rung.POD: "new pod",
+    Rung.FULL: "all pods new",
+    Rung.SHRINK: "fewer pods",
+    Rung.FREE: "free restart",
+}
+TIERS = {"ram": "own memory", "peer": "a peer's memory"}
 
 
 @dataclass(frozen=True)
@@ -29,9 +36,9 @@ def actions(recoveries: Sequence[Recovery]) -> Table:
         who = f" of rank {r.rank}" if r.rank is not None else f" of {_place(r.pod)}" if r.pod else ""
         total = seconds(r.totalSeconds) if r.totalSeconds is not None else "open"
         cells = (str(r.round), f"{r.cause}{who}", ACTIONS[r.rung], str(r.step), _number(r.resumedStep))
-        rows.append((*cells, _number(r.lostSteps), total))
-    header = ("round", "failure", "action", "step", "resumed at", "steps lost", "total")
-    return Table(header, tuple(rows), (True, False, False, True, True, True, True))
+        rows.append((*cells, TIERS.get(r.tier, r.tier), _number(r.lostSteps), total))
+    header = ("round", "failure", "action", "step", "resumed at", "from", "steps lost", "total")
+    return Table(header, tuple(rows), (True, False, False, True, True, False, True, True))
 
 
 def clocks(recoveries: Sequence[Recovery]) -> Table:

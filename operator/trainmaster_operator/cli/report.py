@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli import output, page, recoveries
+from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.metrics import Metrics, read
@@ -72,6 +72,8 @@ def _body(
     yield _loss(metrics, markers)
     yield _throughput(metrics, markers)
     yield _memory(track)
+    if status.lost:
+        yield _goodput(status)
     if status.recoveries:
         yield _recoveries(status)
     if status.lastFailure and status.phase is not JobPhase.FAILED:
@@ -188,6 +190,19 @@ def _memory(track: MemoryTrack) -> str:
     return page.section("Memory by rank", *content)
 
 
+def _goodput(status: JobStatus) -> str:
+    cells = goodput.table(status)
+    return page.section(
+        "Where the time went",
+        bars([("since step 1", goodput.parts(status))], seconds),
+        page.table(cells.header, cells.rows, cells.numeric),
+        page.note(
+            "From the first step to the last. Steps count once: what was done again after a failure is lost to that "
+            "failure, as the time is in which nothing stepped."
+        ),
+    )
+
+
 def _recoveries(status: JobStatus) -> str:
     cells = recoveries.actions(status.recoveries)
     content = [page.table(cells.header, cells.rows, cells.numeric)]
@@ -199,7 +214,7 @@ def _recoveries(status: JobStatus) -> str:
     if shares:
         clocks = recoveries.clocks(status.recoveries)
         content += [
-            "<h3>Where their time went</h3>",
+            "<h3>Phase by phase</h3>",
             bars(shares, seconds),
             page.table(clocks.header, clocks.rows, clocks.numeric),
             page.note("Of phases that every rank goes through, the slowest rank's time."),

@@ -25,6 +25,7 @@ from trainmaster_operator.planning import (
     rounds,
     rules,
     start,
+    straggler,
 )
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import FATAL, NOT_THE_JOBS, Fault, of_verdict
@@ -68,7 +69,7 @@ def first_cause(view: View) -> Fault | None:
         assert agent.verdict is not None
         floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
         return of_verdict(view, agent, agent.verdict, floor=floor)
-    return agents.lost(view) or hang.hang(view)
+    return agents.lost(view) or hang.hang(view) or straggler.straggler(view)
 
 
 def cascade_due_s(view: View) -> float | None:

@@ -16,7 +16,7 @@ from trainmaster_operator.api.status import JobStatus, Rung, Suspicion
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.observation import AgentRecord, PlannedEvent
-from trainmaster_operator.planning.pauses import SHORTEST_S, Limits
+from trainmaster_operator.planning.pauses import SHORTEST_S, limits
 from trainmaster_operator.planning.stack import innermost, waits
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import BEFORE_STEPS, View
@@ -115,9 +115,9 @@ def _look(view: View) -> tuple[list[Silence], list[Silence]]:
 def _silences(view: View) -> list[Silence]:
     """Of ranks whose silence means something: their agent speaks, and they haven't ended."""
     fresh = max(2.0, 4 * view.interval_s)
-    limits = Limits(view)
+    of = limits(view).of
     return [
-        Silence(agent, rank, limits.of(agent, rank))
+        Silence(agent, rank, of(agent, rank))
         for agent in view.in_round()
         if agent.silent_s < fresh
         for rank in agent.ranks
@@ -167,7 +167,7 @@ def _confirmed(view: View, over: list[Silence]) -> bool:
     if looked < window or any(s.agent.silent_s > looked - window / 2 for s in behind):
         return False
     moving = [s for s in behind if s.rank.stack and s.rank.still_s < window / 2]
-    return not moving or min(s.rank.silent_s for s in moving) >= Limits(view).patience_s
+    return not moving or min(s.rank.silent_s for s in moving) >= limits(view).patience_s
 
 
 def _window_s(view: View, limit: float) -> float:

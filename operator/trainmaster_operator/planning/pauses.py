@@ -25,9 +25,11 @@ WELL_FOUNDED = 200
 """Pauses of this round that need no memory of earlier rounds any more."""
 
 SHORTEST_S = 8.0
-SHORTEST_OF_SCRIPT_S = 30.0
-"""Limits are never shorter: what stops a whole machine for a moment is no hang. Scripts may do anything between two
-steps, evaluate or save, without telling anybody."""
+"""Limits are never shorter: what stops a whole machine for a moment is no hang..."""
+
+SCRIPT_SHARE = 0.2
+"""...and a script's never below this share of the spec's: between two steps it may do anything, for the first time and
+without telling anybody."""
 
 SLOWER = 1.5
 """A run whose longest pause comes near to the spec's limit, or is beyond it, gets so many times that pause."""
@@ -52,6 +54,14 @@ def learned(view: View) -> dict[str, Pause]:
             told = before.model_copy(update={"total": 0.0})
         if told is not None:
             known[name] = told
+    return known
+
+
+def limits(view: View) -> Limits:
+    """Made once in a pass, however many ask."""
+    known: Limits | None = view.__dict__.get("_limits")
+    if known is None:
+        known = view.__dict__["_limits"] = Limits(view)
     return known
 
 
@@ -87,7 +97,7 @@ class Limits:
 
 
 def _limit_s(view: View, pause: Pause, longest_s: float) -> float:
-    shortest = max(SHORTEST_OF_SCRIPT_S if view.scripted else SHORTEST_S, 4 * view.interval_s)
+    shortest = max(SHORTEST_S, 4 * view.interval_s, SCRIPT_SHARE * longest_s if view.scripted else 0.0)
     limit = max(shortest, view.spec.recovery.hang.factor * pause.longest * HORIZON ** tail_index(pause))
     return max(min(limit, longest_s), SLOWER * pause.longest)
 
@@ -101,7 +111,7 @@ def tail_index(pause: Pause) -> float:
 
 def _told(view: View, name: str) -> Pause | None:
     """Of all agents of this round: the longest of all, and typical is what is shortest, which errs towards patience."""
-    told = [numbers for agent in view.in_round() if _number(numbers := agent.pauses.get(name), 0) > 0]
+    told = [numbers for agent in view.in_round() if (numbers := agent.pauses.get(name)) and _number(numbers, 0) > 0]
     if not told:
         return None
     return Pause(

@@ -25,6 +25,7 @@ from trainmaster_operator.planning import (
     spares,
     start,
     stop,
+    straggler,
     suspend,
 )
 from trainmaster_operator.planning.change import Change
@@ -75,6 +76,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
             failure.cascade_due_s(view),
             agents.lost_due_s(view),
             hang.hang_due_s(view),
+            straggler.due_s(view),
             rounds.due_s(view),
             elastic.due_s(view),
             spares.replace_due_s(view),
@@ -109,6 +111,7 @@ def _decided(view: View) -> Change | None:
         return failure.recover(view, fault)
     return (
         hang.suspect(view)
+        or straggler.told(view)
         or stop.advance(view)
         or rounds.open_round(view)
         or progress.first_step(view)

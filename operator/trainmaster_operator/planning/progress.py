@@ -6,7 +6,7 @@ import math
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatus, ProgressStatus, Recovery
-from trainmaster_operator.planning import clock, goodput, pauses
+from trainmaster_operator.planning import clock, goodput, pauses, straggler
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.times import rfc3339, since
@@ -64,6 +64,9 @@ def update(view: View, status: JobStatus) -> JobStatus:
         )
     if status.suspicion is not None and status.suspicion.round != status.round:
         fields["suspicion"] = None
+    slow = straggler.update(view, status)
+    if slow is not status.straggler:
+        fields["straggler"] = slow
     recoveries = clock.update(view, status)
     if recoveries is not status.recoveries:
         fields["recoveries"] = recoveries

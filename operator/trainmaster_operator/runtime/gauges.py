@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.api.status import JobPhase, JobStatus, Straggler
 from trainmaster_operator.runtime.records import JobRecord
 
 if TYPE_CHECKING:
@@ -26,7 +26,16 @@ _JOB_GAUGES: tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...] = 
     ("total_steps", "The steps that a running job is to complete.", lambda s: s.progress.totalSteps or None),
     ("loss", "The last loss of a running job.", lambda s: _number(s.progress.loss)),
     ("tokens_per_second", "Throughput of a running job, smoothed.", lambda s: s.progress.tokensPerSecond or None),
-    ("goodput", "Share of a running job's time that was not lost to failures.", lambda s: _number(s.goodput)),
+    (
+        "goodput",
+        "Share of a running job's time since its first step that went into steps which count.",
+        lambda s: _number(s.goodput),
+    ),
+    (
+        "straggler_slowdown",
+        "How many times as long as the median rank's the straggler's part of a step takes, in a running job with one.",
+        lambda s: s.straggler.computeSeconds / s.straggler.usualSeconds if _told(s.straggler) else None,
+    ),
 )
 
 
@@ -122,6 +131,10 @@ def _of_running(records: list[JobRecord]) -> Iterator[GaugeMetricFamily]:
             if number is not None:
                 family.add_metric([record.key.namespace, record.key.name], number)
         yield family
+
+
+def _told(straggler: Straggler | None) -> TypeGuard[Straggler]:
+    return straggler is not None and straggler.told and straggler.usualSeconds > 0
 
 
 def _number(text: str) -> float | None:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.status import JobStatus, Recovery
 from trainmaster_operator.cluster.port import KINDS
+from trainmaster_operator.planning.goodput import CHECKPOINT, EVALUATION
 from trainmaster_operator.runtime.informer import JobKey
 
 _FAST_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -17,6 +18,7 @@ _RECOVERY_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 18
 
 OTHER = "other"  # what isn't known here: names that come from agents or from a newer operator's status
 _CAUSES = frozenset(cause.value for cause in Cause)
+_LOSSES = _CAUSES | {CHECKPOINT, EVALUATION}
 _PHASES = frozenset(
     ("detect", "decide", "drain", "schedule", "start", "fork", "rendezvous", "build", "load", "first_step")
 )
@@ -76,6 +78,28 @@ class Metrics:
         self.lost_steps = Counter(
             "trainmaster_lost_steps_total", "Steps that had to be done again after failures.", registry=self.registry
         )
+        self.useful_seconds = Counter(
+            "trainmaster_useful_seconds_total",
+            "Time of jobs since their first step that went into steps which had not been done before.",
+            registry=self.registry,
+        )
+        self.lost_seconds = Counter(
+            "trainmaster_lost_seconds_total",
+            "Time of jobs since their first step that was lost: down time and steps done again by the failure's cause, "
+            "Checkpoint and Evaluation where training stood still for them.",
+            ["cause"],
+            registry=self.registry,
+        )
+        self.hangs = Counter(
+            "trainmaster_hang_suspicions_total",
+            "Suspicions that ranks are stuck: raised, dropped when they went on, confirmed where nothing is done about "
+            "it. Restarts are counted as such.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.stragglers = Counter(
+            "trainmaster_stragglers_total", "Ranks that others had to wait for all along.", registry=self.registry
+        )
         self.events = Counter(
             "trainmaster_events_total",
             "Kubernetes Events by what became of them: told, counted (one more of the same), dropped (too many of one "
@@ -101,7 +125,9 @@ class Metrics:
         self.api_seconds.labels(verb, kind).observe(seconds)
 
     def wrote(self, key: JobKey, old: JobStatus, new: JobStatus, now: float) -> None:
-        """A job's status was written: counts the recoveries that it begins or ends."""
+        """A job's status was written: counts the recoveries that it begins or ends, and the time that it accounts."""
+        self._account(old, new)
+        self._suspect(old, new)
         if new.recoveries is old.recoveries:
             return
         known = {recovery.round: recovery for recovery in old.recoveries}
@@ -120,6 +146,27 @@ class Metrics:
                 self.recovery_seconds.labels("total").observe(recovery.totalSeconds)
                 self.lost_steps.inc(recovery.lostSteps or 0)
         self._settle(now)
+
+    def _account(self, old: JobStatus, new: JobStatus) -> None:
+        if new.accountedAt == old.accountedAt:
+            return
+        anew = new.firstStepAt != old.firstStepAt
+        self.useful_seconds.inc(max(0.0, new.usefulSeconds - (0.0 if anew else old.usefulSeconds)))
+        for cause, seconds in new.lost.items():
+            more = seconds - (0.0 if anew else old.lost.get(cause, 0.0))
+            if more > 0:
+                self.lost_seconds.labels(cause if cause in _LOSSES else OTHER).inc(more)
+
+    def _suspect(self, old: JobStatus, new: JobStatus) -> None:
+        before, now = old.suspicion, new.suspicion
+        if now is not None and (before is None or before.round != now.round):
+            self.hangs.labels("raised").inc()
+        elif now is not None and before is not None and now.confirmed and not before.confirmed:
+            self.hangs.labels("confirmed").inc()
+        elif now is None and before is not None and before.round == new.round:
+            self.hangs.labels("dropped").inc()
+        if new.straggler is not None and new.straggler.told and not (old.straggler and old.straggler.told):
+            self.stragglers.inc()
 
     def _settle(self, now: float) -> None:
         """Observes the phases of recoveries that ended a while ago: agents tell theirs one after the other."""

@@ -16,10 +16,13 @@ import mmap
 import os
 import sys
 import sysconfig
+import threading
 import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from trainmaster.agent import collectives, stacks
+from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.faults import ARMED
 from trainmaster.contract.wire.progress import SIZE, Phase, ProgressRecord
@@ -62,6 +65,8 @@ class _Observer(importlib.abc.MetaPathFinder):
         self._opened = ProgressRecord.opened
         self._record = ProgressRecord(mmap.mmap(fd, SIZE), fd)
         self.progress = self._record.read()
+        stacks.listen(fd)
+        self._rhythm = Rhythm()
         self.progress.started_ns = time.monotonic_ns()
         self.progress.phase = Phase.START
         if not own_loop:
@@ -95,6 +100,7 @@ class _Observer(importlib.abc.MetaPathFinder):
             module.register_optimizer_step_pre_hook(self._before_step)
 
     def hook_rendezvous(self, module: Any) -> None:
+        collectives.watch(module, self._record, int(os.environ.get("WORLD_SIZE", "1")))
         if self.own_loop:
             return
         original = module.init_process_group
@@ -113,8 +119,39 @@ class _Observer(importlib.abc.MetaPathFinder):
             package.init_process_group = init_process_group  # type: ignore[attr-defined]
 
     def hook_forward(self, module: Any) -> None:
-        if not self.own_loop:
-            self._forward = module.register_module_forward_pre_hook(self._first_forward)
+        if self.own_loop:
+            return
+        self._forward = module.register_module_forward_pre_hook(self._first_forward)
+        original = module.Module.eval
+
+        @functools.wraps(original)
+        def eval_(model: Any) -> Any:
+            if model.training and self.progress.phase == Phase.STEP and _in_main_thread():
+                self._enter(Phase.EVAL)  # until the next step of an optimizer
+            return original(model)
+
+        module.Module.eval = eval_
+
+    def hook_save(self, module: Any) -> None:
+        if self.own_loop:
+            return
+        original = module.save
+
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            before = self.progress.phase
+            if before not in (Phase.STEP, Phase.EVAL) or not _in_main_thread():
+                return original(*args, **kwargs)
+            self._enter(Phase.SAVE)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._enter(Phase(before))
+
+        module.save = save
+        package = sys.modules.get("torch")
+        if package is not None and getattr(package, "save", None) is original:
+            package.save = save  # type: ignore[attr-defined]
 
     def _first_forward(self, *_: Any) -> None:
         if self._forward is not None:
@@ -141,9 +178,11 @@ class _Observer(importlib.abc.MetaPathFinder):
                 self._base = max(_steps_before(optimizer) - 1, 0)
             taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
             progress = self.progress
-            progress.step = progress.device_step = max(progress.step, self._base + taken)
-            progress.phase = Phase.STEP
             now = time.monotonic_ns()
+            if self._base + taken > progress.step:
+                progress.step = progress.device_step = self._base + taken
+                self._rhythm.stepped(progress, now, _waited_ns(now))
+            progress.phase = Phase.STEP
             progress.first_step_ns = progress.first_step_ns or now
             progress.device_bytes = _device_bytes()
             self._publish(now)
@@ -160,7 +199,9 @@ class _Observer(importlib.abc.MetaPathFinder):
 
     def _publish(self, now: int = 0) -> None:
         if not self._yielded():
-            self.progress.beat_ns = now or time.monotonic_ns()
+            now = now or time.monotonic_ns()
+            self._rhythm.beat(self.progress, now)
+            self.progress.beat_ns = now
             self._record.write(self.progress)
 
     def _tell_modules(self) -> None:
@@ -180,6 +221,7 @@ def _hook_table() -> dict[str, Any]:
         "torch.optim.optimizer": _Observer.hook_optimizer,
         "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
         "torch.nn.modules.module": _Observer.hook_forward,
+        "torch.serialization": _Observer.hook_save,
     }
 
 
@@ -206,6 +248,7 @@ def _learnable(name: str) -> bool:
         return True
     return bool(spec.origin) and os.path.realpath(spec.origin).startswith(_ROOTS)
 
+
 def _faults() -> Any:
     """The module of faults on purpose, once one was asked for; None nearly always."""
     known = sys.modules.get("trainmaster.faults")
@@ -215,7 +258,6 @@ def _faults() -> Any:
     return known
 
 
-
 def _steps_before(optimizer: Any) -> int:
     """The step that the optimizer's own state counts (Adam and its kin do), 0 when it counts none."""
     for state in list(optimizer.state.values())[:1]:
@@ -223,6 +265,17 @@ def _steps_before(optimizer: Any) -> int:
         if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
             return int(taken)
     return 0
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _waited_ns(now: int) -> int:
+    """Time in which this process did nothing, up to now. On CPU the main thread's own clock tells, which sees what C++
+    waits for too; a thread that drives a device is busy or idle for other reasons."""
+    torch = sys.modules["torch"]
+    return collectives.waited_ns() if torch.cuda.is_initialized() else now - time.thread_time_ns()
 
 
 def _device_bytes() -> int:

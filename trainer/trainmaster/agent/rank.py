@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent import packets, processes
+from trainmaster.agent.stacks import Look
 from trainmaster.agent.verdict import exit_code_of
 from trainmaster.agent.zygotes import Process
 from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
 from trainmaster.contract.wire.channel import Channel
-from trainmaster.contract.wire.progress import RESCUES
+from trainmaster.contract.wire.progress import COLLECTIVES, RESCUES
 
 _KEPT_LINES = 200
 _LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
@@ -100,6 +101,7 @@ class Rank:
         self.rescued = False  # ...and has done so, or can't
         self.words: dict[str, Any] | None = None
         self.module_names: list[str] = []
+        self.look = Look()
         self._on_message = on_message
         self._on_exit = on_exit
         self._last = Progress(round=round, rank=number)
@@ -173,6 +175,11 @@ class Rank:
             rss_bytes=p.rss_bytes or _rss(pid),
             device_bytes=p.device_bytes,
             exit_code=exit_code_of(self.status) if self.status is not None else None,
+            step_seconds=p.step_ns / 1e9,
+            wait_seconds=p.wait_ns / 1e9,
+            stack=self.look.stack,
+            still_s=self.look.still_s,
+            collective=f"{p.collectives} {COLLECTIVES[p.collective]}" if p.collectives else "",
         )
 
     def close(self) -> None:

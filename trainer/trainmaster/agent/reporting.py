@@ -10,7 +10,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from trainmaster.agent import isolation
+from trainmaster.agent import isolation, rhythm
 from trainmaster.agent.client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.termination import write_termination
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
@@ -196,6 +196,7 @@ class Reporter:
             resumed_step=round.resumed_step,
             resumed_tier=round.resumed_tier,
             clock=dict(round.clock),
+            pauses=rhythm.told(rank.progress() for rank in round.ranks),
             **common,  # type: ignore[arg-type]
         )
 

@@ -24,6 +24,7 @@ from trainmaster.agent.reporting import Reporter
 from trainmaster.agent.ring import PING, PONG, Ring
 from trainmaster.agent.round import Round
 from trainmaster.agent.settings import Settings, rank_environment
+from trainmaster.agent.stacks import Looks
 from trainmaster.agent.stores import Stores
 from trainmaster.agent.termination import write_termination
 from trainmaster.agent.uploads import Uploads
@@ -65,6 +66,7 @@ class Supervisor:
         self.datagrams = Datagrams(self._heard)
         self.ring = Ring(self.datagrams, self.reporter.at_once)
         self.grant = Grant(self, self.datagrams, self.ring)
+        self.looks = Looks(lambda: self.round.ranks if self.round is not None else [])
         self._begun = 0  # the highest round that was ever begun here
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
         self._old_rounds: list[Round] = []
@@ -116,6 +118,7 @@ class Supervisor:
                 self.grant.confirm(assignment)
                 self.peers.again(assignment)
                 self._stop(directive)
+        self.looks.want(directive.ask_stacks and self.round is not None and directive.round == self.round.number)
         if directive.keep_store and self._store_timer is None:
             self.stores.offer()
 

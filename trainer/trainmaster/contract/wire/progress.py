@@ -24,7 +24,7 @@ RESCUES = 2  # bit of Progress.flags: this rank saves its last completed step wh
 OBEYS_STOP = 1  # bit of Progress.flags: this rank reads `stop_at`; others get SIGTERM when a stop binds
 
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
-_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqqqqqqqqqqqqq")
+_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqq")
 _RANK_AT = 64
 _COLLECTIVE = struct.Struct("<qq")  # written on its own, whenever a rank enters one
 _COLLECTIVE_AT = 1024
@@ -80,6 +80,8 @@ class Progress:
     eval_pauses: int = 0
     eval_typical_ns: int = 0
     eval_longest_ns: int = 0
+    save_total_ns: int = 0
+    eval_total_ns: int = 0
     # The last collective of the whole world that this process has entered. See `ProgressRecord.entered`.
     collectives: int = 0
     collective: int = 0  # an index of COLLECTIVES
@@ -144,7 +146,7 @@ class ProgressRecord:
             p.tokens, p.resumed_step, p.beat_ns, p.started_ns, p.rendezvous_ns, p.built_ns, p.loaded_ns,
             p.first_step_ns, p.rss_bytes, p.device_bytes, p.step_ns, p.wait_ns,
             p.step_pauses, p.step_typical_ns, p.step_longest_ns, p.save_pauses, p.save_typical_ns, p.save_longest_ns,
-            p.eval_pauses, p.eval_typical_ns, p.eval_longest_ns,
+            p.eval_pauses, p.eval_typical_ns, p.eval_longest_ns, p.save_total_ns, p.eval_total_ns,
         )  # fmt: skip
         self._sequence += 1
         _HEAD.pack_into(self._memory, 0, MAGIC, VERSION, self._sequence)
@@ -159,7 +161,7 @@ class ProgressRecord:
         return Progress(*values, *_COLLECTIVE.unpack_from(self._memory, _COLLECTIVE_AT))
 
     def entered(self, number: int, kind: int) -> None:
-        """The rank enters its `number`-th collective of the whole world. Apart from `write`: another writer may call."""
+        """The rank enters its `number`-th collective of the whole world. Apart from `write`: others may call it."""
         _COLLECTIVE.pack_into(self._memory, _COLLECTIVE_AT, number, kind)
 
     def set_control(self, control: Control) -> None:

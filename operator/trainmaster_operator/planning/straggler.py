@@ -1,0 +1,151 @@
+"""The rank that all others wait for, step after step: an outlier in computing, for which they spend time waiting.
+
+A rank's own part of a step is its wall time without the time in collectives. Median and MAD of the others are robust
+against a second straggler; that the others do wait tells a slow rank from one that merely counts its time otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median, median_low
+
+from trainmaster.contract.wire import Cause, RankReport, RankState
+from trainmaster_operator.api.recovery import StragglerAction
+from trainmaster_operator.api.status import JobPhase, JobStatus, Rung, Straggler
+from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.planning.view import View, stepped_to
+
+OUTLIER = 4.0  # robust standard deviations
+SIGMA = 1.4826  # of a normal distribution, in MADs
+LEAST_SPREAD = 0.05  # of the median: ranks that are nearly alike have no MAD to speak of
+WAITED_SHARE = 0.5  # of the difference, that the typical other rank waits
+
+
+def straggler(view: View) -> Fault | None:
+    """A rank that has been one for the whole window, where its pod is to be replaced."""
+    known = _known(view)
+    spec = view.spec.recovery.straggler
+    if known is None or spec.action is not StragglerAction.REPLACE or not _is_proven(view, known):
+        return None
+    found = _find(view)
+    if found is None or found[1].rank != known.rank:
+        return None
+    agent, _ = found
+    pod = view.pods[agent.slot]
+    return Fault(
+        cause=Cause.STRAGGLER,
+        message=_words(view, known),
+        slots=(agent.slot,),
+        floor=Rung.POD,
+        rank=known.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        step=view.highest_step(),
+    )
+
+
+def told(view: View) -> Change | None:
+    """Say so once, when it has been one for the whole window."""
+    known = _known(view)
+    if known is None or known.told or not _is_proven(view, known):
+        return None
+    return changed(
+        view.status,
+        warning("Straggler", _words(view, known)),
+        straggler=known.model_copy(update={"told": True}),
+    )
+
+
+def update(view: View, status: JobStatus) -> Straggler | None:
+    """The status' straggler after this look: the same object if nothing has changed."""
+    known = status.straggler
+    if status.phase is not JobPhase.RUNNING or not view.round_is_open:
+        return known if known is not None and known.round == status.round else None
+    found = _find(view)
+    if found is None:
+        return None
+    agent, rank = found
+    if known is not None and (known.round, known.rank) == (status.round, rank.rank):
+        return known
+    pod = view.pods[agent.slot]
+    return Straggler(
+        round=status.round,
+        rank=rank.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        computeSeconds=round(_computes(rank), 6),
+        usualSeconds=round(median(_computes(r) for _, r in _ranks(view)), 6),
+        since=rfc3339(view.now),
+    )
+
+
+def due_s(view: View) -> float | None:
+    """When a rank will have been a straggler for the window."""
+    known = _known(view)
+    if known is None or known.told:
+        return None
+    left = view.spec.recovery.straggler.windowSeconds - since(known.since, view.now)
+    return left if left > 0 else None
+
+
+def _known(view: View) -> Straggler | None:
+    known = view.status.straggler
+    trains = view.status.phase is JobPhase.RUNNING and view.round_is_open
+    return known if trains and known is not None and known.round == view.status.round else None
+
+
+def _is_proven(view: View, known: Straggler) -> bool:
+    return since(known.since, view.now) >= view.spec.recovery.straggler.windowSeconds
+
+
+def _ranks(view: View) -> list[tuple[AgentRecord, RankReport]]:
+    """Ranks that tell how long their steps take."""
+    return [
+        (agent, rank)
+        for agent in view.in_round()
+        for rank in agent.ranks
+        if rank.state is RankState.RUNNING and rank.step_seconds > 0 and stepped_to(view, agent, rank) > 0
+    ]
+
+
+def _computes(rank: RankReport) -> float:
+    return max(0.0, rank.step_seconds - rank.wait_seconds)
+
+
+def _find(view: View) -> tuple[AgentRecord, RankReport] | None:
+    """The slowest rank, if it is far from the others and they wait for it."""
+    ranks = _ranks(view)
+    if len(ranks) < 2:
+        return None
+    computes = [_computes(rank) for _, rank in ranks]
+    slowdown = view.spec.recovery.straggler.slowdown
+    if max(computes) < slowdown * min(computes):
+        return None  # nearly always, and without a median
+    place = max(range(len(ranks)), key=lambda i: (computes[i], -ranks[i][1].rank))
+    others = [rank for i, (_, rank) in enumerate(ranks) if i != place]
+    mine = computes.pop(place)
+    usual, spread = _spread(computes)
+    excess = mine - usual
+    if mine < slowdown * usual or excess < OUTLIER * spread:
+        return None
+    waits = median_low(rank.wait_seconds for rank in others)
+    return ranks[place] if waits >= WAITED_SHARE * excess else None
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    """Median, and a robust standard deviation."""
+    middle = median(values)
+    mad = median(abs(value - middle) for value in values)
+    return middle, max(SIGMA * mad, LEAST_SPREAD * middle)
+
+
+def _words(view: View, known: Straggler) -> str:
+    where = f" on node {known.node}" if known.node else ""
+    return (
+        f"rank {known.rank} ({known.pod}{where}) needs {known.computeSeconds:.3g} s for its part of a step, "
+        f"the median rank {known.usualSeconds:.3g} s: the others have waited for it for "
+        f"{since(known.since, view.now):.0f} s"
+    )

@@ -1,0 +1,119 @@
+"""The rank that the others wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.planning.world import World, job_spec, recovered, running, verdict
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning.observation import Decision
+
+WINDOW = 60
+
+
+def split(world: World, *each: tuple[float, float], step: int = 11) -> Decision:
+    """(step_seconds, wait_seconds) of the ranks of slots 0, 1, …"""
+    for slot, (seconds, waits) in zip(world.slots, each, strict=True):
+        ranks = world.ranks(slot, step=step, step_seconds=seconds, wait_seconds=waits)
+        world.agent(slot, ranks=ranks)
+    return world.settle()
+
+
+SLOW_2 = [(2.0, 1.0), (2.0, 1.05), (2.0, 0.02), (2.0, 0.95)]
+
+
+def reasons(decision: Decision) -> list[str]:
+    return [event.reason for event in decision.events]
+
+
+def world_of(**straggler: Any) -> World:
+    return running(job_spec(recovery={"straggler": {"windowSeconds": WINDOW, **straggler}}), step=10)
+
+
+def look_again(world: World, seconds: float, each: list[tuple[float, float]] = SLOW_2) -> Decision:
+    world.now += seconds
+    for slot, (took, waits) in zip(world.slots, each, strict=True):
+        world.agent(slot, ranks=world.ranks(slot, step=12, step_seconds=took, wait_seconds=waits))
+    return world.write()
+
+
+def test_a_rank_that_the_others_wait_for_all_along_is_named_once() -> None:
+    world = world_of()
+    split(world, *SLOW_2)
+    known = world.status.straggler
+    assert known is not None
+    assert (known.rank, known.told, known.computeSeconds, known.usualSeconds) == (2, False, 1.98, 1.025)
+    assert not look_again(world, WINDOW - 1).events
+    decision = look_again(world, 1)
+    assert reasons(decision) == ["Straggler"]
+    assert "rank 2 (job-worker-2-0)" in decision.events[0].message
+    assert not look_again(world, 1000).events
+    assert world.status.restarts.total == 0
+
+
+def test_when_it_will_have_been_one_for_long_enough_is_asked_for() -> None:
+    world = world_of()
+    split(world, *SLOW_2)
+    world.now += 59.8
+    assert world.plan().requeue_after_s == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        [(2.0, 1.0), (2.0, 1.0), (2.0, 0.7), (2.0, 1.0)],  # slower, not enough
+        [(2.0, 0.0), (2.0, 0.0), (3.5, 0.0), (2.0, 0.0)],  # nobody waits: they don't step together
+        [(2.0, 1.0), (2.0, 0.02), (2.0, 0.05), (2.0, 0.03)],  # one is fast
+        [(2.0, 1.4), (2.0, 1.7), (2.0, 0.6), (2.0, 1.0)],  # ranks that differ a lot anyway
+        [(0.0, 0.0), (0.0, 0.0), (2.0, 0.0), (0.0, 0.0)],  # one alone tells
+    ],
+)
+def test_who_is_no_straggler(each: list[tuple[float, float]]) -> None:
+    world = world_of()
+    split(world, *each)
+    assert world.status.straggler is None
+
+
+def test_of_two_ranks_the_slower_one_is_found_by_the_other() -> None:
+    world = running(job_spec(2), step=10)
+    split(world, (2.0, 1.2), (2.0, 0.0))
+    assert world.status.straggler is not None
+    assert world.status.straggler.rank == 1
+
+
+def test_a_rank_that_recovers_is_forgotten_and_another_one_begins_anew() -> None:
+    world = world_of()
+    split(world, *SLOW_2)
+    look_again(world, WINDOW / 2, [(1.0, 0.1)] * 4)
+    assert world.status.straggler is None
+    look_again(world, 1)
+    look_again(world, WINDOW / 2, [SLOW_2[2], SLOW_2[0], SLOW_2[1], SLOW_2[3]])
+    assert world.status.straggler is not None
+    assert world.status.straggler.rank == 0
+    assert not look_again(world, WINDOW - 1, [SLOW_2[2], SLOW_2[0], SLOW_2[1], SLOW_2[3]]).events
+
+
+def test_its_pod_is_replaced_where_that_is_wanted() -> None:
+    world = world_of(action="Replace")
+    split(world, *SLOW_2)
+    world.now += WINDOW
+    world.settle()
+    assert (world.status.phase, world.status.incarnations) == (JobPhase.RECOVERING, "0*2,1,0")
+    assert world.status.lastFailure is not None
+    assert (world.status.lastFailure.cause, world.status.lastFailure.rank) == ("Straggler", 2)
+    assert world.status.restarts.pod == 1
+
+
+def test_nothing_of_it_outlives_its_round() -> None:
+    world = world_of(action="Replace")
+    split(world, *SLOW_2)
+    world.agent(1, verdict=verdict(1))
+    world.now += WINDOW
+    world.settle()
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.cause == "Crash"
+    recovered(world, step=11, resumed=10)
+    assert world.status.straggler is None
+    assert world.status.restarts.total == 1
