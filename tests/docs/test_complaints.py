@@ -13,7 +13,7 @@ ROWS = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
 
 
-def tests_there_are() -> set[str]:
+def known_tests() -> set[str]:
     files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "e2e").glob("*.py")]
     return {name for file in files for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)}
 
@@ -26,4 +26,4 @@ def test_every_complaint_is_numbered_and_has_an_answer() -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_test_that_is_named_is_there(name: str) -> None:
-    assert name in tests_there_are()
+    assert name in known_tests()
