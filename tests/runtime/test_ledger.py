@@ -8,14 +8,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.api.jobs import job
+from tests.runtime import fakes
+from trainmaster.contract.wire import Directive, DirectiveState
+from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.status import Failure, JobStatus
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
 from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.manifests.pods import build_pod, pod_name
+from trainmaster_operator.manifests.services import build_service
+from trainmaster_operator.planning.observation import Decision, Observation, PodRecord
 from trainmaster_operator.planning.suspicion import HALF_LIFE_S
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.runtime import ledger as module
+from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.lease import LeaseSettings
 from trainmaster_operator.runtime.ledger import KEY, NAME, Ledger
+from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.records import JobRecord, job_record
 
 NOW = 1_700_000_000.0
@@ -166,3 +176,43 @@ def test_only_the_newest_reasons_of_a_node_are_kept() -> None:
         world.ledger.learn(world.failed(f"j{number:02}", at=NOW + number), ())
     marks = world.ledger.suspicion().marks["n1"]
     assert [mark.at for mark in marks] == [NOW + number for number in range(40 - module.MARKS, 40)]
+
+
+def test_an_operator_that_judges_nodes_writes_down_what_it_meets_and_plans_with_it() -> None:
+    seen: list[dict[str, int]] = []
+
+    def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+        seen.append({node: len(marks) for node, marks in observed.suspicion.marks.items()})
+        if status.lastFailure is None:
+            failure = Failure(cause="NodeLost", node="n1", round=1, time=rfc3339(now))
+            return Decision(status.model_copy(update={"lastFailure": failure}), intent=True)
+        return Decision(status, requeue_after_s=1.0)
+
+    async def main() -> None:
+        store = MemoryStore()
+        store.create(JOB, fakes.job())
+        operator = Operator(
+            MemoryCluster(store),
+            asyncio.get_running_loop().clock,  # type: ignore[attr-defined]
+            fakes.chance(),
+            Settings(
+                operator_url="http://o",
+                identity="me",
+                judge_nodes=True,
+                lease=LeaseSettings(namespace="operator", takeover=True),
+            ),
+            Policies(plan, _wait, build_pod, build_service, pod_name),
+        )
+        running = asyncio.create_task(operator.run())
+        await asyncio.sleep(module.WRITE_AFTER_S + 3)
+        written = store.find(CONFIG_MAP, "operator", NAME)
+        assert list(json.loads(written["data"][KEY])) == ["n1"]
+        assert seen[-1] == {"n1": 1}
+        operator.stop()
+        await asyncio.wait([running], timeout=60)
+
+    run_virtual(main())
+
+
+def _wait(spec: JobSpec, status: JobStatus, observed: Observation, slot: int) -> Directive:
+    return Directive(observed.epoch, DirectiveState.WAIT, status.round, "")

@@ -208,6 +208,7 @@ def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
         ),
         ca_bundle=authority.bundle,
         peer_key=authority.session_key,
+        judge_nodes=True,
         namespace=options.watch_namespace,
         relist_jobs_s=RELIST_JOBS_S,
         job_metrics=options.job_metrics,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from trainmaster_operator.api.meta import GROUP
@@ -56,6 +56,7 @@ class Settings:
     pods: PodDefaults | None = None  # all that pods get; None: the two above, for processes of one machine
     ca_bundle: Callable[[], str] | None = None  # PEM, by which agents know the operator; None: no TLS
     peer_key: Callable[[], bytes] | None = None  # what agents' secrets among themselves are derived from; None: none
+    judge_nodes: bool = False  # new pods keep away from those that failed jobs lately
     namespace: str | None = None  # None: all
     workers: int = 8
     resync_s: float = 600.0
@@ -129,13 +130,9 @@ class Operator:
             self._relay,
         )
         self.events = EventWriter(cluster, clock, counted=lambda result: self.metrics.events.labels(result).inc())
-        self.ledger = Ledger(
-            cluster,
-            clock,
-            self.leader,
-            settings.lease.namespace,
-            lambda: (entry.record.node for entry in self.pods.values()),
-        )
+        self.ledger: Ledger | None = None
+        if settings.judge_nodes:
+            self.ledger = Ledger(cluster, clock, self.leader, settings.lease.namespace, self._node_names)
         self.reconciler = Reconciler(
             cluster=cluster,
             clock=clock,
@@ -170,6 +167,9 @@ class Operator:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def _node_names(self) -> Iterator[str]:
+        return (entry.record.node for entry in self.pods.values())
 
     def stuck(self) -> list[str]:
         """What has stopped moving in this process, in sentences: only a restart helps."""
@@ -206,7 +206,8 @@ class Operator:
     async def _lead(self) -> None:
         await self.leader.acquire()
         self.reconciler.leads_from_now()
-        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), self.ledger.run(), self._serve())
+        ledger = [self.ledger.run()] if self.ledger is not None else []
+        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *ledger, self._serve())
 
     async def _serve(self) -> None:
         await self.jobs.synced.wait()
