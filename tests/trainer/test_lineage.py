@@ -87,6 +87,12 @@ def test_an_absolute_path_ends_the_chain() -> None:
     assert found == ["step-10.r2", "step-9.r1", "step-8.r1", "/elsewhere/step-7.r3"]
 
 
+def test_a_step_that_only_memory_had_counts_where_the_next_round_saved_it() -> None:
+    lineages = {1: Lineage(1, None), 2: Lineage(2, "step-9.r1")}
+    assert lineage.chain(lineages, ["step-6.r1", "step-9.r2"]) == ["step-9.r2", "step-6.r1"]
+    assert lineage.chain(lineages, ["step-6.r1", "step-9.r1", "step-9.r2"]) == ["step-9.r1", "step-6.r1"]
+
+
 def test_a_lineage_that_resumes_from_its_own_future_is_damaged() -> None:
     with pytest.raises(lineage.Damaged, match="isn't older"):
         lineage.chain({2: Lineage(2, "step-9.r2")}, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Outcome, Ranks, fault_socket
+from tests.trainer.test_steps import SCRIPT, lines
 from trainmaster.checkpoint.ram import RamFolder, checksum_of
 from trainmaster.contract.wire import environment
 from trainmaster.faults import Fault, encode
@@ -170,3 +172,56 @@ def _flip(path: Path) -> None:
         there = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([there[0] ^ 0xFF]))
+
+
+@pytest.mark.parametrize("every", ["1", ""], ids=["each step", "as it is cheap"])
+def test_a_users_loop_goes_on_from_memory_with_buffers_generators_and_loaders(
+    ranks: Ranks, tmp_path: Path, every: str
+) -> None:
+    path = tmp_path / "train.py"
+    source = SCRIPT.replace("random.random()", "random.Random(0).random()")
+    source = source.replace("import trainmaster as tm", "import trainmaster as tm\nfrom trainmaster import faults")
+    path.write_text(source.replace("    optimizer.step()\n", "    faults.at_step(step)\n    optimizer.step()\n"))
+
+    def world(name: str, number: int, faults: dict[str, str]) -> Outcome:
+        memory = tmp_path / name / "memory"
+        memory.mkdir(parents=True, exist_ok=True)
+        env = {
+            environment.CHECKPOINT_DIR: str(tmp_path / name / "checkpoints"),
+            environment.ROUND: str(number),
+            environment.JOB_UID: "job",
+            environment.RAM_DIR: str(memory),
+            environment.RAM_BUDGET: str(1 << 28),
+            environment.RAM_EVERY: every,
+            "LOCAL_WORLD_SIZE": "2",
+        }
+        return ranks.run(tmp_path / name, 2, {**env, **faults}, script=str(path), agent=True)
+
+    whole = world("whole", 1, {})
+    assert whole.codes == [0, 0], whole.output
+    socket = tmp_path / "faults"
+    with fault_socket(socket):
+        fault = {environment.FAULTS: encode([Fault("kill", step=6, rank=1)]), environment.FAULT_SOCKET: str(socket)}
+        first = world("broken", 1, fault)
+    assert first.codes[1] == -9, first.output
+    second = world("broken", 2, {})
+    assert second.codes == [0, 0], second.output
+    (resumed,) = {m["step"] for m in second.said("resumed")}
+    assert {m["tier"] for m in second.said("resumed")} == {"ram"}
+    assert resumed == 5 or not every, "it may be rare to save"
+    for rank in (0, 1):
+        expected = {step: loss for step, loss in lines(whole.output, rank).items() if step > resumed}
+        assert lines(second.output, rank) == expected
+
+
+def test_the_end_of_a_run_that_only_memory_had_comes_to_storage(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = RamJob(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    job.sound(1, 2)
+    before = job.final
+    shutil.rmtree(tmp_path / "checkpoints" / "step-9.r1")
+    assert {m["tier"] for m in job.sound(2, 2).said("resumed")} == {"ram"}
+    assert job.checkpoints() == {"step-9.r2"}
+    job.folder.clear()
+    third = job.round(3, 2, agent=True)
+    assert {(m["step"], m["tier"]) for m in third.said("resumed")} == {(9, "storage")}
+    assert job.final == {**before, "round": 3}

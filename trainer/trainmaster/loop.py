@@ -116,6 +116,8 @@ class Training:
         self.reporter.obeys_stop()
         self.reporter.phase(Phase.STEP)
         self.session.boundary()
+        if self.step == steps and self.session.from_memory:
+            self.save()  # the end of the run, which only memory had
         if self.session.ram is not None and self.world.device.type == "cpu":
             self.rescue.watch()
         probe = Probe(self.session.objects, self.world.rank, self.reporter)

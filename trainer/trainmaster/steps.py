@@ -114,6 +114,8 @@ class Run:
         reporter.obeys_stop()
         reporter.phase(Phase.STEP)
         memory = Memory(self, session, reporter)
+        if first == total and session.from_memory:
+            self._save(session)  # the end of the run, which only memory had
         probe = Probe(session.objects, session.rank, reporter)
         probe.note(first, "restored", sys._getframe(1))
         try:

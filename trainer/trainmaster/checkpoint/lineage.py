@@ -39,22 +39,25 @@ class Damaged(Exception):
 def chain(lineages: Mapping[int, Lineage], directories: Iterable[str]) -> list[str]:
     """Those of `directories` that lie on the chain of the newest lineage, newest first.
 
-    Round r contributes the steps after the one that it resumed from; the round that this one belonged to
-    contributes the steps up to it, and so on down. An absolute path ends the chain, and is its last element.
+    Round r contributes the steps after the one that it resumed from, or that one, too, if only memory had it; the round
+    that this one belonged to contributes the steps up to it, and so on down. An absolute path ends the chain, and is
+    its last element.
     """
     by_round: dict[int, list[tuple[int, str]]] = {}
+    present = set()
     for name in directories:
         parsed = parse_directory(name)
         if parsed:
             by_round.setdefault(parsed[1], []).append((parsed[0], name))
+            present.add(parsed)
     found: list[str] = []
     round, limit = max(lineages, default=0), None
     while round in lineages:
         resume = lineages[round].resume
         base = parse_directory(os.path.basename(resume)) if resume else None
-        floor = base[0] if base else -1
+        first = base[0] + (base in present) if base else 0
         steps = sorted(by_round.get(round, []), reverse=True)
-        found += [name for step, name in steps if step > floor and (limit is None or step <= limit)]
+        found += [name for step, name in steps if step >= first and (limit is None or step <= limit)]
         if resume is None:
             break
         if base is None or os.path.isabs(resume):

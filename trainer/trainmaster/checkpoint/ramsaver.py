@@ -145,8 +145,8 @@ class RamSaver:
     def _do(self, finish: Callable[[], None]) -> None:
         try:
             finish()
-        except OSError as error:
-            self._end(f"it can't be written: {error}")
+        except Exception as error:  # noqa: BLE001 training goes on without this tier, and nobody waits for it in vain
+            self._end(f"it can't be written: {error!r}")
         finally:
             self._idle.set()
 

@@ -55,6 +55,7 @@ class Session:
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
         self.ram_round = 0
+        self.from_memory = False  # storage may lack what this round began with
         self._uncopied = 0, 0.0  # a step that is on its way to a peer, and since when that was seen
         self.interval = Interval.from_environment()
 
@@ -76,6 +77,7 @@ class Session:
             send=self.reporter.staged if self.reporter.channel is not None else None,
         )
         if found is not None:
+            self.from_memory = found.tier != "storage"
             with torch.no_grad():
                 load.restore(self.objects, found.storage, found.directory, found.manifest, self.rank)
         if memory is not None:
