@@ -35,6 +35,7 @@ RECOVERY = Recovery(round=2, cause="Crash", rung=Rung.IN_PLACE, rank=2, pod="tin
 CLOSED = RECOVERY.model_copy(
     update={
         "resumedStep": 50,
+        "tier": "peer",
         "lostSteps": 9,
         "totalSeconds": 0.287,
         "clock": {
@@ -63,7 +64,11 @@ SUCCEEDED = status(
     restarts=Restarts(inPlace=1),
     recoveries=[CLOSED],
     lastFailure=CRASH,
-    goodput="0.98",
+    goodput="0.92",
+    firstStepAt="2026-11-21T15:00:02.000Z",
+    accountedAt="2026-11-21T15:01:30.000Z",
+    usefulSeconds=81.0,
+    lost={"Crash": 4.5, "Checkpoint": 1.5},
 )
 
 

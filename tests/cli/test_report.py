@@ -61,10 +61,18 @@ def test_the_report_tells_how_the_run_went(tmp_path: Path) -> None:
         "9 steps ran twice; each had bit for bit the same loss both times.",
         "round 2 from step 51: Crash of rank 2, back after 287 ms",
         "restart in place",
+        "a peer's memory",
         "rendezvous",
         "rank 3 (at most",
         "killed by SIGKILL",
     ):
+        assert words in text
+
+
+def test_the_report_tells_where_the_time_went(tmp_path: Path) -> None:
+    _, text = page(output_folder(tmp_path / "out"))
+    assert "Where the time went" in text
+    for words in ("steps 81.0 s 92.0 %", "Crash 4.5 s 5.1 %", "Checkpoint 1.5 s 1.7 %", "Other 1.0 s 1.1 %"):
         assert words in text
 
 

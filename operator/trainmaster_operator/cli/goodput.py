@@ -29,4 +29,4 @@ def table(status: JobStatus) -> Table:
     found = parts(status)
     wall = sum(s for _, s in found)
     rows = tuple((name, seconds(s), f"{100 * s / wall:.1f} %") for name, s in found)
-    return Table(("time for", "seconds", "share"), rows, (False, True, True))
+    return Table(("what", "time", "share"), rows, (False, True, True))

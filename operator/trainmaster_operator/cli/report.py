@@ -194,7 +194,7 @@ def _goodput(status: JobStatus) -> str:
     cells = goodput.table(status)
     return page.section(
         "Where the time went",
-        bars([("since step 1", goodput.parts(status))], seconds),
+        bars([("the run", goodput.parts(status))], seconds),
         page.table(cells.header, cells.rows, cells.numeric),
         page.note(
             "From the first step to the last. Steps count once: what was done again after a failure is lost to that "
