@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-create bench-idle bench-fleet bench-cluster cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-create bench-idle bench-fleet bench-cluster soak cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -45,6 +45,9 @@ generate: venv  ## write the files that are generated from models, metrics and c
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
+
+soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
+	$(BIN)/python -m trainmaster_operator.runtime.simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)
 
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery

@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.conformance import SCENARIOS, Scenario, World
 from tests.cluster.examples import lease, pod
 from tests.cluster.scenario import forgotten_by
+from trainmaster_operator.cluster import faulty
 from trainmaster_operator.cluster.faulty import CrashPoint, Fault, FaultyCluster, OperatorCrash, Rates, Scripted
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import (
@@ -22,9 +23,11 @@ from trainmaster_operator.cluster.port import (
     Conflict,
     Gone,
     NotFound,
+    TooManyRequests,
     Unavailable,
     WatchEvent,
 )
+from trainmaster_operator.runtime.clock import run_virtual
 
 
 def scripted(inner: Cluster, *script: Scripted) -> FaultyCluster:
@@ -57,7 +60,12 @@ def test_without_faults_it_is_a_cluster_like_any_other(scenario: Scenario) -> No
 
 @pytest.mark.parametrize(
     ("fault", "error", "stored"),
-    [(Fault.FAIL, Unavailable, []), (Fault.LOSE, Unavailable, ["a"]), (Fault.CONFLICT, Conflict, [])],
+    [
+        (Fault.FAIL, Unavailable, []),
+        (Fault.THROTTLE, TooManyRequests, []),
+        (Fault.LOSE, Unavailable, ["a"]),
+        (Fault.CONFLICT, Conflict, []),
+    ],
 )
 def test_a_write_meets_its_fault_once(fault: Fault, error: type[ApiError], stored: list[str]) -> None:
     async def run() -> None:
@@ -110,6 +118,8 @@ def test_a_stale_list_is_an_older_truth_from_which_a_watch_catches_up() -> None:
     [
         (Fault.DROP, ["a", "c"]),
         (Fault.DUPLICATE, ["a", "b", "b", "c"]),
+        (Fault.DELAY, ["a", "b", "c"]),
+        (Fault.REORDER, ["a", "c", "b"]),
         (Fault.DISCONNECT, ["a", Unavailable, "b", "c"]),
         (Fault.END, ["a", "end", "b", "c"]),
         (Fault.EXPIRE, ["a", Gone, "b", "c"]),
@@ -119,16 +129,17 @@ def test_an_event_meets_its_fault(fault: Fault, seen: list[object]) -> None:
     async def run() -> None:
         memory = MemoryCluster()
         cluster = scripted(memory, Scripted("event", 2, fault))
+        cluster.late_s = (0.0, 0.01)
         version = str(memory.store.version)
         for name in "abc":
             await memory.create(POD, pod("s", name))
         told: list[object] = []
-        while "c" not in told:
+        while len(told) < len(seen):
             try:
                 async for event in cluster.watch(POD, version):
                     version = event.object["metadata"]["resourceVersion"]
                     told.append(event.object["metadata"]["name"])
-                    if "c" in told:
+                    if len(told) == len(seen):
                         break
                 else:
                     told.append("end")
@@ -226,6 +237,42 @@ def test_the_same_seed_gives_the_same_faults_and_a_script_does_not_shift_them() 
     assert len(set(first)) == 4
     scripted_run = asyncio.run(outcomes(1, Scripted("write", 7, Fault.CONFLICT)))
     assert scripted_run[:6] + scripted_run[7:] == first[:6] + first[7:]
+
+
+def test_an_event_passes_none_of_its_own_object_and_is_not_held_back_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faulty, "HELD_S", 0.01)
+
+    async def run() -> None:
+        memory = MemoryCluster()
+        since = str(memory.store.version)
+        cluster = scripted(memory, Scripted("event", 1, Fault.REORDER), Scripted("event", 3, Fault.REORDER))
+        await memory.create(POD, pod("s", "a"))
+        await memory.patch(POD, "s", "a", {"metadata": {"labels": {"new": "yes"}}})
+        await memory.create(POD, pod("s", "b"))
+        seen = []
+        async for event in cluster.watch(POD, since):
+            seen.append((event.type, event.object["metadata"]["name"]))
+            if len(seen) == 3:
+                break
+        assert seen == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b")]
+
+    asyncio.run(run())
+
+
+def test_what_is_frozen_takes_effect_later() -> None:
+    async def main() -> None:
+        memory = MemoryCluster()
+        cluster = FaultyCluster(memory, random.Random(0), latency_s=(0.1, 0.1))
+        writing = asyncio.ensure_future(cluster.create(POD, pod("s", "a")))
+        await asyncio.sleep(0.05)
+        cluster.freeze(5.0)
+        await asyncio.sleep(4.9)
+        assert await names(memory) == []
+        await asyncio.sleep(0.2)
+        assert await names(memory) == ["a"]
+        await writing
+
+    run_virtual(main())
 
 
 def test_errors_of_the_inner_cluster_pass_through() -> None:

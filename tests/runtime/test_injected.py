@@ -8,6 +8,7 @@ import trainmaster_operator
 ROOT = Path(trainmaster_operator.__file__).parent
 EDGES = {"clock.py", "local.py", "kubernetes.py", "__main__.py"}  # where a process starts, real time and chance come in
 EDGES |= {"certificates.py"}  # keys are made of chance
+EDGES |= {"soak.py"}  # stops after a time
 FORBIDDEN = [
     r"^\s*(import|from) (time|datetime|uuid|secrets)\b(?! import datetime, timezone)",
     r"\brandom\.(random|randint|choice|uniform|shuffle|seed)\(",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +26,7 @@ from trainmaster_operator.cluster.port import (
     Listing,
     Object,
     TokenReview,
+    TooManyRequests,
     Unavailable,
     WatchEvent,
 )
@@ -41,11 +42,14 @@ class OperatorCrash(BaseException):
 
 class Fault(Enum):
     FAIL = "fail"  # write or list: Unavailable, without effect
+    THROTTLE = "throttle"  # write or list: TooManyRequests, without effect
     LOSE = "lose"  # write: takes effect, but the reply is lost (Unavailable)
     LATE = "late"  # write: Unavailable at once, and takes effect later, perhaps after the client's next calls or death
     CONFLICT = "conflict"  # write: Conflict, without effect
     STALE = "stale"  # list: an older state
     DROP = "drop"  # event: never arrives
+    DELAY = "delay"  # event: comes late, and so does what follows
+    REORDER = "reorder"  # event: arrives after the next one, if that is of another object
     DUPLICATE = "duplicate"  # event: arrives twice
     DISCONNECT = "disconnect"  # event: the stream breaks instead (Unavailable); the event comes after a new watch
     END = "end"  # event: the server ends the stream instead, orderly
@@ -66,11 +70,14 @@ class Rates:
     """Probability of each fault, for each write, list or event. One write or event meets one fault at most."""
 
     fail: float = 0.0
+    throttle: float = 0.0
     lose: float = 0.0
     late: float = 0.0
     conflict: float = 0.0
     stale: float = 0.0
     drop: float = 0.0
+    delay: float = 0.0
+    reorder: float = 0.0
     duplicate: float = 0.0
     disconnect: float = 0.0
     end: float = 0.0
@@ -88,6 +95,16 @@ class CrashPoint:
     when: Literal["before", "after"]
 
 
+_OF_WRITES = (Fault.FAIL, Fault.THROTTLE, Fault.LOSE, Fault.LATE, Fault.CONFLICT)
+_OF_LISTS = (Fault.FAIL, Fault.THROTTLE, Fault.STALE)
+_OF_EVENTS = (
+    *(Fault.DROP, Fault.DELAY, Fault.REORDER, Fault.DUPLICATE),
+    *(Fault.DISCONNECT, Fault.END, Fault.EXPIRE),
+)
+HELD_S = 1.0
+"""How long an event that is to arrive after the next one waits for that."""
+
+
 @runtime_checkable
 class Lagging(Protocol):
     async def list_before(
@@ -102,8 +119,8 @@ def all_but_leases(verb: str, kind: str) -> bool:
 class FaultyCluster:
     """`counts(verb, kind)` says which writes are counted and can meet a fault or a crash: by default all but those of
     leases, which come by the clock. `latency_s`: bounds of the time before and again after a call takes effect.
-    `late_s`: bounds of a late write's delay. `lag`: how many changes a stale list misses; it needs an inner cluster
-    with `list_before`, over others no list is stale.
+    `late_s`: bounds of a late write's or event's delay. `lag`: how many changes a stale list misses; it needs an inner
+    cluster with `list_before`, over others no list is stale.
     """
 
     def __init__(
@@ -133,6 +150,7 @@ class FaultyCluster:
         self._lists = 0
         self._events = 0
         self._outages = 0
+        self._frozen_until = float("-inf")
         self._cut = asyncio.Event()  # replaced when it is set
         self._late: set[asyncio.Task[None]] = set()
 
@@ -160,12 +178,28 @@ class FaultyCluster:
         finally:
             self._outages -= 1
 
+    def freeze(self, duration_s: float) -> None:
+        """What is under way between client and server stays there so long, and is not lost: as if the client got no
+        CPU, or its network held everything back."""
+        self._frozen_until = asyncio.get_running_loop().time() + duration_s
+
+    @property
+    def frozen_s(self) -> float:
+        """How long from now."""
+        return max(0.0, self._frozen_until - asyncio.get_running_loop().time())
+
+    async def _thawed(self) -> None:
+        while (left_s := self.frozen_s) > 0:
+            await asyncio.sleep(left_s)
+
     async def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
         self._lists += 1
-        fault = self._draw("list", self._lists, self.rates.of(Fault.FAIL, Fault.STALE))
+        fault = self._draw("list", self._lists, self.rates.of(*_OF_LISTS))
         await self._travel()
         if fault is Fault.FAIL:
             raise Unavailable("injected: the list failed")
+        if fault is Fault.THROTTLE:
+            raise TooManyRequests("injected: too many lists")
         if fault is Fault.STALE and isinstance(self.inner, Lagging):
             listing = await self.inner.list_before(kind, self.lag, namespace, labels)
         else:
@@ -186,19 +220,42 @@ class FaultyCluster:
         stream = self.inner.watch(kind, resource_version, namespace, labels)
         cut = asyncio.ensure_future(self._cut.wait())
         step: asyncio.Future[WatchEvent] | None = None
+        held: WatchEvent | None = None
         try:
             while True:
-                step = asyncio.ensure_future(anext(stream))
-                await asyncio.wait([step, cut], return_when=asyncio.FIRST_COMPLETED)
+                step = step or asyncio.ensure_future(anext(stream))
+                await asyncio.wait([step, cut], timeout=HELD_S if held else None, return_when=asyncio.FIRST_COMPLETED)
                 if cut.done():
                     self._alive()
                     raise Unavailable("injected: the watch was cut")
+                if not step.done():
+                    assert held is not None
+                    yield held
+                    held = None
+                    continue
                 try:
                     event = step.result()
                 except StopAsyncIteration:
                     return
-                for _ in range(self._copies(event)):
+                step = None
+                fault = self._meets(event)
+                if fault is Fault.DELAY:
+                    await asyncio.wait([cut], timeout=self.chance.uniform(*self.late_s))
+                await self._thawed()
+                if cut.done():
+                    self._alive()
+                    raise Unavailable("injected: the watch was cut")
+                if held is not None and not _passes(event, held):
+                    yield held
+                    held = None
+                if fault is Fault.REORDER and held is None:
+                    held = event
+                    continue
+                for _ in range({Fault.DROP: 0, Fault.DUPLICATE: 2}.get(fault, 1) if fault else 1):
                     yield event
+                if held is not None:
+                    yield held
+                    held = None
         except _OrderlyEnd:
             return
         finally:
@@ -235,7 +292,7 @@ class FaultyCluster:
     async def evict(self, namespace: str, name: str) -> None:
         await self._write("evict", "Pod", f"{namespace}/{name}", lambda: self.inner.evict(namespace, name))
 
-    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+    async def events_about(self, namespace: str, uid: str) -> Sequence[Object]:
         await self._travel()
         events = await self.inner.events_about(namespace, uid)
         await self._travel()
@@ -256,11 +313,13 @@ class FaultyCluster:
             return result
         self.written.append(f"{verb} {kind} {name}")
         number = self.writes
-        fault = self._draw("write", number, self.rates.of(Fault.FAIL, Fault.LOSE, Fault.LATE, Fault.CONFLICT))
+        fault = self._draw("write", number, self.rates.of(*_OF_WRITES))
         await self._travel()
         self._crash_at(number, "before")
         if fault is Fault.FAIL:
             raise Unavailable(f"injected: {verb} {kind} failed")
+        if fault is Fault.THROTTLE:
+            raise TooManyRequests(f"injected: {verb} {kind}: too many requests")
         if fault is Fault.CONFLICT:
             raise Conflict(f"injected: {verb} {kind} conflicts")
         if fault is Fault.LATE:
@@ -284,20 +343,19 @@ class FaultyCluster:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
-    def _copies(self, event: WatchEvent) -> int:
-        """How often an event arrives. Raises what breaks the stream instead."""
+    def _meets(self, event: WatchEvent) -> Fault | None:
+        """What happens to an event. Raises what breaks the stream instead."""
         if event.type == BOOKMARK:
-            return 1
+            return None
         self._events += 1
-        kinds = (Fault.DROP, Fault.DUPLICATE, Fault.DISCONNECT, Fault.END, Fault.EXPIRE)
-        fault = self._draw("event", self._events, self.rates.of(*kinds))
+        fault = self._draw("event", self._events, self.rates.of(*_OF_EVENTS))
         if fault is Fault.DISCONNECT:
             raise Unavailable("injected: the watch broke")
         if fault is Fault.EXPIRE:
             raise Gone("injected: too old resource version")
         if fault is Fault.END:
             raise _OrderlyEnd
-        return {Fault.DROP: 0, Fault.DUPLICATE: 2}.get(fault, 1) if fault else 1
+        return fault
 
     def _draw(self, stream: Stream, number: int, rates: Iterable[tuple[Fault, float]]) -> Fault | None:
         drawn = self.chance.random()  # always, so that a script doesn't shift what the seed gives
@@ -315,6 +373,9 @@ class FaultyCluster:
         if self.latency_s[1] > 0:
             await asyncio.sleep(self.chance.uniform(*self.latency_s))
             self._alive()
+        if self._frozen_until > float("-inf"):
+            await self._thawed()
+            self._alive()
         if self._outages:
             raise Unavailable("injected: the API server is away")
 
@@ -330,6 +391,11 @@ class FaultyCluster:
 
 class _OrderlyEnd(Exception):
     """The server ends a stream."""
+
+
+def _passes(event: WatchEvent, held: WatchEvent) -> bool:
+    """One object's events stay in their order, and a bookmark speaks of all that came before."""
+    return event.type != BOOKMARK and event.object["metadata"]["uid"] != held.object["metadata"]["uid"]
 
 
 def _named(obj: Object) -> str:

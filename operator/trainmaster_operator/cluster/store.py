@@ -61,6 +61,7 @@ class MemoryStore:
 
     `history`: how many changes of a kind a watch can go back, at least. `admission(kind, new, old)` may raise Invalid
     or Forbidden before a write. `on_change(kind, event)` is called after each change, in order: read, don't change.
+    `shares`: no caller ever changes what it has given or was given, so nothing is copied.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class MemoryStore:
         history: int = 4096,
         admission: Callable[[str, Object, Object | None], None] | None = None,
         on_change: Callable[[str, WatchEvent], None] | None = None,
+        shares: bool = False,
     ) -> None:
         self.now = now
         self.ids = ids or counted_ids()
         self.admission = admission
         self.on_change = on_change
+        self._shares = shares
         self.version = 1  # "0" means something else to a watch
         self._objects: dict[str, dict[str, dict[str, Object]]] = {kind: {} for kind in KINDS}
         self._histories = {kind: History(kind, history, lambda: self.version) for kind in KINDS}
@@ -94,7 +97,7 @@ class MemoryStore:
             raise NotFound(f'{KINDS[kind].plural} "{name}" not found') from None
 
     def get(self, kind: str, namespace: str, name: str) -> Object:
-        return _copied(self.find(kind, namespace, name))
+        return self._given(self.find(kind, namespace, name))
 
     def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
         items = [obj for obj in self._in(kind, namespace) if objects.matches(obj, labels)]
@@ -136,7 +139,7 @@ class MemoryStore:
 
     def create(self, kind: str, obj: Object) -> Object:
         _known(kind)
-        new = _copied(obj)
+        new = self._taken(obj)
         meta = new.setdefault("metadata", {})
         if meta.get("resourceVersion"):
             raise Invalid("resourceVersion should not be set on objects to be created")
@@ -159,7 +162,7 @@ class MemoryStore:
                 new["status"] = _copied(_FIRST_STATUS[kind])
         self._put(kind, ADDED, new, None)
         self._collect()
-        return _copied(new)
+        return self._given(new)
 
     def update(self, kind: str, obj: Object) -> Object:
         return self._replace(kind, obj, status=False)
@@ -178,7 +181,7 @@ class MemoryStore:
 
     def apply(self, kind: str, obj: Object) -> Object:
         """Every caller counts as the same manager."""
-        wanted = {key: _copied(value) for key, value in obj.items() if key != "status"}
+        wanted = {key: value for key, value in self._taken(obj).items() if key != "status"}
         meta = wanted.setdefault("metadata", {})
         given = {field: meta.pop(field) for field in ("uid", "resourceVersion") if field in meta}
         if not meta.get("name"):
@@ -253,6 +256,15 @@ class MemoryStore:
 
     # -- inside
 
+    def _given(self, obj: Object) -> Object:
+        return obj if self._shares else _copied(obj)
+
+    def _taken(self, obj: Object) -> Object:
+        """A copy as deep as this store writes into it, or a whole one."""
+        if not self._shares:
+            return _copied(obj)
+        return {**obj, "metadata": dict(obj["metadata"])} if isinstance(obj.get("metadata"), dict) else dict(obj)
+
     def _in(self, kind: str, namespace: str | None) -> Iterator[Object]:
         spaces = self._objects[_known(kind)]
         for space in sorted(spaces) if namespace is None else [namespace]:
@@ -280,20 +292,21 @@ class MemoryStore:
                 "modified; please apply your changes to the latest version and try again"
             )
         if status:
-            new = {**old, "status": _copied(obj.get("status") or {})}
+            status = obj.get("status") or {}
+            new = {**old, "status": status if self._shares else _copied(status)}
         else:
-            new = self._replacement(kind, old, _copied(obj))
+            new = self._replacement(kind, old, self._taken(obj))
         if self.admission:
             self.admission(kind, new, old)
         if new == old:
-            return _copied(old)  # no change, no event, no new version: as an API server does
+            return self._given(old)  # no change, no event, no new version: as an API server does
         new_meta = new["metadata"]
         if new_meta.get("deletionGracePeriodSeconds") == 0 and not objects.finalizers(new):
             self._remove(kind, old)  # so the last state that a watch tells still has its finalizers
         else:
             self._put(kind, MODIFIED, new, old)
         self._collect()
-        return _copied(new)
+        return self._given(new)
 
     def _replacement(self, kind: str, old: Object, new: Object) -> Object:
         """`new` with the fields that belong to the server taken from `old`."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.world import World
 
 KILLED = -9
+TERMINATED = 143
 
 
 class SimAgent:
@@ -47,7 +48,7 @@ class SimAgent:
             pod_uid=pod["metadata"]["uid"],
         )
         self.alive = True
-        self.cut_off = False  # from the operator
+        self._cut_off = False
         self.ranks: list[SimRank] = []
         self.round = 0
         self._retired = False  # the round's ranks were ended on request: it is spoken of no more
@@ -65,6 +66,9 @@ class SimAgent:
         self._resumed: int | None = None
         self._inventory: list[CheckpointRecord] = []
         self._interval_s = 0.5
+        self._draining_until: float | None = None
+        self._told_saved = False
+        self._asked_at: float | None = None  # since when stacks are looked at
         self._news = asyncio.Event()
         self._talks: list[asyncio.Task[None]] = []
         self._chance = world.chance(f"agent {self.pod}")
@@ -73,10 +77,23 @@ class SimAgent:
         self._open_store()
         self._talks = [self.world.spawn(self._join()), self.world.spawn(self._report())]
 
-    def die(self, exit_code: int, message: str = "") -> None:
-        """The whole pod ends: its ranks and stores with it."""
+    @property
+    def cut_off(self) -> bool:
+        """From the operator: it goes on, and nobody hears it."""
+        return self._cut_off
+
+    @cut_off.setter
+    def cut_off(self, cut_off: bool) -> None:
+        if cut_off and not self._cut_off:
+            self.world.watch.incident(2)  # it may miss the start of a round, and be given up after that
+        self._cut_off = cut_off
+
+    def die(self, exit_code: int, message: str = "", *, told: bool = False) -> None:
+        """The whole pod ends: its ranks and stores with it. `told`: it was to end."""
         if not self.alive:
             return
+        if exit_code and not told:
+            self.world.watch.incident()
         self.alive = False
         self.world.note(f"{self.pod} ends with {exit_code} {message}".rstrip())
         for store in (self._store, self._used_store):
@@ -88,6 +105,19 @@ class SimAgent:
             if talk is not asyncio.current_task() and not self.cut_off:
                 talk.cancel()  # its connections break
         self.world.kubelet.ended(self, exit_code, message)
+
+    def terminate(self, grace_s: float) -> None:
+        """SIGTERM: it has all ranks save, if there are any, and ends when they have, or when the grace is over."""
+        if not any(rank.alive for rank in self.ranks) or grace_s <= 1:
+            self.die(TERMINATED, "terminated", told=True)
+        elif self._draining_until is None:
+            self._draining_until = self.world.clock.monotonic() + grace_s
+            self._news.set()
+            self.world.spawn(self._end_after(grace_s - 1))
+
+    async def _end_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.die(TERMINATED, "its grace is over", told=True)
 
     # -- told by ranks and storage
 
@@ -101,7 +131,8 @@ class SimAgent:
         self._news.set()
 
     def lose_store(self) -> None:
-        if self._used_store is not None:
+        if self._used_store is not None and self._used_store.alive:
+            self.world.watch.rank_failed(self.round)
             self._used_store.alive = False
             self._news.set()
 
@@ -109,6 +140,8 @@ class SimAgent:
         if not self.alive or rank.round != self.round or rank not in self.ranks:
             return
         bad = rank.exit_code not in (ExitCode.OK, ExitCode.SAVED)
+        if bad and not rank.cascade:
+            self.world.watch.rank_failed(rank.round)
         if bad and self._verdict is None:
             self._verdict_at = self.world.clock.monotonic()
             self._verdict = Verdict(
@@ -133,35 +166,45 @@ class SimAgent:
                 seen_tag=self._tag,
                 next_store=self._offer(),
             )
-            await self._exchange("join", request)
+            await self._exchange(request)
 
     async def _report(self) -> None:
         while self.alive:
             self._news.clear()
-            await self._exchange("report", self._told())
+            report = self._told()
+            answered = await self._exchange(report)
+            self._told_saved = self._told_saved or (report.saved and bool(answered))
+            if self._draining_until is not None and self.alive and (self._told_saved or answered is None):
+                self.die(ExitCode.SAVED if self._told_saved else TERMINATED, told=True)
+                return
             try:
                 async with asyncio.timeout(self._interval_s):
                     await self._news.wait()
             except TimeoutError:
                 pass
 
-    async def _exchange(self, verb: str, message: JoinRequest | Report) -> None:
+    async def _exchange(self, message: JoinRequest | Report) -> bool | None:
+        """Whether the operator has taken it; None: nobody answered."""
         try:
-            directive = await self.world.send(self, verb, self._token, message)
+            directive = await self.world.send(self, self._token, message)
         except Refused as refused:
             if refused.status == 410:
                 self.die(0, "it is stale")
-                return
-            await asyncio.sleep(self._chance.uniform(0.05, 0.5))
+            else:
+                await asyncio.sleep(self._chance.uniform(0.05, 0.5))
+            return False
         except ConnectionError:
             await asyncio.sleep(self._chance.uniform(0.05, 0.5))
-        else:
-            if self.alive:
-                self._obey(directive)
+            return None
+        if self.alive:
+            self._obey(directive)
+        return True
 
     def _told(self) -> Report:
         if self._retired:
-            return Report(self.identity, round=0, epoch=self._epoch, next_store=self._offer())
+            return Report(
+                self.identity, round=0, epoch=self._epoch, next_store=self._offer(), draining_s=self._draining_s()
+            )
         now = self.world.clock.monotonic()
         verdict = self._verdict
         if verdict is not None:
@@ -182,6 +225,8 @@ class SimAgent:
                     total_steps=self.world.workload.steps,
                     silent_s=now - rank.beat_at,
                     exit_code=rank.exit_code,
+                    stack=f"it is at step {rank.step}" if self._asked_at is not None else "",
+                    still_s=now - max(rank.beat_at, self._asked_at) if self._asked_at is not None else 0.0,
                 )
                 for rank in self.ranks
             ],
@@ -194,7 +239,13 @@ class SimAgent:
             stop_ack=None if passed is not None else self._stop_at,
             stop_passed=passed,
             resumed_step=self._resumed,
+            draining_s=self._draining_s(),
         )
+
+    def _draining_s(self) -> float | None:
+        if self._draining_until is None:
+            return None
+        return max(0.0, self._draining_until - self.world.clock.monotonic())
 
     def _offer(self) -> StoreAddress | None:
         if self._store is None:
@@ -213,6 +264,10 @@ class SimAgent:
             return
         self._tag = directive.tag
         self._interval_s = directive.report_interval_s
+        if not directive.ask_stacks:
+            self._asked_at = None
+        elif self._asked_at is None:
+            self._asked_at = self.world.clock.monotonic()
         self._keeps_store = directive.keep_store
         if directive.keep_store and self._store is None:
             self.world.spawn(self._open_store_later())

@@ -63,11 +63,32 @@ class SimKubelet:
         agent = self.agents.get(uid)
         while agent is not None and agent.alive and agent.cut_off:
             await asyncio.sleep(1.0)  # its node is, so nobody tells it to end
+        grace_s = self._grace_s(name, uid)
         if agent is not None:
-            agent.die(143, "terminated")
+            agent.terminate(grace_s)
+        while agent is not None and agent.alive:
+            await asyncio.sleep(0.1)
+            if self._grace_s(name, uid) < grace_s:
+                agent.die(137, "its grace was made shorter", told=True)
         await asyncio.sleep(0.01)
         if self._mine(name, uid) is not None:
             self._store.delete(POD, self._world.namespace, name, uid=uid, grace_s=0)
+
+    def _grace_s(self, name: str, uid: str) -> float:
+        pod = self._mine(name, uid)
+        return pod["metadata"].get("deletionGracePeriodSeconds") or 0.0 if pod is not None else 0.0
+
+    def node_answers(self, agent: SimAgent, answers: bool) -> None:
+        """Or falls silent: the agent isn't heard either, and the node controller tells of the pod."""
+        agent.cut_off = not answers
+        conditions = [
+            {"type": "ContainersReady", "status": "True"},
+            {"type": "Ready", "status": "True" if answers else "Unknown"},
+        ]
+        pod = self._mine(agent.pod, agent.identity.pod_uid)
+        if pod is not None and pod["status"].get("phase") == "Running":
+            known = [c for c in pod["status"].get("conditions") or [] if c["type"] not in ("ContainersReady", "Ready")]
+            self._update(agent.pod, agent.identity.pod_uid, conditions=[*known, *conditions])
 
     async def _kill_late(self, uid: str) -> None:
         """The object was removed by force: its processes live on for a while, longer if their node is cut off."""
@@ -76,7 +97,7 @@ class SimKubelet:
         while agent is not None and agent.cut_off:
             await asyncio.sleep(1.0)
         if agent is not None:
-            agent.die(137, "its pod was removed")
+            agent.die(137, "its pod was removed", told=True)
 
     async def _tell_end(self, agent: SimAgent, exit_code: int, message: str) -> None:
         await asyncio.sleep(self._chance.uniform(0.01, 0.3))

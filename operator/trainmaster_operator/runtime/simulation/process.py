@@ -10,6 +10,7 @@ from trainmaster_operator.cluster.faulty import FaultyCluster, OperatorCrash
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, LEASE
 from trainmaster_operator.control.admission import BEARER, Credential
+from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 
 STOP_S = 30.0
+PATIENCE_S = 4.0
+"""How long agents wait for an answer before they ask again."""
 
 
 class Connection(FaultyCluster):
@@ -28,6 +31,20 @@ class Connection(FaultyCluster):
     def die(self) -> None:
         super().die()
         self.process.crash(f"at write {self.writes}, {self.written[-1]}" if self.written else "before any write")
+
+
+class NodeClock:
+    """An operator's: its wall clock may be wrong."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._clock: VirtualClock = world.clock
+
+    def monotonic(self) -> float:
+        return self._clock.elapsed
+
+    def now(self) -> float:
+        return self._clock.now() + self._world.skew_s
 
 
 class OperatorProcess:
@@ -48,7 +65,7 @@ class OperatorProcess:
             world.spawn(self.cluster.outage(world.outage_until - world.clock.monotonic()))
         self.operator = Operator(
             self.cluster,
-            world.clock,
+            NodeClock(world),
             world.chance(self.name),
             Settings(
                 operator_url="http://operator",
@@ -85,14 +102,17 @@ class OperatorProcess:
             self.crash("since it did not stop")
         self.dead = True
 
-    async def send(self, verb: str, token: str, message: JoinRequest | Report) -> Directive:
+    async def send(self, token: str, message: JoinRequest | Report) -> Directive:
         """A request over HTTP, as far as the fleet can tell. Raises Refused, ConnectionError."""
         if self.dead:
             raise ConnectionError(f"{self.name} is dead")
-        call = asyncio.ensure_future(self._handle(verb, token, encode(message)))
+        if self.world.encodes:
+            message = decode(type(message), encode(message))
+        call = asyncio.ensure_future(self._handle(token, message))
         self._calls[call] = None
         try:
-            return decode(Directive, encode(await call))
+            directive = await call
+            return decode(Directive, encode(directive)) if self.world.encodes else directive
         except asyncio.CancelledError:
             if self.dead and not _being_cancelled():
                 raise ConnectionError(f"{self.name} died") from None
@@ -100,9 +120,13 @@ class OperatorProcess:
         finally:
             del self._calls[call]
 
-    async def _handle(self, verb: str, token: str, raw: bytes) -> Directive:
+    async def _handle(self, token: str, message: JoinRequest | Report) -> Directive:
+        frozen_s = self.cluster.frozen_s
+        if frozen_s > 0:
+            await asyncio.sleep(min(frozen_s, PATIENCE_S))
+        if frozen_s > PATIENCE_S:
+            raise ConnectionError(f"{self.name} doesn't answer")
         fleet = self.operator.fleet
-        message = decode(JoinRequest, raw) if verb == "join" else decode(Report, raw)
 
         async def claim() -> Identity:
             return message.identity

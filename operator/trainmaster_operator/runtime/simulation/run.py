@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster_operator.cluster.faulty import CrashPoint
+from trainmaster_operator.cluster.port import JOB, KINDS, POD, SERVICE
 from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
 from trainmaster_operator.runtime.reconcile import Policies
-from trainmaster_operator.runtime.simulation.faults import Fault, inject, schedule
+from trainmaster_operator.runtime.simulation.faults import Fault, inject
+from trainmaster_operator.runtime.simulation.schedule import Schedule
 from trainmaster_operator.runtime.simulation.storage import Checkpoint
+from trainmaster_operator.runtime.simulation.watch import State
 from trainmaster_operator.runtime.simulation.world import Workload, World
 
-LONGEST_S = 1800.0
+LONGEST_S = 900.0
+"""Every fault is over within two minutes, and the longest job without any takes half a minute. An operator that has
+forgotten to look at it again in time is too late: it looks at all jobs every ten minutes or so."""
+
 SETTLE_S = 60.0
+
+DELETED = "Deleted"
 
 Script = Callable[[World], Coroutine[Any, Any, None]]
 
@@ -24,17 +31,26 @@ Script = Callable[[World], Coroutine[Any, Any, None]]
 @dataclass
 class Outcome:
     violations: list[str]
-    log: list[str]
+    noted: list[tuple[float, str]]
     status: dict[str, Any]
     writes: int
     seconds: float  # virtual
     faults: list[Fault] = field(default_factory=list)
+    pairs: dict[tuple[State, State], None] = field(default_factory=dict)  # neighbouring states of the job
+
+    @property
+    def log(self) -> list[str]:
+        return [f"{at:9.4f}  {words}" for at, words in self.noted]
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase", DELETED))
 
     def summary(self) -> dict[str, Any]:
         """What must be the same however often the operator died."""
         s = self.status
         return {
-            "phase": s.get("phase"),
+            "phase": self.phase,
             "round": s.get("round"),
             "incarnations": s.get("incarnations"),
             "restarts": s.get("restarts"),
@@ -44,28 +60,24 @@ class Outcome:
 
 
 def run_seed(seed: int, policies: Policies | None = None) -> Outcome:
-    """One random schedule. The shape of the job belongs to the seed too."""
-    chance = random.Random(f"{seed}/shape")
-    replicas = chance.choice((1, 2, 3, 4))
-    workload = Workload(
-        replicas=replicas,
-        ranks_per_pod=chance.choice((1, 1, 2)),
-        steps=chance.choice((15, 40)),
-        save_every=chance.choice((3, 5, 10)),
-        takeover=chance.random() < 0.7,
-        script=chance.random() < 0.25,
-    )
-    tight = chance.random() < 0.15
-    if tight:
-        workload = Workload(**{**workload.__dict__, "budget": {"inPlace": 2, "pod": 1, "full": 1, "perCause": 2}})
-    faults = schedule(random.Random(f"{seed}/faults"), workload.steps)
+    """One random schedule."""
+    return run_schedule(Schedule.of_seed(seed), policies)
 
+
+def run_schedule(schedule: Schedule, policies: Policies | None = None, longest_s: float = LONGEST_S) -> Outcome:
     async def script(world: World) -> None:
-        for fault in faults:
+        for fault in schedule.faults:
             world.spawn(inject(world, fault))
 
-    outcome = simulate(f"seed {seed}", workload, script, may_fail=tight, policies=policies)
-    outcome.faults = faults
+    outcome = simulate(
+        schedule.name,
+        schedule.workload,
+        script,
+        may_fail=schedule.may_fail,
+        policies=policies,
+        longest_s=longest_s,
+    )
+    outcome.faults = list(schedule.faults)
     return outcome
 
 
@@ -97,8 +109,7 @@ def simulate(
         await _settle(world)
         _check(world, may_fail)
         world.restarts_operators = False
-        if world.operator is not None:
-            world.writes = world.operator.cluster.writes
+        world.writes = world.processes[0].cluster.writes
         for process in world.processes:
             await process.stop()
         world.end_tasks()
@@ -112,10 +123,11 @@ def simulate(
     world = worlds[0]
     return Outcome(
         violations=[*world.violations, *violations],
-        log=world.log,
+        noted=world.noted,
         status=world.status(),
         writes=world.writes,
         seconds=clock.monotonic(),
+        pairs=world.watch.pairs,
     )
 
 
@@ -136,21 +148,30 @@ def _live_pods(world: World) -> list[str]:
 
 
 def _check(world: World, may_fail: bool) -> None:
+    if world.job() is None:
+        for kind in (POD, SERVICE):
+            for left in world.store.list(kind, world.namespace).items:
+                world.violation(f"{KINDS[kind].plural} {left['metadata']['name']} is left over from a deleted {JOB}")
+    else:
+        _check_end(world, may_fail)
+    for words in world.storage.broken():
+        world.violation(words)
+    for agent in world.kubelet.living():
+        world.violation(f"the agent of {agent.pod} still lives")
+    for name in _live_pods(world):
+        world.violation(f"pod {name} is left over")
+
+
+def _check_end(world: World, may_fail: bool) -> None:
     status = world.status()
     phase = status.get("phase")
     failed_rightly = may_fail and phase == "Failed" and "budget" in (status.get("lastFailure") or {}).get("message", "")
     if phase != "Succeeded" and not failed_rightly:
         world.violation(f"the job ended {phase}: {(status.get('lastFailure') or {}).get('message', '')}")
-    for words in world.storage.broken():
-        world.violation(words)
     if phase == "Succeeded":
         newest = world.storage.newest()
         if newest is None or newest != Checkpoint(status["round"], world.workload.steps):
             world.violation(f"it succeeded in round {status['round']}, but the newest checkpoint is {newest}")
-    for agent in world.kubelet.living():
-        world.violation(f"the agent of {agent.pod} still lives")
-    for name in _live_pods(world):
-        world.violation(f"pod {name} is left over")
     for condition in status.get("conditions") or []:
         if condition["type"] == "ReconcileError":
             world.violation(f"ReconcileError: {condition['message']}")

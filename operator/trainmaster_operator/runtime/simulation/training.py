@@ -125,19 +125,12 @@ class SimRound:
             if self.step % limits.save_every == 0:
                 self._save()
             if await self._stop_wanted():
-                await self._saved()
-                return
+                break
         self._phase("DRAIN")
-        await self._saved()
-        self._exit_all(ExitCode.OK, "")
-
-    async def _saved(self) -> None:
-        """The last checkpoint: it must be there before the ranks end."""
         upload = self._save()
-        while not upload.over:
+        while not upload.over:  # the last checkpoint must be there before the ranks end
             await self._wait(0.05)
-        if self.step < self.world.workload.steps:
-            self._exit_all(ExitCode.SAVED, "")
+        self._exit_all(ExitCode.SAVED if self.step < limits.steps else ExitCode.OK)
 
     def _save(self) -> Upload:
         upload = Upload(self.world, Checkpoint(self.number, self.step), self._agents(), self._chance.uniform(0.05, 0.8))
@@ -170,7 +163,7 @@ class SimRound:
         for rank in self.ranks.values():
             rank.step = self.step - (self.resumed if self.world.workload.script else 0)
         self._beat()
-        self.world.stepped(self.number, self.step)
+        self.world.stepped(self.number, self.step, self._agents())
 
     def _beat(self) -> None:
         for rank in self.ranks.values():
@@ -184,7 +177,7 @@ class SimRound:
     def _agents(self) -> list[SimAgent]:
         return list({id(rank.agent): rank.agent for rank in self.ranks.values()}.values())
 
-    def _exit_all(self, code: int, message: str, cause: Cause = Cause.CRASH, cascade: bool = False) -> None:
+    def _exit_all(self, code: int, message: str = "", cause: Cause = Cause.CRASH, cascade: bool = False) -> None:
         for rank in list(self.ranks.values()):
             if not rank.stopped:
                 rank.exit(code, message, cause, cascade)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.contract.wire import Directive, JoinRequest, Report
-from trainmaster_operator.api.meta import API_VERSION, unpack_counts
+from trainmaster_operator.api.meta import API_VERSION
 from trainmaster_operator.cluster.faulty import CrashPoint, Rates
-from trainmaster_operator.cluster.port import ADDED, DELETED, JOB, POD, Conflict, NotFound, Object, WatchEvent
+from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.reconcile import Policies
@@ -20,8 +20,12 @@ from trainmaster_operator.runtime.simulation.kubelet import SimKubelet
 from trainmaster_operator.runtime.simulation.process import OperatorProcess
 from trainmaster_operator.runtime.simulation.storage import Storage
 from trainmaster_operator.runtime.simulation.training import SimRank, SimRound, StoreHost, Upload
+from trainmaster_operator.runtime.simulation.watch import Watch
 
-STORM_OF_WRITES = 5_000
+MOST_PODS = 4
+
+ENCODED = 1 / 16
+"""The share of schedules whose messages go through the wire's encoding. It has tests of its own, and it is slow."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Workload:
     restart_s: tuple[float, float] = (0.05, 1.0)  # how long a dead operator is away
     takeover: bool = True
     script: bool = False  # a user's own script: no stop_at, no storage fence, steps counted from 0 in each process
+    spares: int = 0
+    elastic: bool = False  # from one pod to MOST_PODS
 
     def job(self) -> Object:
         what = self._script() if self.script else self._training()
@@ -59,13 +65,17 @@ class Workload:
             },
         }
 
+    def _workers(self) -> Object:
+        sizes = {"min": 1, "max": MOST_PODS} if self.elastic else {}
+        return {"replicas": self.replicas, "ranksPerPod": self.ranks_per_pod, "spares": self.spares, **sizes}
+
     def _training(self) -> Object:
         return {
-            "workers": {"replicas": self.replicas, "ranksPerPod": self.ranks_per_pod},
+            "workers": self._workers(),
             "training": {
                 "data": {"path": "/data"},
                 "steps": self.steps,
-                "batch": {"global": self.replicas * self.ranks_per_pod},
+                "batch": {"global": (12 if self.elastic else self.replicas) * self.ranks_per_pod},
                 "checkpoint": {"every": self.save_every},
             },
         }
@@ -74,7 +84,7 @@ class Workload:
         template = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
         return {
             "framework": "PyTorch",
-            "workers": {"replicas": self.replicas, "ranksPerPod": self.ranks_per_pod, "template": template},
+            "workers": {**self._workers(), "template": template},
         }
 
 
@@ -86,13 +96,16 @@ class World:
         self.workload = workload
         self.policies = policies
         self.clock = clock
-        self.log: list[str] = []
+        self.noted: list[tuple[float, str]] = []
         self.violations: list[str] = []
         self._seed = seed
-        self.store = MemoryStore(now=self.clock.now, history=512, on_change=self._changed)
+        self.watch = Watch(self)
+        self.store = MemoryStore(now=self.clock.now, history=512, on_change=self.watch.changed, shares=True)
+        self.encodes = self.chance("wire").random() < ENCODED  # what agents and operators tell each other
         self.rates = Rates()  # of faults between the operator and its API server
         self.latency_s = (0.0005, 0.004)
         self.outage_until = 0.0
+        self.skew_s = 0.0  # of operators' wall clocks
         self.crash: CrashPoint | None = None  # of the first operator
         self.writes = 0  # of the first operator
         self.late_writes = False
@@ -104,25 +117,29 @@ class World:
         self.processes: list[OperatorProcess] = []
         self.restarts_operators = True
         self.finished = asyncio.Event()
+        self.comes_back = 0  # deletions of the job after which somebody creates it again
         self.on_step: dict[int, list[asyncio.Event]] = {}
         self.highest_step = 0
         self.newest_round = 0  # that has stepped
         self.removed_pods = False  # by force, by a person: then processes may live on that nobody knows of
+        self._on_event: dict[int, asyncio.Event] = {}
         self._chance = self.chance("world")
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stores: dict[str, StoreHost] = {}
         self._meetings: dict[str, SimRound] = {}
-        self._last: tuple[int, list[int]] = (0, [])
-        self._line = ""
 
     def chance(self, name: str) -> random.Random:
         """A source of its own for each part, so that more draws in one leave the others as they are."""
         return random.Random(f"{self._seed}/{name}")
 
     def note(self, words: str) -> None:
-        self.log.append(f"{self.clock.monotonic():9.4f}  {words}")
+        self.noted.append((self.clock.elapsed, words))
+        if self._on_event and (waiting := self._on_event.pop(len(self.noted), None)):
+            waiting.set()
 
     def violation(self, words: str) -> None:
+        if words in self.violations:
+            return  # seen at each write from then on
         self.violations.append(words)
         self.note(f"VIOLATION: {words}")
 
@@ -156,6 +173,13 @@ class World:
         if self.job() is not None:
             self.store.patch(JOB, self.namespace, self.name, patch)
 
+    def job_deleted(self) -> None:
+        if not self.comes_back:
+            self.finished.set()
+
+    def job_ended(self) -> None:
+        self.finished.set()
+
     def pods(self) -> list[Object]:
         return self.store.list(POD, self.namespace).items
 
@@ -187,11 +211,11 @@ class World:
         if self.operator is None:
             self.start_operator()
 
-    async def send(self, agent: SimAgent, verb: str, token: str, message: JoinRequest | Report) -> Directive:
+    async def send(self, agent: SimAgent, token: str, message: JoinRequest | Report) -> Directive:
         await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
         if self.operator is None or agent.cut_off or not agent.alive:
             raise ConnectionError("nobody answers")
-        directive = await self.operator.send(verb, token, message)
+        directive = await self.operator.send(token, message)
         await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
         if agent.cut_off:
             raise ConnectionError("the reply was lost")
@@ -215,10 +239,11 @@ class World:
         meeting = self._meetings.get(address)
         if meeting is None:
             meeting = self._meetings[address] = SimRound(self, store, round, world_size)
+        self.watch.rank_joined(rank)
         meeting.join(rank)
 
-    def stepped(self, round: int, step: int) -> None:
-        if self.workload.script and round < self.newest_round and not self.removed_pods:
+    def stepped(self, round: int, step: int, agents: list[SimAgent]) -> None:
+        if round < self.newest_round and not (self.removed_pods if self.workload.script else self._lost(agents)):
             self.violation(f"ranks of round {round} still step beside those of round {self.newest_round}")
         self.newest_round = max(self.newest_round, round)
         self.highest_step = max(self.highest_step, step)
@@ -226,59 +251,22 @@ class World:
             for event in self.on_step.pop(at):
                 event.set()
 
+    def _lost(self, agents: list[SimAgent]) -> bool:
+        """One of them is out of the operator's reach, or told to end: then a fence alone keeps its ranks harmless."""
+        stay = {p["metadata"]["uid"] for p in self.pods() if not p["metadata"].get("deletionTimestamp")}
+        return any(agent.cut_off or agent.identity.pod_uid not in stay for agent in agents)
+
+    async def until_event(self, number: int) -> None:
+        """Until so many events have been noted."""
+        if len(self.noted) < number:
+            await self._on_event.setdefault(number, asyncio.Event()).wait()
+
     async def until_step(self, step: int) -> None:
         event = asyncio.Event()
         self.on_step.setdefault(step, []).append(event)
         if self.highest_step >= step:
             event.set()
         await event.wait()
-
-    # -- watching every write
-
-    def _changed(self, kind: str, event: WatchEvent) -> None:
-        if kind == POD:
-            self._pod_changed(event)
-        elif kind == JOB and event.type != DELETED:
-            self._job_changed(event.object)
-        if self.store.version == STORM_OF_WRITES:
-            self.violation(f"{STORM_OF_WRITES} writes: somebody writes without end")
-            self.finished.set()
-
-    def _pod_changed(self, event: WatchEvent) -> None:
-        pod = event.object
-        meta, phase = pod["metadata"], pod.get("status", {}).get("phase")
-        ending = " deleting" if meta.get("deletionTimestamp") else ""
-        self.note(f"pod {meta['name']} {event.type} {phase}{ending}")
-        if event.type == ADDED:
-            place = (meta["labels"]["trainmaster.dev/role"], meta["labels"]["trainmaster.dev/slot"])
-            for other in self.store.list(POD, self.namespace).items:
-                labels = other["metadata"]["labels"]
-                beside = (labels["trainmaster.dev/role"], labels["trainmaster.dev/slot"]) == place and other is not pod
-                if beside and not self.late_writes:
-                    self.violation(f"pod {meta['name']} was created beside {other['metadata']['name']}")
-        self.kubelet.saw(event)
-
-    def _job_changed(self, job: Object) -> None:
-        status = job.get("status") or {}
-        round, incarnations = status.get("round", 0), unpack_counts(status.get("incarnations", ""))
-        last_round, last_incarnations = self._last
-        if round < last_round:
-            self.violation(f"the round went back from {last_round} to {round}")
-        if any(new < old for new, old in zip(incarnations, last_incarnations, strict=False)):
-            self.violation(f"incarnations went back from {last_incarnations} to {incarnations}")
-        self._last = (round, incarnations)
-        restarts = {name: n for name, n in (status.get("restarts") or {}).items() if n}
-        line = (
-            f"job {status.get('phase')} round {round} store {status.get('roundStore') or '-'} "
-            f"pods {status.get('incarnations')} restarts {restarts} "
-            f"stop {status.get('stopAt')}/{status.get('stopBound')}"
-            f"{' suspend' if job['spec'].get('suspend') else ''}"
-        )
-        if line != self._line:
-            self.note(f"{line}")
-            self._line = line
-        if status.get("phase") in ("Succeeded", "Failed"):
-            self.finished.set()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]

@@ -1,0 +1,20 @@
+"""Small jobs: a fault at every event, and a second one at every event that follows. Here a few of them."""
+
+from __future__ import annotations
+
+from tests.simulation.told import told
+from trainmaster_operator.runtime.simulation.exhaustive import FAULTS, SCOPES, places, with_a_second
+
+
+def test_every_event_of_every_scope_is_a_place_for_every_fault():
+    found = places()
+    assert len(found) > 500
+    assert {place.scope for place in found} == set(range(len(SCOPES)))
+    assert len(found) % len(FAULTS) == 0
+
+
+def test_a_small_job_survives_one_fault_and_a_second_one_here_and_there():
+    outcomes = list(with_a_second(places()[150], stride=60))
+    assert [len(schedule.faults) for schedule, _ in outcomes][:2] == [1, 2]
+    for schedule, outcome in outcomes:
+        assert not outcome.violations, f"{schedule.name}\n{told(outcome)}"
