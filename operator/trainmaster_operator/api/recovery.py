@@ -26,7 +26,8 @@ class HangSpec(Strict):
         "known of a run, less is enough. null: nothing is watched.",
     )
     mode: HangMode = Field(
-        HangMode.ENFORCE, description="What happens to stuck ranks. Observe: nothing; Notify: an event; Enforce: a restart."
+        HangMode.ENFORCE,
+        description="What happens to stuck ranks. Observe: nothing; Notify: an event; Enforce: a restart.",
     )
     factor: float = Field(
         3,

@@ -124,7 +124,7 @@ def _losses(calm: Run, killed: Run, tolerance: float) -> Difference | None:
 def _equal(one: Any, other: Any, tolerance: float) -> bool:
     if not tolerance or isinstance(one, str) or isinstance(other, str):
         return bool(one == other)  # NaN is written as a string
-    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+    return bool(abs(one - other) <= tolerance * max(abs(one), abs(other)))
 
 
 def _explained(calm: Run, killed: Run, found: Difference) -> Difference:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ class SocketCluster:
     async def evict(self, namespace: str, name: str) -> None:
         await self._call("evict", namespace=namespace, name=name)
 
-    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+    async def events_about(self, namespace: str, uid: str) -> Sequence[Object]:
         return []  # the local kubelet tells all in the pod's status
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -174,7 +174,7 @@ class KubernetesCluster:
         }
         await self.connection.call(Request("evict", POD, "POST", path, body=body))
 
-    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+    async def events_about(self, namespace: str, uid: str) -> Sequence[Object]:
         return (await self._pages(EVENT, namespace, {"fieldSelector": f"involvedObject.uid={uid}"}, 0)).items
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:

@@ -35,7 +35,12 @@ async def execute(
 ) -> Done:
     """Raises what a refusal means, and Unavailable when the conversation breaks off."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/exec"
-    query = {"container": container, "command": list(command), "stdout": "true", "stderr": "true"}
+    query: dict[str, str | list[str]] = {
+        "container": container,
+        "command": list(command),
+        "stdout": "true",
+        "stderr": "true",
+    }
     request = Request("exec", POD, "GET", path, query)
     heard = {_OUT: b"", _ERR: b"", _STATUS: b""}
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from trainmaster_operator.cluster.port import EVENT, Labels, Listing, Object, TokenReview, WatchEvent
 from trainmaster_operator.cluster.store import MemoryStore
@@ -57,7 +57,7 @@ class MemoryCluster:
     async def evict(self, namespace: str, name: str) -> None:
         self.store.evict(namespace, name)
 
-    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+    async def events_about(self, namespace: str, uid: str) -> Sequence[Object]:
         events = self.store.list(EVENT, namespace).items
         return [event for event in events if (event.get("involvedObject") or {}).get("uid") == uid]
 

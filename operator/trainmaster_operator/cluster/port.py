@@ -7,7 +7,7 @@ Every verb may raise `Unavailable`; after one, a write may or may not have taken
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -207,7 +207,7 @@ class Cluster(Protocol):
         """Deletes a Pod as a drain does. Raises TooManyRequests when a disruption budget forbids it, NotFound."""
         ...
 
-    async def events_about(self, namespace: str, uid: str) -> list[Object]:
+    async def events_about(self, namespace: str, uid: str) -> Sequence[Object]:
         """Events about one object, in no order. They are hints for people: any may be missing."""
         ...
 

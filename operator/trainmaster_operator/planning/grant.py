@@ -7,6 +7,8 @@ concluded from what they said of the round before.
 
 from __future__ import annotations
 
+from typing import Any
+
 from trainmaster.contract.wire import Granted
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
@@ -144,7 +146,7 @@ def _words(known: list[Granted]) -> str:
     )
 
 
-def _counted(view: View, known: list[Granted]) -> dict[str, object]:
+def _counted(view: View, known: list[Granted]) -> dict[str, Any]:
     """Each restart as one in place, with its own record."""
     status, limits = view.status, view.spec.recovery.budget
     spent, recoveries, failure = list(status.spent), list(status.recoveries), status.lastFailure

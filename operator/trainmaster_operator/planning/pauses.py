@@ -99,7 +99,7 @@ class Limits:
 def _limit_s(view: View, pause: Pause, longest_s: float) -> float:
     shortest = max(SHORTEST_S, 4 * view.interval_s, SCRIPT_SHARE * longest_s if view.scripted else 0.0)
     limit = max(shortest, view.spec.recovery.hang.factor * pause.longest * HORIZON ** tail_index(pause))
-    return max(min(limit, longest_s), SLOWER * pause.longest)
+    return float(max(min(limit, longest_s), SLOWER * pause.longest))
 
 
 def tail_index(pause: Pause) -> float:

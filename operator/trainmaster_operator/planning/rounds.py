@@ -200,7 +200,7 @@ def due_s(view: View) -> float | None:
 
 def _fresh(view: View, agent: AgentRecord | None) -> str | None:
     address = _address(agent.next_store) if agent is not None else None
-    return None if address in _used(view) else address
+    return None if address is None or address in _used(view) else address
 
 
 def _used(view: View) -> Iterable[str]:

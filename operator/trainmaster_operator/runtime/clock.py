@@ -107,19 +107,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.clock.elapsed
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = _Soon(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.clock.elapsed + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _Later(when, callback, args, self, context)
@@ -131,7 +131,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ready, timers, clock = self._ready, self._timers, self.clock
         while timers and timers[0][2]._cancelled:
             heappop(timers)
-        if not ready and not self._stopping:
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
             if not timers:
                 raise Deadlock("all tasks wait and no timer is set")
             clock.elapsed = max(clock.elapsed, timers[0][0])

@@ -27,19 +27,21 @@ from torch.futures import Future
 from trainmaster.checkpoint import state
 from trainmaster.checkpoint import values as tagged
 from trainmaster.checkpoint.storage import Storage
+from trainmaster.checkpoint.tiers import RamFile
 from trainmaster.contract.wire.lineage import Chunk, Manifest, TensorIndex
 from trainmaster.errors import ConfigError
 
 _GAP = 1 << 20
 _SPAN = 256 << 20
 
+Source = Storage | RamFile
 Wanted = tuple[Chunk, torch.dtype, Callable[[torch.Tensor], Any]]
 
 
 class ManifestReader(StorageReader):  # type: ignore[misc]
     """Reads the chunks that a manifest lists."""
 
-    def __init__(self, storage: Storage, directory: str, tensors: Mapping[str, TensorIndex]) -> None:
+    def __init__(self, storage: Source, directory: str, tensors: Mapping[str, TensorIndex]) -> None:
         self.storage, self.directory, self.tensors = storage, directory, tensors
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -81,7 +83,7 @@ class ManifestReader(StorageReader):  # type: ignore[misc]
         return False
 
 
-def read_chunks(storage: Storage, directory: str, wanted: Iterable[Wanted]) -> None:
+def read_chunks(storage: Source, directory: str, wanted: Iterable[Wanted]) -> None:
     """Give each chunk's content, a tensor on the host, to whoever wants it. Neighbours in a file are read at once."""
     by_file: dict[str, list[Wanted]] = {}
     for item in wanted:
@@ -99,12 +101,13 @@ def read_chunks(storage: Storage, directory: str, wanted: Iterable[Wanted]) -> N
                     take(content.view(chunk.shape))
 
 
-def _content(storage: Storage, path: str, begin: int, end: int) -> Any:
-    view = getattr(storage, "view", None)  # of what lies in memory: no copy
-    return bytearray(storage.read(path, begin, end)) if view is None else view(path, begin, end)
+def _content(storage: Source, path: str, begin: int, end: int) -> Any:
+    if isinstance(storage, RamFile):
+        return storage.view(path, begin, end)  # no copy
+    return bytearray(storage.read(path, begin, end))
 
 
-def load_tensors(storage: Storage, directory: str, manifest: Manifest, targets: state.Tensors) -> None:
+def load_tensors(storage: Source, directory: str, manifest: Manifest, targets: state.Tensors) -> None:
     """Fill `targets` in place. Raises ConfigError in words if the checkpoint has another tensor or shape."""
     for name, tensor in targets.items():
         saved = manifest.tensors.get(name)
@@ -132,7 +135,7 @@ def load_tensors(storage: Storage, directory: str, manifest: Manifest, targets: 
             dcp_load(others, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
 
 
-def restore(objects: Mapping[str, Any], storage: Storage, directory: str, manifest: Manifest, rank: int) -> None:
+def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifest: Manifest, rank: int) -> None:
     """Set the state of named objects (as `state.capture` took it) to what the checkpoint has.
 
     What ranks keep for themselves comes from the same rank's part; a rank that the saving world didn't have takes

@@ -109,7 +109,8 @@ class RamSaver:
         try:
             slot = self._free_slot(self._reserved + layout.size, step, last=wait)
         except OSError as error:
-            slot = self._no_room(error, self._reserved + layout.size)
+            self._no_room(error, self._reserved + layout.size)
+            return False
         if slot is None:
             return False
         with torch.no_grad():

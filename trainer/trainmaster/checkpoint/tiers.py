@@ -46,7 +46,7 @@ class RamFile:
             with folder.reading(step, round, rank) as file:
                 # Copy on write: loading makes tensors of it, and those want memory that may be written to.
                 self.memory = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-                found = checksum(self.memory)
+                found = checksum(memoryview(self.memory))
             if len(self.memory) != receipt.file.size or found != receipt.file.checksum:
                 raise Damaged(f"{self._words()} doesn't match its checksum")
             tensors, values, common = index(*read_header(self.memory), shard_name(rank))
