@@ -195,6 +195,7 @@ class Reporter:
             stop_passed=s.stop_passed,
             resumed_step=round.resumed_step,
             resumed_tier=round.resumed_tier,
+            memory_step=min((rank.memory_step for rank in round.ranks), default=0),
             clock=dict(round.clock),
             pauses=rhythm.told(rank.progress() for rank in round.ranks),
             **common,  # type: ignore[arg-type]

@@ -259,6 +259,7 @@ class Supervisor:
         elif current is None:
             return
         elif kind == channel.IN_MEMORY:
+            rank.memory_step = int(message["step"])
             self.peers.saved(rank.number, message)
         elif kind == channel.FAILED:
             current.spoke(rank, message)
