@@ -224,7 +224,8 @@ class FaultyCluster:
         try:
             while True:
                 step = step or asyncio.ensure_future(anext(stream))
-                await asyncio.wait([step, cut], timeout=HELD_S if held else None, return_when=asyncio.FIRST_COMPLETED)
+                either: list[asyncio.Future[Any]] = [step, cut]
+                await asyncio.wait(either, timeout=HELD_S if held else None, return_when=asyncio.FIRST_COMPLETED)
                 if cut.done():
                     self._alive()
                     raise Unavailable("injected: the watch was cut")

@@ -292,8 +292,8 @@ class MemoryStore:
                 "modified; please apply your changes to the latest version and try again"
             )
         if status:
-            status = obj.get("status") or {}
-            new = {**old, "status": status if self._shares else _copied(status)}
+            told = obj.get("status") or {}
+            new = {**old, "status": told if self._shares else _copied(told)}
         else:
             new = self._replacement(kind, old, self._taken(obj))
         if self.admission:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from trainmaster_operator.runtime.simulation.run import Outcome
 from trainmaster_operator.runtime.simulation.schedule import Schedule
@@ -49,14 +50,14 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
         for at in range(0, len(faults), size) if size else ():
             yield replace(schedule, faults=faults[:at] + faults[at + size :])
     for at, fault in enumerate(faults):
-        changes: list[dict[str, float | int]] = [
+        changes: list[dict[str, Any]] = [
             *({"delay_s": value} for value in (0.0, round(fault.delay_s, 1)) if value < fault.delay_s),
             *({"number": value} for value in (0, 1, fault.number % 12) if value < fault.number),
             *({"step": value} for value in (0, fault.step // 2) if value < fault.step),
             *({"seconds": value} for value in (0.2, 2.0, round(fault.seconds)) if value < fault.seconds),
         ]
         for change in changes:
-            yield replace(schedule, faults=(*faults[:at], replace(fault, **change), *faults[at + 1 :]))  # type: ignore[arg-type]
+            yield replace(schedule, faults=(*faults[:at], replace(fault, **change), *faults[at + 1 :]))
     for workload in _simpler_jobs(schedule.workload):
         yield replace(schedule, workload=workload)
 

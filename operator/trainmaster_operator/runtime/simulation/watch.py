@@ -223,4 +223,4 @@ def _place(pod: Object) -> tuple[str, str]:
 
 def _of_an_earlier_job(other: Object, pod: Object) -> bool:
     owners = [p["metadata"]["ownerReferences"][0]["uid"] for p in (other, pod)]
-    return owners[0] != owners[1]
+    return bool(owners[0] != owners[1])
