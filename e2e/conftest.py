@@ -1,7 +1,8 @@
 """The cluster that the tests run on, the operator in it, and a namespace for each test.
 
 `E2E_CLUSTER`: `own` (the default: `python -m e2e.cluster` has it up), `kind` (`python -m e2e.kind`), or `current`
-(whatever KUBECONFIG says, with the images at hand). The tests never take the cluster down: `make e2e` does.
+(whatever KUBECONFIG says, with the images at hand, and E2E_SHARED naming a folder that all nodes share with this
+machine: tests that need one are skipped without). The tests never take the cluster down: `make e2e` does.
 """
 
 from __future__ import annotations

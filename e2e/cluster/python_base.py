@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster.places import CACHE
-from e2e.cluster.shell import run, say
+from e2e.cluster.shell import discard, run, say
 
 SUITE = "bookworm"
 _PACKAGES = ("python3", "python3-pip", "ca-certificates")
@@ -20,7 +19,7 @@ def folder() -> Path:
     if not (target / "base.tar").exists():
         say(f"making a Python base from Debian {SUITE}: about a minute")
         root = target / "root"
-        shutil.rmtree(target, ignore_errors=True)
+        discard(target)
         root.mkdir(parents=True)
         debootstrap(root, _PACKAGES, target / "debootstrap.log")
         (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
@@ -28,7 +27,7 @@ def folder() -> Path:
         waste = [f"--exclude=./{folder}/*" for folder in _WASTE]
         run("tar", "--create", "--numeric-owner", *waste, "--file", partial, "--directory", root, ".")
         partial.rename(target / "base.tar")
-        shutil.rmtree(root)
+        discard(root)
     return target
 
 

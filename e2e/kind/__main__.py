@@ -37,7 +37,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def up(_: argparse.Namespace) -> None:
     packages.install()
-    binaries.build("kubernetes", "helm", "kind")
+    binaries.build("helm", "kind")
+    if not shutil.which("kubectl"):
+        binaries.build("kubernetes")
     settings.raise_to(settings.MANY_FILES, SETTINGS)
     chosen = docker.start()
     cluster.up(chosen)

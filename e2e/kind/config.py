@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster import cgroups
 from e2e.cluster.control_plane import AUDIT_POLICY
 from e2e.cluster.shell import write
 from e2e.kind.places import API_PORT, AUDIT, AUDIT_LOG, CLUSTER, DOCKER_IP, SHARED, STATE, WORKERS
@@ -59,7 +60,7 @@ def _patches() -> list[dict[str, Any]]:
         },
         {
             "kind": "KubeletConfiguration",
-            "failCgroupV1": False,
+            **({} if cgroups.unified() else {"failCgroupV1": False}),
             "oomScoreAdj": 0,  # raising it takes a capability that a virtual machine's root may lack
             "syncFrequency": "10s",
             "nodeStatusUpdateFrequency": "2s",

@@ -7,6 +7,7 @@ would start a daemon for the whole machine. Images stay in the cache; all else g
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -70,7 +71,8 @@ def stop() -> None:
         shutil.rmtree(_DATA)  # nothing else tells their layers from the images'
     _SOCKET.unlink(missing_ok=True)
     for folder in json.loads(_MADE.read_text()) if _MADE.exists() else []:
-        os.rmdir(folder)
+        with contextlib.suppress(OSError):  # somebody else uses it by now
+            os.rmdir(folder)
     _MADE.unlink(missing_ok=True)
 
 

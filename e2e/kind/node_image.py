@@ -10,17 +10,17 @@ import hashlib
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster import binaries, containerd, python_base
 from e2e.cluster.oci import Layout
 from e2e.cluster.places import BIN, IMAGES
-from e2e.cluster.shell import ClusterError, run, say, write
+from e2e.cluster.shell import ClusterError, discard, run, say, write
 from e2e.kind.docker import Docker
 from e2e.kind.places import BUILT
 
+_MAKING = BUILT / "making"
 _REPOSITORY = "trainmaster-e2e/kind-node"
 _PACKAGES = (  # as kind's own image has them; curl, NFS and iSCSI are for tests that aren't ours
     *("systemd", "conntrack", "iptables", "nftables", "iproute2", "ethtool", "util-linux", "mount", "kmod"),
@@ -43,23 +43,25 @@ _ENTRYPOINT = '["/usr/local/bin/entrypoint", "/sbin/init"]'
 
 def make(docker: Docker) -> str:
     """The image's name. It is made once for each build of Kubernetes and of kind."""
+    binaries.build("kubernetes")
     parts = (binaries.fingerprint("kubernetes"), binaries.fingerprint("kind"), Path(__file__).read_text())
     name = f"{_REPOSITORY}:{hashlib.sha256(''.join(parts).encode()).hexdigest()[:16]}"
     if docker.works("image", "inspect", name):
         return name
     say("making a node image: a minute or two")
-    BUILT.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILT) as folder:
-        root, archive = Path(folder, "root"), Path(folder, "root.tar")
-        _unpack_debian(root)
-        _add_files(root)
-        _add_images(root, Path(folder))
-        waste = [f"--exclude=./{place}/*" for place in _WASTE]
-        run("tar", "--create", "--numeric-owner", *waste, "--file", archive, "--directory", root, ".")
-        changes = (f"--change=ENTRYPOINT {_ENTRYPOINT}", "--change=ENV container=docker")
-        for old in docker.run("image", "ls", "--quiet", _REPOSITORY).split():
-            docker.run("image", "rm", "--force", old)
-        docker.run("import", *changes, archive, name)
+    discard(_MAKING)
+    _MAKING.mkdir(parents=True)
+    root, archive = _MAKING / "root", _MAKING / "root.tar"
+    _unpack_debian(root)
+    _add_files(root)
+    _add_images(root)
+    waste = [f"--exclude=./{place}/*" for place in _WASTE]
+    run("tar", "--create", "--numeric-owner", *waste, "--file", archive, "--directory", root, ".")
+    for old in docker.run("image", "ls", "--quiet", _REPOSITORY).split():
+        docker.run("image", "rm", "--force", old)
+    changes = (f"--change=ENTRYPOINT {_ENTRYPOINT}", "--change=ENV container=docker")
+    docker.run("import", *changes, archive, name)
+    discard(_MAKING)
     return name
 
 
@@ -114,21 +116,18 @@ def _configure_containerd(root: Path) -> None:
     write(root / "etc/containerd/cri-base.json", json.dumps(spec))
 
 
-def _add_images(root: Path, scratch: Path) -> None:
-    layout = Layout(scratch / "layout")
+def _add_images(root: Path) -> None:
+    layout = Layout(_MAKING / "layout")
     for name in _wanted(root):
-        folder = scratch / "image"
+        folder = _MAKING / "image"
         folder.mkdir()
         layout.add(name, folder, _fill(name, folder, root))
         shutil.rmtree(folder)
-    archive = scratch / "images.tar"
+    archive = _MAKING / "images.tar"
     layout.archive(set(layout.digests()), archive, set())
-    daemon_folder = scratch / "containerd"
-    daemon_folder.mkdir()
-    with containerd.daemon(daemon_folder, root / "var/lib/containerd") as socket:
+    (_MAKING / "containerd").mkdir()
+    with containerd.daemon(_MAKING / "containerd", root / "var/lib/containerd") as socket:
         run("ctr", "--address", socket, "--namespace=k8s.io", "images", "import", "--no-unpack", archive)
-    archive.unlink()
-    shutil.rmtree(layout.folder)
 
 
 def _wanted(root: Path) -> list[str]:
@@ -160,10 +159,10 @@ def _fill(name: str, image: Path, node: Path) -> list[str]:
 
 def _copy_programs(programs: Iterable[str], node: Path, image: Path) -> None:
     """Copy programs, and the libraries that they are linked with or load."""
-    files = set(programs)
-    for program in programs:
-        files |= {found[1:] for found in re.findall(r"(/\S+)", run("chroot", node, "ldd", f"/{program}"))}
-    files |= {str(path.relative_to(node)) for path in node.glob("usr/lib/*/xtables/*.so")}
+    extensions = [str(path.relative_to(node)) for path in node.glob("usr/lib/*/xtables/*.so")]
+    files = {*programs, *extensions}
+    linked = run("chroot", node, "ldd", *(f"/{name}" for name in sorted(files)))
+    files |= set(re.findall(r"(?:=> |\t)/(\S+)", linked))
     for name in files:
         target = image / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,20 +8,21 @@ from e2e.cluster.shell import until
 from e2e.kind.docker import Docker
 from e2e.kind.kubectl import kubectl
 
+_ADDRESS = "--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
 _CONFIG = "/etc/cni/net.d/10-bridge.conflist"
 
 
 def lay(docker: Docker) -> None:
     """Give every node that runs its configuration, and the way to the others' pods; a restart takes routes away."""
-    until(_all_have_ranges, 60, "a node has no range of addresses for its pods")
-    nodes = _nodes()
-    for name, (_, own_range) in nodes.items():
-        if not docker.works("exec", name, "true"):
-            continue  # it is lost
-        docker.execute(name, "cp", "/dev/stdin", _CONFIG, stdin=json.dumps(_bridge(own_range)))
-        for other, (address, pods) in nodes.items():
+    until(lambda: all(_ranges().values()), 60, "a node has no range of addresses for its pods")
+    ranges = _ranges()
+    addresses = {name: docker.run("inspect", _ADDRESS, name).strip() for name in ranges}  # a restart may change them
+    running = [name for name, address in addresses.items() if address]
+    for name in running:
+        docker.execute(name, "cp", "/dev/stdin", _CONFIG, stdin=json.dumps(_bridge(ranges[name])))
+        for other in running:
             if other != name:
-                docker.execute(name, "ip", "route", "replace", pods, "via", address)
+                docker.execute(name, "ip", "route", "replace", ranges[other], "via", addresses[other])
 
 
 def _bridge(pods: str) -> dict[str, object]:
@@ -31,14 +32,6 @@ def _bridge(pods: str) -> dict[str, object]:
     return {"cniVersion": "1.0.0", "name": "e2e", "plugins": [bridge, ports]}
 
 
-def _nodes() -> dict[str, tuple[str, str]]:
-    """Each node's own address, and its pods' range."""
-    found = {}
-    for node in json.loads(kubectl("get", "nodes", "--output=json"))["items"]:
-        addresses = [a["address"] for a in node["status"].get("addresses", []) if a["type"] == "InternalIP"]
-        found[node["metadata"]["name"]] = (next(iter(addresses), ""), node["spec"].get("podCIDR", ""))
-    return found
-
-
-def _all_have_ranges() -> bool:
-    return all(all(pair) for pair in _nodes().values())
+def _ranges() -> dict[str, str]:
+    nodes = json.loads(kubectl("get", "nodes", "--output=json"))["items"]
+    return {node["metadata"]["name"]: node["spec"].get("podCIDR", "") for node in nodes}
