@@ -74,8 +74,18 @@ cluster:  ## a real Kubernetes of three nodes on this machine, with our images i
 	$(PYTHON) -m e2e.cluster images
 	$(PYTHON) -m e2e.cluster up
 
-e2e: venv cluster  ## end-to-end tests on that cluster, which is taken down after them
-	status=0; $(BIN)/python -m pytest e2e || status=$$?; $(PYTHON) -m e2e.cluster down || status=$$?; exit $$status
+# CLUSTER: own (the one above), kind (one that kind makes), or current (what KUBECONFIG says, with the images at hand).
+CLUSTER ?= own
+UP_own := $(PYTHON) -m e2e.cluster images && $(PYTHON) -m e2e.cluster up
+DOWN_own := $(PYTHON) -m e2e.cluster down
+UP_kind := $(PYTHON) -m e2e.cluster images && $(PYTHON) -m e2e.kind up
+DOWN_kind := $(PYTHON) -m e2e.kind down
+UP_current := true
+DOWN_current := true
+
+e2e: venv  ## end-to-end tests; CLUSTER=own, kind or current; a cluster that was made is taken down, whatever happens
+	@test -n "$(UP_$(CLUSTER))" || { echo "CLUSTER=$(CLUSTER): own, kind or current"; exit 2; }
+	trap '$(DOWN_$(CLUSTER)) || exit 1' EXIT; $(UP_$(CLUSTER)) && E2E_CLUSTER=$(CLUSTER) $(BIN)/python -m pytest e2e
 
 cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
 	$(PYTHON) -m e2e.cluster down

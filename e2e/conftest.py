@@ -1,7 +1,8 @@
 """The cluster that the tests run on, the operator in it, and a namespace for each test.
 
-`E2E_CLUSTER`: `own` (the default: `python -m e2e.cluster` has it up), or `current` (whatever KUBECONFIG says, with the
-images at hand). The tests never take the cluster down: `make e2e` does.
+`E2E_CLUSTER`: `own` (the default: `python -m e2e.cluster` has it up), `kind` (`python -m e2e.kind`), or `current`
+(whatever KUBECONFIG says, with the images at hand, and E2E_SHARED naming a folder that all nodes share with this
+machine: tests that need one are skipped without). The tests never take the cluster down: `make e2e` does.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e import machine as machine_room
 from e2e.cluster import places
 from e2e.installation import Installation
 from e2e.kube import Kube
+from e2e.machine import Machine, Site
 from e2e.world import World
 
 _numbers = itertools.count(1)
@@ -32,41 +35,54 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def own_cluster() -> bool:
-    """Whether nodes can be lost and the API server restarted."""
-    return os.environ.get("E2E_CLUSTER", "own") == "own"
+def site() -> Site:
+    return machine_room.site(os.environ.get("E2E_CLUSTER") or "own")
 
 
 @pytest.fixture(scope="session")
-def kube(own_cluster: bool) -> Kube:
-    kubeconfig = places.KUBECONFIG if own_cluster else Path(os.environ.get("KUBECONFIG", Path.home() / ".kube/config"))
-    if not kubeconfig.exists():
-        pytest.fail(f"no cluster: {kubeconfig} is missing (`make cluster` starts one)")
-    kubectl = places.BIN / "kubectl" if own_cluster else shutil.which("kubectl")
-    assert kubectl, "kubectl isn't on the PATH"
-    return Kube(kubeconfig, Path(kubectl))
+def machine(site: Site) -> Machine:
+    if site.machine is None:
+        pytest.skip("nodes and processes are within reach only on a cluster that was made here")
+    return site.machine
 
 
 @pytest.fixture(scope="session")
-def installation(kube: Kube, own_cluster: bool) -> Iterator[Installation]:
+def kube(site: Site) -> Kube:
+    if not site.kubeconfig.exists():
+        pytest.fail(f"no cluster: {site.kubeconfig} is missing (`make cluster` starts one)")
+    return Kube(site.kubeconfig, _program("kubectl"))
+
+
+@pytest.fixture(scope="session")
+def installation(kube: Kube) -> Iterator[Installation]:
     """The chart, installed once for all tests, and uninstalled after them. Two runs would take it from each other."""
     lock = kube.kubeconfig.with_name(f".{kube.kubeconfig.name}.e2e").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pytest.exit(f"another run of these tests has the cluster of {kube.kubeconfig}", returncode=2)
-    installed = Installation(kube, places.BIN / "helm" if own_cluster else Path(shutil.which("helm") or "helm"))
+    installed = Installation(kube, _program("helm"))
     installed.install()
     yield installed
     installed.uninstall()
     lock.close()
 
 
+def _program(name: str) -> Path:
+    """The one that was built here, else the machine's."""
+    built, found = places.BIN / name, shutil.which(name)
+    if built.exists():
+        return built
+    if found is None:
+        pytest.fail(f"{name} isn't on the PATH")
+    return Path(found)
+
+
 @pytest.fixture
-def world(kube: Kube, installation: Installation, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(site: Site, kube: Kube, installation: Installation, request: pytest.FixtureRequest) -> Iterator[World]:
     """A namespace of this test's own. After it nothing of its jobs may be left."""
     slug = request.node.name.removeprefix("test_").replace("_", "-").split("[")[0][:40].strip("-")
-    world = World(kube, installation, f"t{next(_numbers)}-{slug}")
+    world = World(kube, installation, f"t{next(_numbers)}-{slug}", site)
     world.open()
     yield world
     world.close()

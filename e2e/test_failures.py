@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from e2e.world import World
 
 
@@ -50,6 +52,7 @@ def test_an_evicted_pod_costs_no_step_and_no_budget(world: World) -> None:
     assert_one_curve(world, 150)
 
 
+@pytest.mark.usefixtures("machine")
 def test_every_process_of_a_container_killed_at_once(world: World) -> None:
     """What an out-of-memory kill does under cgroup v2: the agent has no last words."""
     world.submit(world.training(steps=150))

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from e2e.kube import Object
-from e2e.machine import cluster
+from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
 
-FIRST = "node1"  # carries the cluster's DNS: it can't be lost
 
-
-@pytest.fixture(autouse=True)
-def _own_nodes(own_cluster: bool) -> None:
-    if not own_cluster:
-        pytest.skip("only our own cluster's nodes can be lost")
-
-
-def spread(world: World, **more: object) -> Object:
-    """A job whose two pods lie on two nodes, neither of them the first."""
+def spread(world: World, machine: Machine, **more: object) -> Object:
+    """A job whose two pods lie on two nodes, neither of them the one that can't be lost."""
     apart = {
         "podAntiAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -37,7 +27,9 @@ def spread(world: World, **more: object) -> Object:
                 {
                     "weight": 50,
                     "preference": {
-                        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [FIRST]}]
+                        "matchExpressions": [
+                            {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [machine.steady]}
+                        ]
                     },
                 }
             ]
@@ -46,54 +38,50 @@ def spread(world: World, **more: object) -> Object:
     return world.training(template={"affinity": apart}, **more)
 
 
-def on_a_losable_node(world: World) -> int:
-    """The slot of a pod that isn't on the first node."""
+def on_a_losable_node(world: World, machine: Machine) -> int:
+    """The slot of a pod that isn't on the node that can't be lost."""
     for slot in (1, 0):
-        if world.node_of(world.pod(slot)) != FIRST:
+        if world.node_of(world.pod(slot)) != machine.steady:
             return slot
-    raise AssertionError("both pods are on node1")
+    raise AssertionError(f"both pods are on {machine.steady}")
 
 
-def number(node: str) -> str:
-    return node.removeprefix("node")
-
-
-def test_a_lost_node(world: World) -> None:
-    world.submit(spread(world, steps=300))
+def test_a_lost_node(world: World, machine: Machine) -> None:
+    world.submit(spread(world, machine, steps=300))
     world.wait_step(30)
-    slot = on_a_losable_node(world)
+    slot = on_a_losable_node(world, machine)
     node = world.node_of(world.pod(slot))
-    cluster("node", "lose", number(node))
+    machine.lose(node)
     try:
         status = world.succeeded(limit_s=240)
     finally:
-        cluster("node", "heal", number(node))
+        machine.heal(node)
     assert status["recoveries"][-1]["pod"] == world.pod(slot)
     assert world.node_of(world.pod(slot, 1)) != node
     assert_one_curve(world, 300)
 
 
-def test_a_partitioned_node_whose_ranks_go_on_is_fenced(world: World) -> None:
+def test_a_partitioned_node_whose_ranks_go_on_is_fenced(world: World, machine: Machine) -> None:
     """Old and new ranks write into one folder: one lineage, one loss curve."""
-    world.submit(spread(world, steps=300, every=10))
+    world.submit(spread(world, machine, steps=300, every=10))
     world.wait_step(30)
-    slot = on_a_losable_node(world)
+    slot = on_a_losable_node(world, machine)
     node = world.node_of(world.pod(slot))
-    cluster("node", "partition", number(node))
+    machine.partition(node)
     try:
         world.wait_step(150, limit_s=240)
     finally:
-        cluster("node", "heal", number(node))
+        machine.heal(node)
     status = world.succeeded()
     rounds = [int(path.stem.removeprefix("round-")) for path in (world.folder / "lineage").glob("round-*.json")]
     assert max(rounds) == status["round"] > 1
     assert_one_curve(world, 300)
 
 
-def test_a_drained_node_loses_no_step(world: World) -> None:
-    world.submit(spread(world, steps=250, every=100))
+def test_a_drained_node_loses_no_step(world: World, machine: Machine) -> None:
+    world.submit(spread(world, machine, steps=250, every=100))
     world.wait_step(30)
-    slot = on_a_losable_node(world)
+    slot = on_a_losable_node(world, machine)
     node = world.node_of(world.pod(slot))
     try:
         world.kube.kubectl(

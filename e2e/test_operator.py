@@ -8,7 +8,7 @@ import pytest
 
 from e2e.installation import NAMESPACE
 from e2e.kube import Object
-from e2e.machine import cluster
+from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
 
@@ -39,9 +39,9 @@ def test_a_rank_dies_while_no_operator_runs(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["terminated", "killed"])
-def test_the_standby_takes_over(world: World, own_cluster: bool, end: str) -> None:
-    if end == "killed" and not own_cluster:
-        pytest.skip("only our own cluster's processes can be killed from here")
+def test_the_standby_takes_over(world: World, request: pytest.FixtureRequest, end: str) -> None:
+    if end == "killed":
+        request.getfixturevalue("machine")  # or the test is skipped
     world.submit(world.training(steps=400))
     epoch = world.wait_step(30)["leaderEpoch"]
     leader = world.installation.leader()
@@ -59,12 +59,10 @@ def test_the_standby_takes_over(world: World, own_cluster: bool, end: str) -> No
     world.installation.wait_ready()
 
 
-def test_the_api_server_restarts_in_mid_run(world: World, own_cluster: bool) -> None:
-    if not own_cluster:
-        pytest.skip("only our own cluster's API server can be restarted")
+def test_the_api_server_restarts_in_mid_run(world: World, machine: Machine) -> None:
     world.submit(world.training(steps=400))
     world.wait_step(30)
-    cluster("apiserver", "restart")
+    machine.restart_api_server()
     pod = world.pod(1)
     world.signal(pod, world.rank_process(pod), signal.SIGKILL)
     status = world.succeeded()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.places import REPOSITORY, STATE
+import pytest
+
+from e2e.cluster.places import REPOSITORY
 from e2e.installation import Installation
 from e2e.kube import JOB, Kube, Object
+from e2e.machine import OWN, Site
 
-SHARED = STATE / "shared"
 TRAINER = "docker.io/trainmaster/trainer:e2e"
 PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"
 PLAIN = "docker.io/library/python:e2e"
@@ -27,15 +27,23 @@ SMALL = {"requests": {"cpu": "250m", "memory": "64Mi"}}
 
 
 class World:
-    def __init__(self, kube: Kube, installation: Installation, namespace: str) -> None:
+    def __init__(self, kube: Kube, installation: Installation, namespace: str, site: Site = OWN) -> None:
         self.kube, self.installation, self.namespace = kube, installation, namespace
-        self.folder = SHARED / namespace  # /checkpoints of its jobs
+        self._site = site
+
+    @property
+    def folder(self) -> Path:
+        """/checkpoints of its jobs. A test that needs it is skipped where nodes share none with this machine."""
+        if self._site.shared is None:
+            pytest.skip("E2E_SHARED names no folder that all nodes share with this machine")
+        return self._site.shared / self.namespace
 
     def open(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        (self.folder / "output").mkdir(parents=True)
-        for folder in (self.folder, self.folder / "output"):
-            folder.chmod(0o777)  # pods aren't root
+        if self._site.shared is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            (self.folder / "output").mkdir(parents=True)
+            for folder in (self.folder, self.folder / "output"):
+                folder.chmod(0o777)  # pods aren't root
         labels = {"e2e": "trainmaster"}
         self.kube.create({"kind": "Namespace", "metadata": {"name": self.namespace, "labels": labels}})
         self.kube.wait(
@@ -47,7 +55,8 @@ class World:
         for job in self.kube.list(JOB, self.namespace):
             self.delete(job["metadata"]["name"])
         self.kube.delete("Namespace", self.namespace)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._site.shared is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- jobs
 
@@ -253,21 +262,10 @@ class World:
         self.execute(pod, "python3", "-c", f"import os; os.kill({pid}, {number})")
 
     def kill_container(self, pod: str, namespace: str = "") -> None:
-        """SIGKILL to every process of a pod's containers at once, from the machine that its node runs on."""
-        uid = self.kube.get("Pod", pod, namespace or self.namespace)["metadata"]["uid"]
-        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _in_pod(path, uid)]
-        assert pids, f"no process of {pod} was found on this machine"
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _in_pod(process: Path, uid: str) -> bool:
-    """Whether a process lies in a pod's cgroup, and is not its pause process."""
-    try:
-        return f"pod{uid}" in (process / "cgroup").read_text() and (process / "comm").read_text().strip() != "pause"
-    except OSError:
-        return False
+        """SIGKILL to every process of a pod's containers at once, from outside."""
+        found = self.kube.get("Pod", pod, namespace or self.namespace)
+        assert self._site.machine is not None
+        self._site.machine.kill_pod(found["spec"]["nodeName"], found["metadata"]["uid"])
 
 
 _FIND_RANK = r"""

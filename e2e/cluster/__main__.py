@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from e2e.cluster import binaries, control_plane, images, kwok, network, nodes, packages
+from e2e.cluster.alone import alone
 from e2e.cluster.nodes import Node
 from e2e.cluster.places import AUDIT_LOG, BIN, CACHE, KUBECONFIG, STATE
 from e2e.cluster.shell import ClusterError, say
@@ -31,7 +30,7 @@ _DNS = Path(__file__).with_name("dns.yaml")
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
-        with nullcontext() if options.run is status else _alone():
+        with nullcontext() if options.run is status else alone():
             code: int | None = options.run(options)
     except ClusterError as error:
         print(f"e2e.cluster: {error}", file=sys.stderr)
@@ -41,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def up(options: argparse.Namespace) -> None:
     packages.install()
-    binaries.build()
+    binaries.build("kubernetes", "helm")
     images.make_system()
     images.deliver()
     network.up()
@@ -85,6 +84,8 @@ def status(options: argparse.Namespace) -> int:
 def make_images(_: argparse.Namespace) -> None:
     packages.install()
     images.make()
+    if nodes.known():
+        images.deliver()
 
 
 def node(options: argparse.Namespace) -> None:
@@ -144,15 +145,6 @@ def _require_cluster() -> None:
         raise ClusterError("there is no cluster: run `python -m e2e.cluster up`")
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """One command at a time: two that both start a node would leave one of them without an owner."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=_HELP, formatter_class=formatter)
@@ -170,7 +162,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true")
     command.set_defaults(run=status)
 
-    command = commands.add_parser("images", help="build the images from docker/ and bring them to all nodes")
+    command = commands.add_parser(
+        "images", help="build the images from docker/ and bring them to all nodes that are up"
+    )
     command.set_defaults(run=make_images)
 
     text = "lose: kill all of it at once; partition: take its link down; heal: undo either; add, remove: for good"

@@ -1,30 +1,32 @@
-"""Kubernetes, etcd, CoreDNS, kwok and helm, built from pinned Go modules and cached until those change."""
+"""Kubernetes, etcd, CoreDNS, kwok, helm and kind, built from pinned Go modules and cached until those change."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.places import BIN, CACHE, TOOLS
-from e2e.cluster.shell import ClusterError, run, say
+from e2e.cluster.shell import ClusterError, run, say, write
 
 Builder = Callable[[str, Path, Path, dict[str, str]], None]
+_BUILD = ("build", "-trimpath", "-buildvcs=false", "-ldflags")
 _VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
-def build() -> None:
-    """Build whatever is missing or older than its module."""
+def build(*names: str) -> None:
+    """Build what is missing of these, or older than its module."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
     if go is None:
         raise ClusterError("no Go toolchain was found: install Go 1.26 or newer and put `go` on the PATH")
-    _build(go, "kubernetes", "about ten minutes on two cores", _kubernetes)
-    _build(go, "helm", "about two minutes", _helm)
+    for name in names:
+        _build(go, name, *_MODULES[name])
 
 
-def _pinned(name: str, package: str) -> str:
+def version(name: str, package: str) -> str:
     """The version that a module's go.mod requires."""
     for line in (TOOLS / name / "go.mod").read_text().splitlines():
         words = line.removeprefix("require").split()
@@ -57,23 +59,13 @@ def _build(go: str, name: str, duration: str, compile: Builder) -> None:
     stamp.write_text(key.hexdigest())
 
 
+def fingerprint(name: str) -> str:
+    """What tells this build of a module from any other."""
+    return (BIN / f".{name}").read_text()
+
+
 def _kubernetes(go: str, module: Path, out: Path, environment: dict[str, str]) -> None:
-    number = _pinned("kubernetes", "k8s.io/kubernetes")
-    minor = number.split(".")[1]
-    # Without a version all of these programs panic.
-    values = {"gitVersion": number, "gitMajor": "1", "gitMinor": minor, "gitTreeState": "clean"}
-    flags = " ".join(f"-X {p}.{name}={value}" for p in _VERSION_PACKAGES for name, value in values.items())
-    words = (
-        "build",
-        "-trimpath",
-        "-buildvcs=false",
-        "-ldflags",
-        f"-s -w {flags}",
-        "-o",
-        f"{out}/",
-        "tool",
-        "./coredns",
-    )
+    words = (*_BUILD, f"-s -w {_version_of_kubernetes('kubernetes')}", "-o", f"{out}/", "tool", "./coredns")
     run(go, *words, cwd=module, env=environment, log=CACHE / "build-kubernetes.log")
     (out / "server").rename(out / "etcd")
     source = run(go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok", cwd=module, env=environment).strip()
@@ -82,6 +74,30 @@ def _kubernetes(go: str, module: Path, out: Path, environment: dict[str, str]) -
 
 
 def _helm(go: str, module: Path, out: Path, environment: dict[str, str]) -> None:
-    flags = f"-s -w -X helm.sh/helm/v3/internal/version.version={_pinned('helm', 'helm.sh/helm/v3')}"
-    words = ("build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", f"{out}/", "tool")
+    flags = f"-s -w -X helm.sh/helm/v3/internal/version.version={version('helm', 'helm.sh/helm/v3')}"
+    words = (*_BUILD, flags, "-o", f"{out}/", "tool")
     run(go, *words, cwd=module, env=environment, log=CACHE / "build-helm.log")
+
+
+def _kind(go: str, module: Path, out: Path, environment: dict[str, str]) -> None:
+    words = (*_BUILD, f"-s -w {_version_of_kubernetes('kind')}", "-o", f"{out}/", "tool")
+    run(go, *words, cwd=module, env=environment, log=CACHE / "build-kind.log")
+    source = run(go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kind", cwd=module, env=environment).strip()
+    shutil.copytree(Path(source, "images", "base", "files"), out / "kind-base-files")
+    run("chmod", "-R", "u+w", out / "kind-base-files")
+    default = re.search(r'const Image = "(.*)"', Path(source, "pkg/apis/config/defaults/image.go").read_text())
+    write(out / "kind-image", default[1] if default else "")
+
+
+def _version_of_kubernetes(name: str) -> str:
+    """What the linker is told: without a version all of Kubernetes' programs panic."""
+    number = version(name, "k8s.io/kubernetes")
+    values = {"gitVersion": number, "gitMajor": "1", "gitMinor": number.split(".")[1], "gitTreeState": "clean"}
+    return " ".join(f"-X {p}.{name}={value}" for p in _VERSION_PACKAGES for name, value in values.items())
+
+
+_MODULES: dict[str, tuple[str, Builder]] = {
+    "kubernetes": ("about ten minutes on two cores", _kubernetes),
+    "helm": ("about two minutes", _helm),
+    "kind": ("about a minute, once Kubernetes was built", _kind),
+}

@@ -30,13 +30,13 @@ def make(node: str) -> None:
             (hierarchy / CGROUP / node).mkdir(parents=True, exist_ok=True)
 
 
-def remove(node: str = "") -> None:
+def remove(node: str = "", cluster: str = CGROUP) -> None:
     """Remove a node's groups, or everybody's; the processes in them have just been killed."""
-    until(lambda: not _remove(node), 20, f"processes of {node or 'the cluster'} still hold their cgroups")
+    until(lambda: not _remove(cluster, node), 20, f"processes of {node or 'the cluster'} still hold their cgroups")
 
 
-def _remove(node: str) -> list[Path]:
-    tops = [path for path in (_ROOT / CGROUP / node, *_ROOT.glob(f"*/{CGROUP}/{node}")) if path.is_dir()]
+def _remove(cluster: str, node: str) -> list[Path]:
+    tops = [path for path in (_ROOT / cluster / node, *_ROOT.glob(f"*/{cluster}/{node}")) if path.is_dir()]
     for top in tops:
         for folder in sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True):
             with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ def deliver(socket: str) -> list[str]:
 
 
 def refresh_template() -> list[str]:
-    with _template_daemon() as socket:
+    with daemon(_TEMPLATE, _TEMPLATE / "root") as socket:
         return deliver(socket)
 
 
@@ -57,27 +57,28 @@ def clone_template(target: Path) -> None:
 
 
 @contextmanager
-def _template_daemon() -> Iterator[str]:
-    """A containerd that runs nothing, over the template's root, for as long as images are imported."""
-    socket = str(_TEMPLATE / "state" / "containerd.sock")
+def daemon(folder: Path, root: Path) -> Iterator[str]:
+    """A containerd that runs nothing, over the images below `root`, for as long as some are imported."""
+    state = folder / "state"
+    socket = str(state / "containerd.sock")
     config = node_config.write_containerd(
-        _TEMPLATE / "containerd.toml",
-        root=str(_TEMPLATE / "root"),
-        state=str(_TEMPLATE / "state"),
+        folder / "containerd.toml",
+        root=str(root),
+        state=str(state),
         socket=socket,
-        cni=_TEMPLATE / "cni",
-        opt=_TEMPLATE / "opt",
+        cni=folder / "cni",
+        opt=folder / "opt",
     )
-    log = _TEMPLATE / "containerd.log"
+    log = folder / "containerd.log"
     with log.open("w") as output:
-        daemon = subprocess.Popen(["containerd", "--config", config], stdout=output, stderr=output)
+        process = subprocess.Popen(["containerd", "--config", config], stdout=output, stderr=output)
     try:
         answers = ("ctr", "--address", socket, "version")
-        until(lambda: daemon.poll() is not None or works(*answers), 60, f"containerd doesn't answer (see {log})")
-        if daemon.poll() is not None:
+        until(lambda: process.poll() is not None or works(*answers), 60, f"containerd doesn't answer (see {log})")
+        if process.poll() is not None:
             raise ClusterError(f"containerd ended at once (see {log})")
         yield socket
     finally:
-        daemon.terminate()
-        daemon.wait()
-        shutil.rmtree(_TEMPLATE / "state", ignore_errors=True)
+        process.terminate()
+        process.wait()
+        shutil.rmtree(state, ignore_errors=True)

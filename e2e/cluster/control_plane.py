@@ -30,7 +30,7 @@ SCHEDULER = Daemon("scheduler")
 ALL = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER)
 
 # Without the components' own chatter the log tells what people, tests and the operator ask for.
-_AUDIT_POLICY = {
+AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
@@ -102,7 +102,7 @@ def start_etcd() -> None:
 def start_api_server() -> None:
     if not API_SERVER.pid:
         _require_free(API_PORT)
-    policy = write(STATE / "audit-policy.json", json.dumps(_AUDIT_POLICY, indent=1))
+    policy = write(STATE / "audit-policy.json", json.dumps(AUDIT_POLICY, indent=1))
     API_SERVER.start(
         [
             BIN / "kube-apiserver",

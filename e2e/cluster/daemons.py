@@ -26,10 +26,11 @@ def start_time(pid: int) -> str | None:
 
 
 class Daemon:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, state: Path | None = None) -> None:
+        """`state`: the folder of another cluster than our own."""
         self.name = name
-        self.log = LOGS / f"{name}.log"
-        self._record = STATE / "run" / f"{name}.json"
+        self.log = (state / "log" if state else LOGS) / f"{name}.log"
+        self._record = (state or STATE) / "run" / f"{name}.json"
 
     @property
     def pid(self) -> int | None:

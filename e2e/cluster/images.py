@@ -17,7 +17,7 @@ PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"  # torch, but no trainmast
 OPERATOR = "docker.io/trainmaster/operator:e2e"
 TRAINER = "docker.io/trainmaster/trainer:e2e"
 COREDNS_IMAGE = "localhost/coredns:e2e"
-_BUILT = (PYTHON, PLAIN_TORCH, OPERATOR, TRAINER)
+BUILT = (PYTHON, PLAIN_TORCH, OPERATOR, TRAINER)
 
 _STORE = CACHE / "buildah"
 _BUILDAH = ("buildah", f"--root={_STORE / 'root'}", f"--runroot={_STORE / 'run'}", "--storage-driver=overlay")
@@ -26,7 +26,7 @@ _STRAY = (Path("/var/lib/containers"), Path("/etc/cni"))
 
 
 def make() -> None:
-    """Build what changed, and bring it to every node."""
+    """Build what changed."""
     stray = [folder for folder in _STRAY if not folder.exists()]
     try:
         _make()
@@ -34,7 +34,6 @@ def make() -> None:
         for folder in stray:
             shutil.rmtree(folder, ignore_errors=True)
         works("umount", _STORE / "root" / "overlay")  # buildah mounts it over itself, and leaves it so
-    deliver()
     print("\n".join(sizes()))
 
 
@@ -57,10 +56,10 @@ def _make() -> None:
         # Times that are always the same, but for the base: Debian's bytecode is checked against them.
         _build(name, path, REPOSITORY, arguments, "--timestamp=0", f"--target={target}", volumes=volumes)
     run(*_BUILDAH, "rmi", "--prune", check=False)
-    for name in _BUILT:
+    for name in BUILT:
         source = f"containers-storage:[overlay@{_STORE / 'root'}+{_STORE / 'run'}]{name}"
         run("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, f"oci:{LAYOUT.folder}:{name}")
-    LAYOUT.keep_only({*_BUILT, PAUSE_IMAGE, COREDNS_IMAGE})
+    LAYOUT.keep_only({*BUILT, PAUSE_IMAGE, COREDNS_IMAGE})
 
 
 def make_system() -> None:

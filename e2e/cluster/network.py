@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 
+from e2e.cluster import settings
 from e2e.cluster.places import (
     BRIDGE,
     FIRST,
@@ -16,20 +16,16 @@ from e2e.cluster.places import (
     node_ip,
     pod_range,
 )
-from e2e.cluster.shell import run, works, write
+from e2e.cluster.shell import run, works
 
-_SETTINGS = {
-    "net/ipv4/ip_forward": 1,
-    "fs/inotify/max_user_instances": 8192,
-    "fs/inotify/max_user_watches": 524288,
-}
+_SETTINGS = {"net/ipv4/ip_forward": 1, **settings.MANY_FILES}
 # Another container engine may have set the policy of FORWARD to DROP; bridged packets pass there too.
 _RULES = [(direction, BRIDGE, "-j", "ACCEPT") for direction in ("-i", "-o")]
 _SAVED = STATE / "settings.json"
 
 
 def up() -> None:
-    _change_settings()
+    settings.raise_to(_SETTINGS, _SAVED)
     if not exists(BRIDGE):
         run("ip", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "address", "add", f"{HOST_IP}/24", "dev", BRIDGE)
@@ -50,10 +46,7 @@ def down() -> None:
             pass
     if exists(BRIDGE):
         run("ip", "link", "delete", BRIDGE)  # its routes go with it
-    with contextlib.suppress(FileNotFoundError):
-        for name, value in json.loads(_SAVED.read_text()).items():
-            Path("/proc/sys", name).write_text(value)
-        _SAVED.unlink()
+    settings.restore(_SAVED)
 
 
 def cable(number: int) -> str:
@@ -82,13 +75,3 @@ def is_on(number: int) -> bool:
 
 def exists(link: str) -> bool:
     return Path("/sys/class/net", link).exists()
-
-
-def _change_settings() -> None:
-    before = json.loads(_SAVED.read_text()) if _SAVED.exists() else {}
-    for name, value in _SETTINGS.items():
-        path = Path("/proc/sys", name)
-        if int(path.read_text()) < value:
-            before.setdefault(name, path.read_text())
-            path.write_text(str(value))
-    write(_SAVED, json.dumps(before))

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster.places import CACHE
-from e2e.cluster.shell import run, say
+from e2e.cluster.shell import discard, run, say
 
-_SUITE = "bookworm"
+SUITE = "bookworm"
 _PACKAGES = ("python3", "python3-pip", "ca-certificates")
 _WASTE = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/log")
 
 
 def folder() -> Path:
     """A folder that holds the root as base.tar."""
-    target = CACHE / f"python-{_SUITE}"
+    target = CACHE / f"python-{SUITE}"
     if not (target / "base.tar").exists():
-        say(f"making a Python base from Debian {_SUITE}: about a minute")
+        say(f"making a Python base from Debian {SUITE}: about a minute")
         root = target / "root"
-        shutil.rmtree(target, ignore_errors=True)
+        discard(target)
         root.mkdir(parents=True)
-        words = ("--variant=minbase", f"--include={','.join(_PACKAGES)}", _SUITE, str(root), *_mirror())
-        run("debootstrap", *words, log=target / "debootstrap.log")
+        debootstrap(root, _PACKAGES, target / "debootstrap.log")
         (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
         partial = target / "base.tar.partial"
         waste = [f"--exclude=./{folder}/*" for folder in _WASTE]
         run("tar", "--create", "--numeric-owner", *waste, "--file", partial, "--directory", root, ".")
         partial.rename(target / "base.tar")
-        shutil.rmtree(root)
+        discard(root)
     return target
+
+
+def debootstrap(root: Path, packages: Iterable[str], log: Path) -> None:
+    """Install Debian's smallest system and some packages below `root`."""
+    words = ("--variant=minbase", f"--include={','.join(packages)}", SUITE, str(root), *_mirror())
+    run("debootstrap", *words, log=log)
 
 
 def _mirror() -> list[str]:
     """Where this machine gets the suite from; without an answer debootstrap uses its own."""
-    words = ("indextargets", "--format", "$(SITE)", "Created-By: Packages", f"Codename: {_SUITE}")
+    words = ("indextargets", "--format", "$(SITE)", "Created-By: Packages", f"Codename: {SUITE}")
     return run("apt-get", *words, check=False).splitlines()[:1]

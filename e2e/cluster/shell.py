@@ -74,3 +74,12 @@ def write(path: Path, text: str, mode: int = 0o644) -> Path:
     with os.fdopen(fd, "w") as file:
         file.write(text)
     return path
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder in which a command may have been killed that mounts things."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
+        run("umount", mount)
+    if folder.exists():
+        run("rm", "--recursive", "--force", "--one-file-system", folder)

@@ -1,0 +1,1 @@
+"""The same Kubernetes by kind: see `python -m e2e.kind --help`."""
