@@ -153,6 +153,13 @@ def test_the_runtime_asks_for_every_capability_but_one(tmp_path: Path) -> None:
         assert json.loads(path.read_text()) == {"bounding": ["CAP_CHOWN", "CAP_KILL"]}
 
 
+def test_a_name_of_the_outside_is_unknown() -> None:
+    question = b"\x08registry\x07invalid\0" + b"\0\1\0\1"
+    query = b"\x12\x34" + b"\x01\0" + b"\0\1\0\0\0\0\0\1" + question + b"\0\0\x29\x10\0" + bytes(6)  # EDNS behind it
+    answer = engine.no_such_name(query)
+    assert answer == b"\x12\x34" + b"\x81\x83" + b"\0\1\0\0\0\0\0\0" + question
+
+
 def test_a_docker_that_answers_is_taken_as_it_is(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\necho fine\n")
