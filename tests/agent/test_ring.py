@@ -39,16 +39,15 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_neighbour_that_answers_no_ping_in_a_row_is_lost_until_it_answers(no_pause: None) -> None:
     async def main() -> None:
-        wire, changes = Wire(), asyncio.Queue[int | None]()
-        ring = Ring(wire, lambda: changes.put_nowait(ring.lost))
+        wire, changes = Wire(), asyncio.Queue[tuple[int | None, int]]()
+        ring = Ring(wire, lambda: changes.put_nowait((ring.lost, len(wire.sent))))
         ring.begin(Neighbour(3, StoreAddress("127.0.0.1", 1)))
         assert ring.lost is None
-        assert await changes.get() == 3
-        assert len(wire.sent) <= UNANSWERED
+        assert await changes.get() == (3, UNANSWERED)
         ring.heard(PONG, {"nonce": "of an earlier ping"}, None)
         assert ring.lost == 3
         ring.heard(PONG, {"nonce": wire.sent[-1]["nonce"]}, None)
-        assert await changes.get() is None
+        assert (await changes.get())[0] is None
         ring.close()
 
     asyncio.run(main())

@@ -61,7 +61,7 @@ def test_the_report_tells_how_the_run_went(tmp_path: Path) -> None:
         "9 steps ran twice; each had bit for bit the same loss both times.",
         "round 2 from step 51: Crash of rank 2, back after 287 ms",
         "restart in place",
-        "a peer's memory",
+        "peer",
         "rendezvous",
         "rank 3 (at most",
         "killed by SIGKILL",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -154,10 +155,13 @@ def test_nothing_survives_a_command_that_is_killed(start: Any, temporary: Path) 
     run.wait_for("running")
     tree = run.tree()
     assert len(tree) >= 6, "operator, kubelet, zygote, two agents, two ranks, perhaps a store"
+    named = set()
     for process in processes.below([run.process.pid], processes.table()):
-        assert "/dev/shm/" not in Path(f"/proc/{process.pid}/maps").read_text(), "named shared memory can outlive us"
+        named |= set(re.findall(r"/dev/shm/[^/\s]+", Path(f"/proc/{process.pid}/maps").read_text()))
+    assert all(folder.startswith("/dev/shm/trainmaster-ram-") for folder in named), "other shared memory can outlive us"
     run.process.kill()
     assert all_end(tree)
+    assert not any(map(os.path.exists, named))
     assert nothing_is_left(temporary, port)
     assert run.resource["metadata"]["name"] == "tiny", "the next run can go on from there"
 

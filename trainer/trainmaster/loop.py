@@ -278,8 +278,10 @@ class Training:
 
     def _write_down(self, numbers: dict[str, Any]) -> None:
         """Survivors may have completed a step whose numbers rank 0 didn't come to write down."""
-        if numbers.get("step") == self.step and self.reporter.last_step_written() < self.step:
-            self.numbers, self.last_loss = numbers, numbers["loss"]
+        if numbers.get("step") != self.step:
+            return
+        self.numbers, self.last_loss = numbers, numbers["loss"]
+        if self.reporter.last_step_written() < self.step:
             self.reporter.metrics(round=self.reporter.round, **numbers)
 
     def _skips(self, found: Checkpoint | None) -> Skips:

@@ -17,7 +17,7 @@ ACTIONS = {
     Rung.SHRINK: "fewer pods",
     Rung.FREE: "free restart",
 }
-TIERS = {"ram": "own memory", "peer": "a peer's memory"}
+TIERS = {"ram": "memory", "peer": "peer"}
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,16 @@ class Table:
 
 def actions(recoveries: Sequence[Recovery]) -> Table:
     """One row each: what failed, what was done, how far back it went, how long it took."""
+    tiers = any(r.tier in TIERS for r in recoveries)  # storage is what anybody expects
     rows = []
     for r in recoveries:
         who = f" of rank {r.rank}" if r.rank is not None else f" of {_place(r.pod)}" if r.pod else ""
         total = seconds(r.totalSeconds) if r.totalSeconds is not None else "open"
         cells = (str(r.round), f"{r.cause}{who}", ACTIONS[r.rung], str(r.step), _number(r.resumedStep))
-        rows.append((*cells, TIERS.get(r.tier, r.tier), _number(r.lostSteps), total))
-    header = ("round", "failure", "action", "step", "resumed at", "from", "steps lost", "total")
-    return Table(header, tuple(rows), (True, False, False, True, True, False, True, True))
+        tier = (TIERS.get(r.tier, r.tier),) if tiers else ()
+        rows.append((*cells, *tier, _number(r.lostSteps), total))
+    header = ("round", "failure", "action", "step", "resumed", *(("from",) if tiers else ()), "steps lost", "total")
+    return Table(header, tuple(rows), (True, False, False, True, True, *((False,) if tiers else ()), True, True))
 
 
 def clocks(recoveries: Sequence[Recovery]) -> Table:
