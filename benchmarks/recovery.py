@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -61,28 +62,35 @@ def run(command: list[str], environment: dict[str, str], log: Path, limit_s: flo
                 process.wait()
 
 
-def under_trainmaster(
-    log: Path, ranks: int, kills: int, settle: tuple[float, float], limit_s: float
-) -> list[dict[str, float]]:
-    """Run under `trainmaster run`; returns the phase clocks of its recoveries."""
+def run_job(name: str, command: list[str], log: Path, ranks: int, limit_s: float, **spec: Any) -> dict[str, Any]:
+    """A script of one rank in each pod under `trainmaster run`; returns the job's last status."""
     job = {
         "apiVersion": "trainmaster.dev/v1alpha1",
         "kind": "DistributedTrainingJob",
-        "metadata": {"name": "recovery"},
+        "metadata": {"name": name},
         "spec": {
             "framework": "PyTorch",
             "workers": {
                 "replicas": ranks,
-                "template": {"spec": {"containers": [{"name": "worker", "command": script(log, kills, settle)}]}},
+                "template": {"spec": {"containers": [{"name": "worker", "command": command}]}},
             },
-            "recovery": {"budget": {"inPlace": 1000, "perCause": 1000}},
+            **spec,
         },
     }
     path = log / "job.yaml"
     path.write_text(yaml.safe_dump(job))
-    command = [sys.executable, "-m", "trainmaster_operator.cli.main"]
-    run([*command, "run", str(path), "--plain", "--out", str(log / "out")], {}, log, limit_s)
-    status = yaml.safe_load((log / "out" / "status.yaml").read_text())["status"]
+    trainmaster = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(path), "--plain"]
+    run([*trainmaster, "--out", str(log / "out")], {}, log, limit_s)
+    status: dict[str, Any] = yaml.safe_load((log / "out" / "status.yaml").read_text())["status"]
+    return status
+
+
+def under_trainmaster(
+    log: Path, ranks: int, kills: int, settle: tuple[float, float], limit_s: float
+) -> list[dict[str, float]]:
+    """Run under `trainmaster run`; returns the phase clocks of its recoveries."""
+    budget = {"inPlace": 1000, "perCause": 1000}
+    status = run_job("recovery", script(log, kills, settle), log, ranks, limit_s, recovery={"budget": budget})
     return [{**r["clock"], "total": r["totalSeconds"]} for r in status.get("recoveries", []) if r.get("totalSeconds")]
 
 

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks.record import Case, write
-from benchmarks.recovery import recovery_times, run, table
+from benchmarks.recovery import recovery_times, run_job, table
+from trainmaster_operator.cli.recoveries import PHASES
 
 SCRIPT = Path(__file__).parent / "tiers_script.py"
-PHASES = ("detect", "decide", "drain", "schedule", "start", "fork", "rendezvous", "build", "load", "first_step")
 
 
 @dataclass(frozen=True)
@@ -46,26 +44,10 @@ def measured(tier: Tier, folder: Path, megabytes: int, ranks: int, kills: int) -
     command = ["python", str(SCRIPT), "--folder", str(folder), "--megabytes", str(megabytes), "--kills", str(kills)]
     command += ["--strike", tier.strike, "--save-every", str(tier.save_every), "--settle", str(settle_s)]
     limit = {} if "limit" in tier.ram else {"limit": f"{max(256, 8 * megabytes // ranks)}Mi"}
-    job = {
-        "apiVersion": "trainmaster.dev/v1alpha1",
-        "kind": "DistributedTrainingJob",
-        "metadata": {"name": "tiers"},
-        "spec": {
-            "framework": "PyTorch",
-            "workers": {
-                "replicas": ranks,
-                "template": {"spec": {"containers": [{"name": "worker", "command": command}]}},
-            },
-            "checkpoint": {"ram": {**tier.ram, **limit}},
-            "recovery": {"budget": {"inPlace": 1000, "pod": 1000, "perCause": 1000}},
-        },
-    }
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(job))
-    trainmaster = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(path), "--plain"]
     limit_s = 180 + kills * (60 + megabytes / 10)
-    run([*trainmaster, "--out", str(folder / "out")], {}, folder, limit_s)
-    status: dict[str, Any] = yaml.safe_load((folder / "out" / "status.yaml").read_text())["status"]
+    ram = {"ram": {**tier.ram, **limit}}
+    budget = {"inPlace": 1000, "pod": 1000, "perCause": 1000}
+    status = run_job("tiers", command, folder, ranks, limit_s, checkpoint=ram, recovery={"budget": budget})
     return recovery_times(folder, ranks, kills), status
 
 

@@ -312,15 +312,19 @@ def test_a_job_never_shrinks_below_its_minimum_or_to_an_illegal_size() -> None:
     assert world.write().status.roundMap == "0,2"
 
 
+def fails_and_all_come_back(world: World, slot: int, round: int) -> None:
+    world.agent(slot, round=round, verdict=verdict(slot, round=round))
+    world.settle()
+    for each in world.slots:
+        world.pod(each)
+        world.agent(each)
+    world.settle()
+
+
 def test_a_job_whose_budget_is_spent_goes_on_without_the_pod_that_spent_it() -> None:
     world = running(elastic_spec(4, min=2))
     for number in range(1, 5):
-        world.agent(2, round=number, verdict=verdict(2, round=number))
-        world.settle()
-        for slot in world.slots:
-            world.pod(slot)
-            world.agent(slot)
-        world.settle()
+        fails_and_all_come_back(world, 2, round=number)
         step_on(world, 10)
     assert world.status.restarts == Restarts(inPlace=2, pod=2)
     world.agent(2, round=5, verdict=verdict(2, round=5))
@@ -344,12 +348,7 @@ def test_a_job_whose_budget_is_spent_goes_on_without_the_pod_that_spent_it() -> 
 def test_it_fails_when_no_smaller_size_is_left() -> None:
     world = running(elastic_spec(2, min=2))
     for number in range(1, 6):
-        world.agent(1, round=number, verdict=verdict(1, round=number))
-        world.settle()
-        for slot in world.slots:
-            world.pod(slot)
-            world.agent(slot)
-        world.settle()
+        fails_and_all_come_back(world, 1, round=number)
         step_on(world, 10) if not world.status.phase.finished else None
     assert world.status.phase is JobPhase.FAILED
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
+from hypothesis.stateful import invariant, rule
 
 from tests.planning.model import Model
-from tests.planning.test_properties import FOREVER, Job
+from tests.planning.test_properties import Job
 from tests.planning.world import World, job_spec, running
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import pack_ranges, unpack_counts, unpack_ranges
@@ -64,23 +64,10 @@ def test_the_order_of_a_round_is_of_slots_that_are_there_and_whoever_stays_keeps
 class ElasticJob(Job):
     """The rules of `Job` for a job with spares whose size changes."""
 
-    @initialize(
-        slots=st.integers(1, 4),
-        script=st.booleans(),
-        limits=st.tuples(*[st.integers(0, 3)] * 3),
-        cause=st.integers(1, 3),
-        head_start=st.sampled_from([4, 4, 4, 0, 1, 2]),
-    )
-    def create(self, slots: int, script: bool, limits: tuple[int, int, int], cause: int, head_start: int) -> None:
-        in_place, pod, full = limits
-        self.recovery: dict[str, Any] = {
-            "budget": {"inPlace": in_place, "pod": pod, "full": full, "perCause": cause, "windowSeconds": FOREVER},
-            "hang": {"limitSeconds": 30},
-        }
-        self.edits = 0
-        self.spares, self.low = full, (1 if script else None)
-        self.model = Model(spec_of(slots, self.spares, self.low, **self.recovery))
-        self.go_on(head_start)
+    def made(self, slots: int, script: bool, recovery: dict[str, Any]) -> Model:
+        self.recovery = recovery
+        self.spares, self.low = recovery["budget"]["full"], (1 if script else None)
+        return Model(spec_of(slots, self.spares, self.low, **recovery))
 
     @rule(replicas=st.integers(1, 5))
     def somebody_asks_for_another_size(self, replicas: int) -> None:

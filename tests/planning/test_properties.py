@@ -35,8 +35,11 @@ class Job(RuleBasedStateMachine):
             "budget": {"inPlace": in_place, "pod": pod, "full": full, "perCause": cause, "windowSeconds": FOREVER},
             "hang": {"limitSeconds": 30},
         }
-        self.model = Model((script_spec if script else job_spec)(slots, recovery=recovery))
+        self.model = self.made(slots, script, recovery)
         self.go_on(head_start)
+
+    def made(self, slots: int, script: bool, recovery: dict[str, Any]) -> Model:
+        return Model((script_spec if script else job_spec)(slots, recovery=recovery))
 
     def go_on(self, times: int) -> None:
         for _ in range(times):

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from trainmaster.contract.config import BatchConfig, Name, ParallelismConfig, Strict, TrainingConfig
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
-from trainmaster_operator.api.ram import RamSpec, bytes_of
+from trainmaster_operator.api.ram import Quantity, RamSpec, bytes_of
 from trainmaster_operator.api.recovery import RecoverySpec
 from trainmaster_operator.api.rules import refuse_unfit
 from trainmaster_operator.api.status import JobStatus
@@ -24,9 +24,6 @@ SHAPES = {
     "limit": "an amount of memory such as 8Gi, or 0 for none,",
 }
 """Fields that must match a pattern, in words: a pattern is no sentence."""
-
-Quantity = Annotated[str, Field(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
-"""An amount of memory as Kubernetes writes it."""
 
 
 class Framework(str, Enum):

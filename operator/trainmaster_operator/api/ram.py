@@ -9,7 +9,10 @@ from pydantic import Field
 
 from trainmaster.contract.config import Strict
 
-RamQuantity = Annotated[str, Field(max_length=32, pattern=r"^(0|[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?)$")]
+_AMOUNT = r"[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?"
+Quantity = Annotated[str, Field(max_length=32, pattern=f"^{_AMOUNT}$")]
+"""An amount of memory as Kubernetes writes it."""
+QuantityOrNone = Annotated[str, Field(max_length=32, pattern=f"^(0|{_AMOUNT})$")]
 
 _FACTORS = {"m": 1e-3, "": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _FACTORS |= {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
@@ -33,7 +36,7 @@ class RamSpec(Strict):
         description="Pods on other nodes that keep a copy of what is saved so, in order that the loss of a pod loses "
         "no state.",
     )
-    limit: RamQuantity | None = Field(
+    limit: QuantityOrNone | None = Field(
         None,
         description="Memory of each pod for these checkpoints, its own and those that it keeps for a peer; a saved "
         "state takes up to two times its size on either side. It is added to the memory requests and limits that the "

@@ -207,6 +207,7 @@ class Reconciler:
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
             return entry.observed(now) if aged else entry.record
 
+        pods = tuple(seen(entry) for entry in self._entries(record))
         return Observation(
             name=record.key.name,
             namespace=record.key.namespace,
@@ -214,7 +215,7 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
-            pods=tuple(self._told(record, seen(entry)) for entry in self._entries(record)),
+            pods=pods if self._troubles is None else self._troubles.told(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
             refusal=self._refusals.of(record.key, record.uid),
@@ -225,9 +226,6 @@ class Reconciler:
 
     def _entries(self, record: JobRecord) -> list[PodEntry]:
         return [entry for entry in self._pods.owned(record.key) if entry.job_uid == record.uid]
-
-    def _told(self, record: JobRecord, pod: PodRecord) -> PodRecord:
-        return pod if self._troubles is None else self._troubles.told(record.key, pod)
 
     async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
         """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""

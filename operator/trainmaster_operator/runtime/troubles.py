@@ -46,11 +46,18 @@ class Troubles:
         self._clock = clock
         self._waiting: dict[JobKey, _Waiting] = {}
 
-    def told(self, key: JobKey, pod: PodRecord) -> PodRecord:
-        """The pod with what its Events said, where its status says nothing."""
+    def told(self, key: JobKey, pods: tuple[PodRecord, ...]) -> tuple[PodRecord, ...]:
+        """The pods with what their Events said, where their status says nothing."""
         waiting = self._waiting.get(key)
-        words = waiting.told.get(pod.uid) if waiting is not None and _waits(pod) else None
-        return replace(pod, reason=words[0], message=words[1]) if words is not None else pod
+        words = waiting.told if waiting is not None else {}
+        if not words:
+            return pods
+        return tuple(
+            replace(pod, reason=words[pod.uid][0], message=words[pod.uid][1])
+            if pod.uid in words and _waits(pod)
+            else pod
+            for pod in pods
+        )
 
     async def look(self, key: JobKey, pods: Sequence[PodRecord]) -> tuple[bool, float]:
         """(whether there is news, seconds until the next look). `pods`: of the job, as observed without `told`."""
