@@ -31,8 +31,15 @@ def test_a_module_is_run_as_a_module() -> None:
     assert parse(["torchrun", "--standalone", "-m", "pkg.train", "-v"]).entry == module
 
 
+def test_code_on_the_command_line_is_run_as_such() -> None:
+    code = {"kind": "code", "code": "print()", "args": ["-v"]}
+    command = parse(["python3", "-X", "dev", "-c", "print()", "-v"])
+    assert (command.entry, command.flags) == (code, ["-X", "dev"])
+
+
 @pytest.mark.parametrize(
-    "argv", [["bash", "run.sh"], ["/opt/other/bin/python", "train.py"], ["python", "-c", "print()"], ["./train"]]
+    "argv",
+    [["bash", "run.sh"], ["/opt/other/bin/python", "train.py"], ["/opt/bin/python", "-c", "print()"], ["./train"]],
 )
 def test_anything_else_is_executed_as_it_is(argv: list[str]) -> None:
     assert parse(argv) == Command(argv)

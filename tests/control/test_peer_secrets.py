@@ -18,8 +18,8 @@ def test_a_secret_belongs_to_one_round_of_one_job_and_one_key() -> None:
 def test_a_directive_carries_the_secret_of_its_round_under_the_same_tag() -> None:
     assignment = Assignment(3, 4, 0, 1, 0, 4, StoreAddress("h", 1), 2)
     directive = Directive(1, DirectiveState.RUN, 3, "tag", assignment=assignment)
-    told = with_secret(directive, KEY, "uid")
+    told = with_secret(directive, "a secret")
     assert told.assignment is not None
-    assert told.assignment.peer_secret == peer_secret(KEY, "uid", 3)
+    assert told.assignment.peer_secret == "a secret"
     assert told.tag == "tag"
-    assert with_secret(Directive(1, DirectiveState.HOLD, 3, "tag"), KEY, "uid").assignment is None
+    assert with_secret(Directive(1, DirectiveState.HOLD, 3, "tag"), "a secret").assignment is None

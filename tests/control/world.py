@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,10 +153,12 @@ class Replica:
 def policies() -> Policies:
     """Plans nothing; tells each agent to wait."""
 
-    def directive(spec: Any, status: Any, observed: Any, slot: int) -> Directive:
-        return Directive(observed.epoch, DirectiveState.WAIT, status.round, f"{status.round}")
+    def directives(spec: Any, status: Any, observed: Any) -> Callable[[int], Directive]:
+        return lambda slot: Directive(observed.epoch, DirectiveState.WAIT, status.round, f"{status.round}")
 
-    return Policies(lambda spec, status, observed, now: Decision(status), directive, build_pod, build_service, pod_name)
+    return Policies(
+        lambda spec, status, observed, now: Decision(status), directives, build_pod, build_service, pod_name
+    )
 
 
 @asynccontextmanager

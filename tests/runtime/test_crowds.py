@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.runtime.fakes import job
-from tests.runtime.test_reconcile import directive, operating
+from tests.runtime.test_reconcile import directives, operating
 from trainmaster.contract.wire import Identity, JoinRequest
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, SERVICE, Forbidden
 from trainmaster_operator.planning.observation import Decision, PodToCreate
@@ -64,9 +64,12 @@ def test_ranks_of_many_pods_do_not_start_without_the_service():
             opened = {"round": 1, "roundStore": "10.0.0.1:4000"} if ready else {}
             return Decision(status.model_copy(update={"incarnations": f"0*{MANY}", **opened}), intent=True)
 
-        def tell(spec, status, observed, slot):
-            told.append((status.round, services(store)))
-            return directive(spec, status, observed, slot)
+        def tell(spec, status, observed):
+            def of(slot):
+                told.append((status.round, services(store)))
+                return directives(spec, status, observed)(slot)
+
+            return of
 
         async with operating(plan, jobs=(), tell=tell) as (store, _, operator, _):
             crowd(store)

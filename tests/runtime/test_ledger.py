@@ -214,5 +214,5 @@ def test_an_operator_that_judges_nodes_writes_down_what_it_meets_and_plans_with_
     run_virtual(main())
 
 
-def _wait(spec: JobSpec, status: JobStatus, observed: Observation, slot: int) -> Directive:
-    return Directive(observed.epoch, DirectiveState.WAIT, status.round, "")
+def _wait(spec: JobSpec, status: JobStatus, observed: Observation) -> Callable[[int], Directive]:
+    return lambda slot: Directive(observed.epoch, DirectiveState.WAIT, status.round, "")

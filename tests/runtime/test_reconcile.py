@@ -29,8 +29,8 @@ def nothing(spec, status, observed, now):
     return Decision(status)
 
 
-def directive(spec, status, observed, slot):
-    return Directive(observed.epoch, DirectiveState.WAIT, status.round, f"tag {status.round}")
+def directives(spec, status, observed):
+    return lambda slot: Directive(observed.epoch, DirectiveState.WAIT, status.round, f"tag {status.round}")
 
 
 class Spy(FaultyCluster):
@@ -52,7 +52,7 @@ class Spy(FaultyCluster):
 
 
 @asynccontextmanager
-async def operating(plan, jobs=("job",), tell=directive, **options):
+async def operating(plan, jobs=("job",), tell=directives, **options):
     store, memory = cluster()
     for name in jobs:
         store.create(JOB, job(name))
@@ -328,7 +328,7 @@ def test_an_operator_that_waits_for_its_turn_stops_when_it_is_asked_to():
         async with operating(nothing) as (_, spy, _, first):
             await asyncio.sleep(1)
             clock = asyncio.get_running_loop().clock
-            policies = Policies(nothing, directive, build_pod, build_service, pod_name)
+            policies = Policies(nothing, directives, build_pod, build_service, pod_name)
             standby = Operator(spy, clock, chance(), Settings(operator_url="http://o", identity="standby"), policies)
             waiting = asyncio.create_task(standby.run())
             await asyncio.sleep(60)

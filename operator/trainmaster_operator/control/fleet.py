@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report
+from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, altered
 from trainmaster_operator.control.admission import Admission, Authenticate, Claim, Credential
 from trainmaster_operator.control.slots import SlotState, newest_checkpoint
 from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen
@@ -319,7 +319,7 @@ class Fleet:
         interval_s = max(directive.report_interval_s, self.report_interval_s)
         if directive.report_interval_s == interval_s and not job.unable:
             return directive
-        return replace(directive, report_interval_s=interval_s, unable=job.unable)  # under the same tag: it is no news
+        return altered(directive, report_interval_s=interval_s, unable=job.unable)  # under the same tag: it is no news
 
     def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
         """Asks for a pass. A pass looks at all agents of a job: in a crowd, one's small news wait for the others'."""

@@ -15,7 +15,7 @@ import math
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import web
@@ -27,6 +27,7 @@ from trainmaster.contract.wire import (
     JoinRequest,
     Report,
     WireError,
+    altered,
     decode,
     encode,
 )
@@ -170,7 +171,7 @@ class ControlServer:
         heard = await read()
         answer = await handle(admission.identity, heard)
         if heard.protocol != answer.protocol:
-            answer = replace(answer, protocol=heard.protocol)  # an older agent refuses what is newer than itself
+            answer = altered(answer, protocol=heard.protocol)  # an older agent refuses what is newer than itself
         response = web.Response(body=encode(answer), content_type="application/json")
         if admission.session:
             response.headers[SESSION_HEADER] = admission.session

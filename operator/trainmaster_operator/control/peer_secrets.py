@@ -6,9 +6,8 @@ Whoever may read a job's status must not be able to read, or to replace, the sta
 from __future__ import annotations
 
 import hmac
-from dataclasses import replace
 
-from trainmaster.contract.wire import Directive
+from trainmaster.contract.wire import Directive, altered
 from trainmaster_operator.control.sessions import KEY_BYTES
 
 KEY_VARIABLE = "TRAINMASTER_PEER_KEY"
@@ -23,10 +22,7 @@ def peer_secret(key: bytes, job_uid: str, round: int) -> str:
     return hmac.digest(key, _PURPOSE + f"{job_uid}\0{round}".encode(), "sha256").hex()
 
 
-def with_secret(directive: Directive, key: bytes, job_uid: str) -> Directive:
+def with_secret(directive: Directive, secret: str) -> Directive:
     """The directive as its agent gets it. Under the same tag: the secret says nothing that the round doesn't."""
     assignment = directive.assignment
-    if assignment is None:
-        return directive
-    secret = peer_secret(key, job_uid, assignment.round)
-    return replace(directive, assignment=replace(assignment, peer_secret=secret))
+    return directive if assignment is None else altered(directive, assignment=altered(assignment, peer_secret=secret))

@@ -72,9 +72,9 @@ def default_policies() -> Policies:
     from trainmaster_operator.manifests.pods import build_pod, pod_name
     from trainmaster_operator.manifests.services import build_service
     from trainmaster_operator.planning import plan
-    from trainmaster_operator.planning.directive import directive
+    from trainmaster_operator.planning.directive import directives
 
-    return Policies(plan, directive, build_pod, build_service, pod_name)
+    return Policies(plan, directives, build_pod, build_service, pod_name)
 
 
 class Operator:

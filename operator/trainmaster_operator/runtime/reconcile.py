@@ -28,7 +28,7 @@ from trainmaster_operator.cluster.port import (
     Object,
 )
 from trainmaster_operator.control.fleet import Fleet
-from trainmaster_operator.control.peer_secrets import with_secret
+from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.labels import CURRENT
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning.observation import (
@@ -73,7 +73,7 @@ class Policies:
     """The pure half of the operator, as the runtime calls it."""
 
     plan: Callable[[JobSpec, JobStatus, Observation, float], Decision]
-    directive: Callable[[JobSpec, JobStatus, Observation, int], Directive]
+    directives: Callable[[JobSpec, JobStatus, Observation], Callable[[int], Directive]]
     build_pod: Callable[[DistributedTrainingJob, str, int, int, PodDefaults], Object]
     build_service: Callable[[DistributedTrainingJob], Object]
     pod_name: Callable[[str, str, int, int], str]
@@ -239,11 +239,12 @@ class Reconciler:
             return False
         self._leader.check()
         assert record.job is not None
-        spec, status = record.job.spec, record.status
+        status = record.status
+        told = self._policies.directives(record.job.spec, status, observed)
+        secret = peer_secret(self._peer_key(), record.uid, status.round) if self._peer_key is not None else ""
 
         def directive_of(slot: int) -> Directive:
-            content = self._policies.directive(spec, status, observed, slot)
-            return content if self._peer_key is None else with_secret(content, self._peer_key(), record.uid)
+            return with_secret(told(slot), secret) if secret else told(slot)
 
         self._fleet.publish(
             record.key,

@@ -42,7 +42,9 @@ def parse(argv: list[str]) -> Command:
         flag, rest = rest[0], rest[1:]
         if flag == "-m" and rest:
             return _module(argv, flags, rest)
-        if flag in ("-c", "-", "-i", "-V", "-h", "--version", "--help") or flag.startswith(("-c", "-m")):
+        if flag == "-c" and rest:
+            return Command(argv, {"kind": "code", "code": rest[0], "args": rest[1:]}, flags)
+        if flag in ("-", "-i", "-V", "-h", "--version", "--help") or flag.startswith(("-c", "-m")):
             return Command(argv)
         if flag in ("-X", "-W") and rest:
             flags += [flag, rest[0]]

@@ -4,6 +4,7 @@ An entry is one of
     {"kind": "function", "target": "package.module:function"}
     {"kind": "script", "path": "train.py", "args": [...]}      python train.py …
     {"kind": "module", "name": "package.module", "args": [...]} python -m package.module …
+    {"kind": "code", "code": "import …", "args": [...]}         python -c 'import …' …
 Used by forks of the zygote and by the launcher of executed ranks alike.
 """
 
@@ -77,6 +78,10 @@ def _enter(entry: dict[str, Any]) -> None:
         sys.argv = [entry["name"], *entry["args"]]
         set_path(os.getcwd())
         runpy._run_module_as_main(entry["name"])  # type: ignore[attr-defined]
+    elif kind == "code":
+        sys.argv = ["-c", *entry["args"]]
+        set_path("")
+        _run_main(compile(entry["code"], "<string>", "exec"))
     else:
         _run_file(entry["path"], entry["args"])
 
@@ -90,8 +95,12 @@ def _run_file(path: str, args: list[str]) -> None:
     set_path(os.path.dirname(os.path.realpath(path)))
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec")
+    _run_main(code, __file__=path, __cached__=None)
+
+
+def _run_main(code: types.CodeType, **names: Any) -> None:
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=sys.modules["builtins"], __cached__=None)
+    main.__dict__.update(__builtins__=sys.modules["builtins"], **names)
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
 

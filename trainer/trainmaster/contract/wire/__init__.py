@@ -24,6 +24,7 @@ from trainmaster.contract.wire.messages import (
     StoreAddress,
     Verdict,
     WireError,
+    altered,
     decode,
     encode,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "TensorIndex",
     "Verdict",
     "WireError",
+    "altered",
     "decode",
     "encode",
 ]
