@@ -54,7 +54,7 @@ def test_the_standby_takes_over(world: World, request: pytest.FixtureRequest, en
     world.signal(pod, world.rank_process(pod), signal.SIGKILL)
     status = world.succeeded()
     assert status["leaderEpoch"] > epoch or end == "killed"
-    assert status["restarts"] == {"inPlace": 1, "pod": 0, "full": 0, "free": 0, "total": 1}
+    assert {rung: count for rung, count in status["restarts"].items() if count} == {"inPlace": 1, "total": 1}
     assert_one_curve(world, 400)
     world.installation.wait_ready()
 

@@ -31,7 +31,8 @@ def test_an_image_that_cant_be_pulled(world: World) -> None:
 
 def test_a_volume_that_doesnt_mount(world: World) -> None:
     volumes = [{"name": "settings", "configMap": {"name": "there-is-no-such-map"}}]
-    world.submit(world.script(["true"], template={"volumes": volumes}))
+    mounts = [{"name": "settings", "mountPath": "/settings"}]
+    world.submit(world.script(["true"], template={"volumes": volumes}, container={"volumeMounts": mounts}))
     words = world.wait(lambda status: reason(status), "the reason")
     assert words.startswith("FailedMount")
     assert "there-is-no-such-map" in words

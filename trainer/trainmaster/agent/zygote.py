@@ -92,6 +92,8 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
     if "torch" in failed:
         reason = f"torch can't be imported: {failed['torch']}"
+    if MODULES not in os.environ:  # nobody has asked for these: an image need not have them all
+        failed = {name: why for name, why in failed.items() if not why.startswith("ModuleNotFoundError")}
     with contextlib.suppress(OSError):
         packets.send(control, {"op": "raised", "modules": len(sys.modules), "failed": failed, "refused": reason})
     if reason:
