@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 GROUP = "trainmaster.dev"
 VERSION = "v1alpha1"
@@ -24,15 +25,7 @@ def pack_ranges(numbers: Iterable[int]) -> str:
 
 def unpack_ranges(text: str) -> list[int]:
     """The inverse of `pack_ranges`. Raises ValueError for anything else."""
-    numbers: list[int] = []
-    for part in text.split(",") if text else []:
-        first, dash, last = part.partition("-")
-        a = int(first)
-        b = int(last) if dash else a
-        if b < a:
-            raise ValueError(f"range {part!r} runs backwards")
-        numbers.extend(range(a, b + 1))
-    return numbers
+    return list(_ranges(text))
 
 
 def pack_counts(counts: Sequence[int]) -> str:
@@ -50,8 +43,26 @@ def pack_counts(counts: Sequence[int]) -> str:
 
 def unpack_counts(text: str) -> list[int]:
     """The inverse of `pack_counts`. Raises ValueError for anything else."""
+    return list(_counts(text))
+
+
+@lru_cache(maxsize=1024)
+def _ranges(text: str) -> tuple[int, ...]:
+    numbers: list[int] = []
+    for part in text.split(",") if text else []:
+        first, dash, last = part.partition("-")
+        a = int(first)
+        b = int(last) if dash else a
+        if b < a:
+            raise ValueError(f"range {part!r} runs backwards")
+        numbers.extend(range(a, b + 1))
+    return tuple(numbers)
+
+
+@lru_cache(maxsize=1024)
+def _counts(text: str) -> tuple[int, ...]:
     counts: list[int] = []
     for part in text.split(",") if text else []:
         value, star, times = part.partition("*")
         counts.extend([int(value)] * (int(times) if star else 1))
-    return counts
+    return tuple(counts)

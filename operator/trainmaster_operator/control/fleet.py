@@ -132,7 +132,8 @@ class Fleet:
         fenced = report.round < slot.round
         news = slot.take_report(report, self._clock.monotonic())
         if not fenced:
-            job.checkpoint = newest_checkpoint(job.checkpoint, report.inventory)
+            known, job.checkpoint = job.checkpoint, newest_checkpoint(job.checkpoint, report.inventory)
+            news = news or job.checkpoint != known  # which all agents tell, and the first is believed
         for event in report.events:
             told = {name: event.get(name, "")[:EVENT_CHARACTERS] for name in ("reason", "message")}
             job.events.append((self._clock.monotonic(), {**told, "slot": report.identity.slot}))

@@ -134,5 +134,5 @@ def _news(report: Report) -> Hashable:
         report.neighbour_lost,
         tuple(sorted(report.clock)),
         tuple((rank.rank, rank.state, rank.exit_code, rank.step > resumed) for rank in report.ranks),
-        tuple((record.round, record.step, record.tier, record.error) for record in report.inventory),
+        tuple((record.round, record.step, record.tier, record.error) for record in report.inventory if record.error),
     )

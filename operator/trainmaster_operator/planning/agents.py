@@ -134,7 +134,15 @@ def _quiet_s(view: View) -> float:
 
 
 def silence_s(view: View) -> list[float]:
-    """Of each slot: since when its agent is silent, as far as this leader can tell; -1 where that means nothing."""
+    """Of each slot: since when its agent is silent, as far as this leader can tell; -1 where that means nothing. Made
+    once in a pass, however many ask."""
+    known: list[float] | None = view.__dict__.get("_silence_s")
+    if known is None:
+        known = view.__dict__["_silence_s"] = _silence_s(view)
+    return known
+
+
+def _silence_s(view: View) -> list[float]:
     silences = []
     for pod, agent in zip(view.pods, view.agents, strict=True):
         if pod is None or pod.deleting or pod.phase in ENDED:

@@ -8,8 +8,6 @@ meanwhile, it is a hang. All of it belongs to one round: in another one nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trainmaster.contract.wire import Cause, RankReport, RankState
 from trainmaster_operator.api.recovery import HangMode
 from trainmaster_operator.api.status import JobStatus, Rung, Suspicion
@@ -17,6 +15,7 @@ from trainmaster_operator.planning.change import Change, changed, normal, warnin
 from trainmaster_operator.planning.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.observation import AgentRecord, PlannedEvent
 from trainmaster_operator.planning.pauses import SHORTEST_S, limits
+from trainmaster_operator.planning.record import dataclass
 from trainmaster_operator.planning.stack import innermost, waits
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import BEFORE_STEPS, View

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.planning.record import dataclass
 from trainmaster_operator.planning.suspicion import Suspicion
 
 

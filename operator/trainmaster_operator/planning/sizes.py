@@ -40,10 +40,16 @@ def wished(spec: JobSpec) -> int:
 
 def wanted(view: View) -> int:
     """The size that this job is to have. Without a place for checkpoints a running one keeps its size: another round
-    would begin at step 0."""
-    size = len(view.members)
+    would begin at step 0. Made once in a pass, however many ask."""
+    known: int | None = view.__dict__.get("_wanted")
+    if known is None:
+        known = view.__dict__["_wanted"] = _wanted(view)
+    return known
+
+
+def _wanted(view: View) -> int:
     if view.status.round and not view.scripted and view.spec.checkpoint.folder is None:
-        return size
+        return len(view.members)
     return wished(view.spec)
 
 

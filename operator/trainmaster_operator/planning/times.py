@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from functools import lru_cache
 
 
 def rfc3339(seconds: float) -> str:
@@ -11,6 +12,7 @@ def rfc3339(seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+@lru_cache(maxsize=4096)
 def seconds_of(text: str) -> float:
     """ "1970-01-01T00:00:01.500Z" -> 1.5."""
     return datetime.fromisoformat(text).timestamp()
@@ -23,4 +25,4 @@ def since(text: str, now: float) -> float:
 
 def until(text: str, now: float) -> float:
     """Seconds from `now` to `text`, never negative; 0 for an empty text."""
-    return max(0.0, datetime.fromisoformat(text).timestamp() - now) if text else 0.0
+    return max(0.0, seconds_of(text) - now) if text else 0.0

@@ -6,13 +6,13 @@ for a larger size or that a smaller one leaves behind. Only a member's loss is a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobStatus, Observation, PodRecord
+from trainmaster_operator.planning.record import dataclass
 
 WORKER = "worker"
 

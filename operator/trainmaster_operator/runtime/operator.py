@@ -148,7 +148,9 @@ class Operator:
             budget=ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate),
             events=self.events,
             metrics=self.metrics,
+            looks=self.queue.looked_at,
         )
+        self._known = Known(self.pods, self.fleet.refuse_gone)
         self._clock = clock
         self.lag = LoopLag()  # who runs a real event loop runs it too
         self._serving = False
@@ -343,4 +345,4 @@ class Operator:
     async def _authenticate(self, credential: Credential, claim: Claim) -> Admission:
         if not self.ready:
             raise Refused(503, "this operator does not lead yet")
-        return await self._authenticator.authenticate(credential, claim, Known(self.pods, self.fleet.refuse_gone))
+        return await self._authenticator.authenticate(credential, claim, self._known)

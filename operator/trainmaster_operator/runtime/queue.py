@@ -117,6 +117,18 @@ class WorkQueue(Generic[K]):
             self.on_wait(waited)
         return key
 
+    def looked_at(self, key: K) -> None:
+        """Whoever processes this key looks at all that it stands for: that is what it was added for up to now, and what
+        it is to be added for later."""
+        if key not in self._processing:
+            return
+        if key in self._dirty:
+            self._dirty.discard(key)
+            del self._added_at[key]
+        waiting = self._delayed.pop(key, None)
+        if waiting is not None:
+            waiting.cancel()
+
     def done(self, key: K) -> None:
         self._processing.discard(key)
         if key in self._dirty:

@@ -81,7 +81,8 @@ class Policies:
 
 class Reconciler:
     """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
-    `peer_key`: what secrets of agents among themselves are derived from; None: they get none."""
+    `peer_key`: what secrets of agents among themselves are derived from; None: they get none.
+    `looks`: told when a job is looked at from scratch, which answers whatever asked for a look until then."""
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class Reconciler:
         ledger: Ledger | None = None,
         ca_bundle: Callable[[], str] | None = None,
         peer_key: Callable[[], bytes] | None = None,
+        looks: Callable[[JobKey], None] = lambda key: None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -114,6 +116,7 @@ class Reconciler:
         self._metrics = metrics
         self._led_since = clock.monotonic()
         self._peer_key = peer_key
+        self._looks = looks
         self._ledger = ledger
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refusals = Refusals(clock)
@@ -128,6 +131,7 @@ class Reconciler:
     async def reconcile(self, key: JobKey) -> float | None:
         """Brings a job to a state that needs no write. Returns after how many seconds to look again, if at all."""
         for _ in range(MAX_TURNS):
+            self._looks(key)
             record = self._jobs.get(key)
             if record is None:
                 self.forget(key)
@@ -261,7 +265,7 @@ class Reconciler:
     async def _write_status(self, record: JobRecord, decision: Decision) -> float | None:
         """None: it was written. Else it need not be now; infinity, or after how many seconds progress may be."""
         old, new = record.status, without_reconcile_error(decision.status)
-        if new == old:
+        if new is old or new == old:
             return float("inf")
         only_progress = new is decision.status and not decision.intent
         if only_progress:
@@ -295,7 +299,7 @@ class Reconciler:
                 if known is not None and known.version == record.version:
                     raise Conflict(f"{record.key}: the server's job is older than the cache's")
                 return True
-            await _all(self._delete(record, pod) for pod in decision.delete)
+            await _all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
             await self._create_all(record, decision.create)
         return bool(decision.delete or decision.create)
@@ -335,7 +339,7 @@ class Reconciler:
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
-            await _all(self._create(record, pod) for pod in pods)
+            await _all((self._create(record, pod) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
@@ -394,7 +398,7 @@ def _sooner(a: float | None, b: float) -> float | None:
     return None if soonest == float("inf") else soonest
 
 
-async def _all(calls: Iterator[Awaitable[None]]) -> None:
+async def _all(calls: Iterator[Awaitable[None]], count: int) -> None:
     """Runs a bounded number of them at once. After an error no further ones are started, and it is raised once those
     under way have ended."""
     stopped = False
@@ -408,6 +412,7 @@ async def _all(calls: Iterator[Awaitable[None]]) -> None:
                 stopped = True
                 raise
 
-    for result in await asyncio.gather(*(work() for _ in range(PARALLEL_CALLS)), return_exceptions=True):
+    workers = [work() for _ in range(min(count, PARALLEL_CALLS))]
+    for result in await asyncio.gather(*workers, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

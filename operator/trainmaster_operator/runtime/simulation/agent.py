@@ -177,11 +177,9 @@ class SimAgent:
             if self._draining_until is not None and self.alive and (self._told_saved or answered is None):
                 self.die(ExitCode.SAVED if self._told_saved else TERMINATED, told=True)
                 return
-            try:
-                async with asyncio.timeout(self._interval_s):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
+            timer = asyncio.get_running_loop().call_later(self._interval_s, self._news.set)
+            await self._news.wait()
+            timer.cancel()
 
     async def _exchange(self, message: JoinRequest | Report) -> bool | None:
         """Whether the operator has taken it; None: nobody answered."""
@@ -248,10 +246,7 @@ class SimAgent:
         return max(0.0, self._draining_until - self.world.clock.monotonic())
 
     def _offer(self) -> StoreAddress | None:
-        if self._store is None:
-            return None
-        host, _, port = self._store.address.rpartition(":")
-        return StoreAddress(host, int(port))
+        return None if self._store is None else self._store.place
 
     # -- obeying
 

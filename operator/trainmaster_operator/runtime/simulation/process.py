@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, decode, encode
 from trainmaster_operator.cluster.faulty import FaultyCluster, OperatorCrash
@@ -75,7 +75,7 @@ class OperatorProcess:
             ),
             world.policies,
         )
-        self._calls: dict[asyncio.Task[Directive], None] = {}
+        self._calls: dict[asyncio.Task[Any], None] = {}  # agents that wait for an answer
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     def crash(self, why: str) -> None:
@@ -87,7 +87,8 @@ class OperatorProcess:
         if not self.cluster.crashed:
             FaultyCluster.die(self.cluster)
         self._task.cancel()
-        for call in self._calls:
+        calls, self._calls = self._calls, {}
+        for call in calls:
             call.cancel()
         self.world.operator_died(self)
 
@@ -108,17 +109,18 @@ class OperatorProcess:
             raise ConnectionError(f"{self.name} is dead")
         if self.world.encodes:
             message = decode(type(message), encode(message))
-        call = asyncio.ensure_future(self._handle(token, message))
+        call = asyncio.current_task()
+        assert call is not None
         self._calls[call] = None
         try:
-            directive = await call
-            return decode(Directive, encode(directive)) if self.world.encodes else directive
+            directive = await self._handle(token, message)
         except asyncio.CancelledError:
-            if self.dead and not _being_cancelled():
-                raise ConnectionError(f"{self.name} died") from None
-            raise
+            if call in self._calls or call.uncancel():
+                raise  # somebody wants the agent's own end
+            raise ConnectionError(f"{self.name} died") from None
         finally:
-            del self._calls[call]
+            self._calls.pop(call, None)
+        return decode(Directive, encode(directive)) if self.world.encodes else directive
 
     async def _handle(self, token: str, message: JoinRequest | Report) -> Directive:
         frozen_s = self.cluster.frozen_s
@@ -146,8 +148,3 @@ class OperatorProcess:
         except Exception as error:  # noqa: BLE001 - told as a violation
             self.world.violation(f"{self.name} ended with {type(error).__name__}: {error}")
             self.crash("of an error")
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainmaster.contract.wire import Cause, ExitCode, RankState
+from trainmaster.contract.wire import Cause, ExitCode, RankState, StoreAddress
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Fenced
 
 if TYPE_CHECKING:
@@ -60,9 +60,13 @@ class SimRank:
 class StoreHost:
     """A TCPStore at an address; it lives no longer than its agent."""
 
-    address: str
+    place: StoreAddress
     alive: bool = True
     rounds: dict[int, None] = field(default_factory=dict)  # that used it
+
+    @property
+    def address(self) -> str:
+        return f"{self.place.host}:{self.place.port}"
 
 
 class Broken(Exception):

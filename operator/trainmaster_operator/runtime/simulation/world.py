@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.contract.wire import Directive, JoinRequest, Report
+from trainmaster.contract.wire import Directive, JoinRequest, Report, StoreAddress
 from trainmaster_operator.api.meta import API_VERSION
 from trainmaster_operator.cluster.faulty import CrashPoint, Rates
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
@@ -224,7 +224,7 @@ class World:
     # -- ranks
 
     def new_store(self) -> StoreHost:
-        store = StoreHost(f"10.0.0.1:{20000 + len(self._stores)}")
+        store = StoreHost(StoreAddress("10.0.0.1", 20000 + len(self._stores)))
         self._stores[store.address] = store
         return store
 
