@@ -384,8 +384,11 @@ class FaultyCluster:
         if self.crashed:
             raise OperatorCrash("this process is dead")
 
-    def _crash_at(self, number: int, when: str) -> None:
-        if self.crash is not None and (self.crash.number, self.crash.when) == (number, when):
+    def dies_at(self, number: int, when: Literal["before", "after"]) -> bool:
+        return self.crash is not None and (self.crash.number, self.crash.when) == (number, when)
+
+    def _crash_at(self, number: int, when: Literal["before", "after"]) -> None:
+        if self.dies_at(number, when):
             self.die()
             raise OperatorCrash(f"{when} write {number}: {self.written[-1]}")
 

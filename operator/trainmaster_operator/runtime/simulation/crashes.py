@@ -1,44 +1,134 @@
 """The crash matrix: in each scenario the operator is killed before and after each of its writes, and started again.
 
-The job must end as it does without a crash.
+The job must end as it does without a crash. Runs that differ from one write on share what comes before it: the process
+forks there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple, NoReturn
 
-from trainmaster_operator.cluster.faulty import CrashPoint
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.simulation.run import Outcome, simulate
-from trainmaster_operator.runtime.simulation.scenarios import SCENARIOS, Scenario
+from trainmaster_operator.runtime.simulation.scenario import Scenario
+from trainmaster_operator.runtime.simulation.scenarios import SCENARIOS
 
-WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
+When = Literal["before", "after"]
+
+AT_ONCE = 2
+"""Children that run beside their parent."""
+
+
+class _Child(NamedTuple):
+    number: int
+    when: When
+    pid: int
+    reading: int  # the end of a pipe
+
+
+class _Forks:
+    """Asked at each write of the undisturbed run whether the operator dies there: it does, in a child."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[int, When, Outcome]] = []
+        self._children: deque[_Child] = deque()
+        self._writing: int | None = None  # in a child: where its parent waits for the outcome
+
+    @property
+    def in_child(self) -> bool:
+        return self._writing is not None
+
+    def __call__(self, number: int, when: When) -> bool:
+        while len(self._children) >= AT_ONCE:
+            self._collect()
+        reading, writing = os.pipe()
+        loop = asyncio.get_running_loop()
+        pid = os.fork()
+        if pid:
+            os.close(writing)
+            self._children.append(_Child(number, when, pid, reading))
+            return False
+        os.close(reading)
+        self._writing = writing
+        asyncio._set_running_loop(loop)  # it belongs to a process
+        gc.disable()  # we don't live for long
+        return True
+
+    def collect_all(self) -> None:
+        while self._children:
+            self._collect()
+
+    def abandon(self) -> None:
+        """Ends what still runs, if anything does."""
+        for child in self._children:
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+            os.close(child.reading)
+        self._children.clear()
+
+    def tell(self, outcome: Outcome) -> NoReturn:
+        """In a child: its last words."""
+        assert self._writing is not None
+        with os.fdopen(self._writing, "wb") as pipe:
+            pickle.dump(outcome, pipe)
+        os._exit(0)
+
+    def _collect(self) -> None:
+        child = self._children.popleft()
+        with os.fdopen(child.reading, "rb") as pipe:
+            told = pipe.read()
+        os.waitpid(child.pid, 0)
+        if not told:
+            raise RuntimeError(f"the run in which the operator dies {child.when} write {child.number} broke off")
+        self.outcomes.append((child.number, child.when, pickle.loads(told)))  # noqa: S301 - our own child's
 
 
 def crash_matrix(scenario: Scenario, policies: Policies | None = None) -> Iterator[tuple[str, Outcome]]:
     """The undisturbed run first, then two runs for each of its writes; each outcome with its violations."""
-    expected = _run(scenario, policies, None)
+    forks = _Forks()
+    try:
+        expected = _run(scenario, policies, forks)
+        if forks.in_child:
+            forks.tell(expected)
+        forks.collect_all()
+    except BaseException:
+        if not forks.in_child:
+            forks.abandon()
+            raise
+        traceback.print_exc(file=sys.__stderr__)
+        os._exit(1)
     if expected.phase != scenario.phase:
         expected.violations.append(f"{scenario.phase} was expected, not {expected.phase}")
     yield scenario.name, expected
-    for number in range(1, expected.writes + 1):
-        for when in WHEN:
-            outcome = _run(scenario, policies, CrashPoint(number, when))
-            if scenario.summary(outcome) != scenario.summary(expected):
-                outcome.violations.append(f"{scenario.summary(outcome)} instead of {scenario.summary(expected)}")
-            yield f"{scenario.name}, the operator dies {when} write {number} of {expected.writes}", outcome
+    for number, when, outcome in forks.outcomes:
+        if scenario.summary(outcome) != scenario.summary(expected):
+            outcome.violations.append(f"{scenario.summary(outcome)} instead of {scenario.summary(expected)}")
+        yield f"{scenario.name}, the operator dies {when} write {number} of {expected.writes}", outcome
 
 
-def _run(scenario: Scenario, policies: Policies | None, crash: CrashPoint | None) -> Outcome:
+def crashed(scenario: Scenario, number: int, when: When, policies: Policies | None = None) -> Outcome:
+    """One of these runs, in this process from its begin."""
+    return _run(scenario, policies, lambda *place: place == (number, when))
+
+
+def _run(scenario: Scenario, policies: Policies | None, dies_at: Callable[[int, When], bool]) -> Outcome:
     return simulate(
         scenario.name,
         scenario.workload(),
         scenario.script,
-        may_fail=scenario.phase == "Failed",
+        fails_with=scenario.ends_with if scenario.phase == "Failed" else "",
         policies=policies,
-        crash=crash,
+        dies_at=dies_at,
     )
 
 
-__all__ = ["SCENARIOS", "Scenario", "crash_matrix"]
+__all__ = ["SCENARIOS", "Scenario", "crash_matrix", "crashed"]

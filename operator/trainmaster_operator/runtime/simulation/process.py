@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, decode, encode
 from trainmaster_operator.cluster.faulty import FaultyCluster, OperatorCrash
@@ -27,6 +27,10 @@ class Connection(FaultyCluster):
     """Its death is that of the whole process, at the very moment."""
 
     process: OperatorProcess
+
+    def dies_at(self, number: int, when: Literal["before", "after"]) -> bool:
+        asked = self.process.world.dies_at if self.process.first else None
+        return super().dies_at(number, when) or (asked is not None and asked(number, when))
 
     def die(self) -> None:
         super().die()
@@ -56,11 +60,11 @@ class OperatorProcess:
             MemoryCluster(world.store),
             world.chance(f"{self.name}'s connection"),
             rates=world.rates,
-            crash=world.crash if number == 1 else None,
             latency_s=world.latency_s,
             counts=lambda verb, kind: kind not in (LEASE, EVENT),
         )
         self.cluster.process = self
+        self.first = number == 1
         if world.clock.monotonic() < world.outage_until:
             world.spawn(self.cluster.outage(world.outage_until - world.clock.monotonic()))
         self.operator = Operator(

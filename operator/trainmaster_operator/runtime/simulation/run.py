@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster_operator.cluster.faulty import CrashPoint
 from trainmaster_operator.cluster.port import JOB, KINDS, POD, SERVICE
 from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
 from trainmaster_operator.runtime.reconcile import Policies
@@ -15,7 +14,7 @@ from trainmaster_operator.runtime.simulation.faults import Fault, inject
 from trainmaster_operator.runtime.simulation.schedule import Schedule
 from trainmaster_operator.runtime.simulation.storage import Checkpoint
 from trainmaster_operator.runtime.simulation.watch import State
-from trainmaster_operator.runtime.simulation.world import Workload, World
+from trainmaster_operator.runtime.simulation.world import DiesAt, Workload, World
 
 LONGEST_S = 900.0
 """Every fault is over within two minutes, and the longest job without any takes half a minute. An operator that has
@@ -73,7 +72,7 @@ def run_schedule(schedule: Schedule, policies: Policies | None = None, longest_s
         schedule.name,
         schedule.workload,
         script,
-        may_fail=schedule.may_fail,
+        fails_with="budget" if schedule.may_fail else "",
         policies=policies,
         longest_s=longest_s,
     )
@@ -86,18 +85,20 @@ def simulate(
     workload: Workload,
     script: Script,
     *,
-    may_fail: bool = False,
+    fails_with: str = "",
     policies: Policies | None = None,
-    crash: CrashPoint | None = None,
+    dies_at: DiesAt | None = None,
     longest_s: float = LONGEST_S,
 ) -> Outcome:
-    """Runs a job with a script beside it until it has ended and everything has come to rest."""
+    """Runs a job with a script beside it until it has ended and everything has come to rest. `fails_with`: words of the
+    failure that it may end with; "": it must succeed. `dies_at`: asked before and after each write of the first
+    operator."""
     worlds: list[World] = []
 
     async def main() -> None:
         world = World(name, workload, clock, policies)
         worlds.append(world)
-        world.crash = crash
+        world.dies_at = dies_at
         world.create_job()
         world.start_operator()
         world.spawn(script(world))
@@ -107,7 +108,7 @@ def simulate(
         except TimeoutError:
             world.violation(f"the job has not ended after {longest_s:g} s")
         await _settle(world)
-        _check(world, may_fail)
+        _check(world, fails_with)
         world.restarts_operators = False
         world.writes = world.processes[0].cluster.writes
         for process in world.processes:
@@ -147,13 +148,13 @@ def _live_pods(world: World) -> list[str]:
     ]
 
 
-def _check(world: World, may_fail: bool) -> None:
+def _check(world: World, fails_with: str) -> None:
     if world.job() is None:
         for kind in (POD, SERVICE):
             for left in world.store.list(kind, world.namespace).items:
                 world.violation(f"{KINDS[kind].plural} {left['metadata']['name']} is left over from a deleted {JOB}")
     else:
-        _check_end(world, may_fail)
+        _check_end(world, fails_with)
     for words in world.storage.broken():
         world.violation(words)
     for agent in world.kubelet.living():
@@ -162,12 +163,13 @@ def _check(world: World, may_fail: bool) -> None:
         world.violation(f"pod {name} is left over")
 
 
-def _check_end(world: World, may_fail: bool) -> None:
+def _check_end(world: World, fails_with: str) -> None:
     status = world.status()
     phase = status.get("phase")
-    failed_rightly = may_fail and phase == "Failed" and "budget" in (status.get("lastFailure") or {}).get("message", "")
+    words = (status.get("lastFailure") or {}).get("message", "")
+    failed_rightly = fails_with != "" and phase == "Failed" and fails_with in words
     if phase != "Succeeded" and not failed_rightly:
-        world.violation(f"the job ended {phase}: {(status.get('lastFailure') or {}).get('message', '')}")
+        world.violation(f"the job ended {phase}: {words}")
     if phase == "Succeeded":
         newest = world.storage.newest()
         if newest is None or newest != Checkpoint(status["round"], world.workload.steps):

@@ -3,100 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster_operator.cluster.port import JOB, POD, Forbidden, Object
-from trainmaster_operator.runtime.simulation.agent import SimAgent
-from trainmaster_operator.runtime.simulation.run import DELETED, Outcome, Script
-from trainmaster_operator.runtime.simulation.world import Workload, World
-
-AMPLE: dict[str, Any] = {"inPlace": 5, "pod": 5, "full": 5, "perCause": 5}
-
-
-@dataclass(frozen=True)
-class Scenario:
-    name: str
-    script: Script
-    phase: str = "Succeeded"
-    steps: int = 8
-    budget: dict[str, Any] = field(default_factory=lambda: AMPLE)
-    shape: dict[str, Any] = field(default_factory=dict)  # of the workload
-    exact: bool = True  # how often it restarts doesn't depend on when the operator looks
-    alike: tuple[str, ...] = ()  # causes that count as one: which it is depends on whether an operator was there
-
-    def workload(self) -> Workload:
-        shape = {"replicas": 2, "save_every": 3, "restart_s": (0.3, 0.4), **self.shape}
-        return Workload(steps=self.steps, budget=self.budget, **shape)
-
-    def summary(self, outcome: Outcome) -> str:
-        """What must be the same however often the operator died."""
-        if not self.exact:
-            return outcome.phase
-        words = str(outcome.summary())
-        for cause in self.alike:
-            words = words.replace(f"'{cause}'", f"'{self.alike[0]}'")
-        return words
-
-
-def _of_slot(world: World, slot: int) -> SimAgent:
-    return next(agent for agent in world.kubelet.living() if agent.identity.slot == slot)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.1)
+from trainmaster_operator.cluster.port import JOB, POD
+from trainmaster_operator.runtime.simulation.more_scenarios import MORE
+from trainmaster_operator.runtime.simulation.run import DELETED
+from trainmaster_operator.runtime.simulation.scenario import (
+    DRAINED,
+    SCRIPT,
+    Scenario,
+    kill_a_pod,
+    kill_a_rank,
+    of_slot,
+    refuse,
+    suspended,
+    until,
+)
+from trainmaster_operator.runtime.simulation.world import World
 
 
 async def _nothing(world: World) -> None:
     return
 
 
-async def _kill_a_rank(world: World) -> None:
-    await world.until_step(5)
-    _of_slot(world, 1).ranks[0].exit(-9, "killed by signal 9")
-
-
-async def _kill_a_pod(world: World) -> None:
-    await world.until_step(5)
-    _of_slot(world, 1).die(137, "killed")
-
-
 async def _suspend_and_resume(world: World) -> None:
     await world.until_step(4)
-    await _suspended(world)
-
-
-async def _suspended(world: World) -> None:
-    world.edit_job({"spec": {"suspend": True}})
-    await _until(lambda: world.status().get("phase") == "Suspended" and not world.kubelet.living())
-    await asyncio.sleep(5.0)
-    world.edit_job({"spec": {"suspend": False}})
+    await suspended(world)
 
 
 async def _suspend_in_mid_recovery(world: World) -> None:
-    await _kill_a_pod(world)
-    await _until(lambda: world.status().get("phase") == "Recovering")
-    await _suspended(world)
+    await kill_a_pod(world)
+    await until(lambda: world.status().get("phase") == "Recovering")
+    await suspended(world)
 
 
 async def _evict(world: World) -> None:
     """Drained: all ranks save first."""
     await world.until_step(4)
     world.watch.incident()
-    world.store.evict(world.namespace, _of_slot(world, 1).pod)
+    world.store.evict(world.namespace, of_slot(world, 1).pod)
 
 
 async def _delete_a_pod(world: World) -> None:
     await world.until_step(4)
     world.watch.incident()
-    world.store.delete(POD, world.namespace, _of_slot(world, 0).pod)
+    world.store.delete(POD, world.namespace, of_slot(world, 0).pod)
 
 
 async def _lose_a_node(world: World) -> None:
     await world.until_step(5)
-    agent = _of_slot(world, 1)
+    agent = of_slot(world, 1)
     world.kubelet.node_answers(agent, False)
     await asyncio.sleep(60.0)
     world.kubelet.node_answers(agent, True)
@@ -105,7 +61,7 @@ async def _lose_a_node(world: World) -> None:
 async def _hang(world: World) -> None:
     await world.until_step(5)
     world.watch.incident()
-    _of_slot(world, 1).ranks[0].stopped = True
+    of_slot(world, 1).ranks[0].stopped = True
 
 
 async def _lose_the_store(world: World) -> None:
@@ -116,14 +72,9 @@ async def _lose_the_store(world: World) -> None:
 
 async def _refuse_pods(world: World) -> None:
     """The quota is full when a pod must be replaced."""
-
-    def refuse(kind: str, new: Object, old: Any) -> None:
-        if kind == POD and old is None:
-            raise Forbidden(f'pods "{new["metadata"]["name"]}" is forbidden: exceeded quota')
-
     await world.until_step(5)
     world.store.admission = refuse
-    _of_slot(world, 1).die(137, "killed")
+    of_slot(world, 1).die(137, "killed")
     await asyncio.sleep(12.0)
     world.store.admission = None
 
@@ -137,7 +88,7 @@ async def _give_the_gang_back(world: World) -> None:
 
 async def _replace_the_operator(world: World) -> None:
     """As an upgrade does, in mid-recovery."""
-    await _kill_a_rank(world)
+    await kill_a_rank(world)
     process = world.operator
     if process is not None:
         await process.stop()
@@ -146,7 +97,7 @@ async def _replace_the_operator(world: World) -> None:
 
 async def _outlive_the_operator(world: World) -> None:
     """A second operator takes over while the first one still believes it leads, in mid-recovery."""
-    await _kill_a_pod(world)
+    await kill_a_pod(world)
     if world.operator is not None:
         world.start_operator(takeover=True)
 
@@ -167,38 +118,36 @@ async def _recreate_the_job(world: World) -> None:
 
 
 async def _fail_twice(world: World) -> None:
-    await _kill_a_rank(world)
+    await kill_a_rank(world)
     await world.until_step(7)
-    _of_slot(world, 1).die(137, "killed")
+    of_slot(world, 1).die(137, "killed")
 
 
 async def _fail_together(world: World) -> None:
     """A pod ends while its peer's rank has just crashed."""
-    await _kill_a_rank(world)
-    _of_slot(world, 0).die(137, "killed")
+    await kill_a_rank(world)
+    of_slot(world, 0).die(137, "killed")
 
 
 async def _shrink_and_grow(world: World) -> None:
     await world.until_step(4)
     world.edit_job({"spec": {"workers": {"replicas": 1}}})
-    await _until(lambda: world.status()["workers"]["replicas"] == 1 and world.status()["phase"] == "Running")
+    await until(lambda: world.status()["workers"]["replicas"] == 1 and world.status()["phase"] == "Running")
     world.edit_job({"spec": {"workers": {"replicas": 3}}})
 
 
 FEW: dict[str, Any] = {"inPlace": 0, "pod": 0, "full": 2, "perCause": 5}
 NONE: dict[str, Any] = {"inPlace": 0, "pod": 0, "full": 0, "perCause": 5}
-SCRIPT: dict[str, Any] = {"script": True}
-DRAINED = ("Preempted", "Evicted")  # saved first, or not: without an operator nobody has ranks save together
 
 SCENARIOS = (
     Scenario("start and finish", _nothing),
-    Scenario("in-place restart", _kill_a_rank),
-    Scenario("in-place restart of a script", _kill_a_rank, shape=SCRIPT),
-    Scenario("pod replacement", _kill_a_pod),
-    Scenario("pod replacement of a script", _kill_a_pod, shape=SCRIPT),
-    Scenario("pod replaced by a spare", _kill_a_pod, shape={"spares": 1}),
-    Scenario("full restart", _kill_a_rank, budget=FEW),
-    Scenario("full restart of three", _kill_a_pod, budget=FEW, shape={"replicas": 3}),
+    Scenario("in-place restart", kill_a_rank),
+    Scenario("in-place restart of a script", kill_a_rank, shape=SCRIPT),
+    Scenario("pod replacement", kill_a_pod),
+    Scenario("pod replacement of a script", kill_a_pod, shape=SCRIPT),
+    Scenario("pod replaced by a spare", kill_a_pod, shape={"spares": 1}),
+    Scenario("full restart", kill_a_rank, budget=FEW),
+    Scenario("full restart of three", kill_a_pod, budget=FEW, shape={"replicas": 3}),
     Scenario("suspend and resume", _suspend_and_resume, steps=30),
     Scenario("suspend in mid-recovery", _suspend_in_mid_recovery, steps=30),
     Scenario("eviction", _evict, steps=20, alike=DRAINED),
@@ -217,5 +166,6 @@ SCENARIOS = (
     Scenario("two failures, one after the other", _fail_twice),
     Scenario("two failures at once", _fail_together, shape={"replicas": 3}, exact=False),
     Scenario("shrink and grow", _shrink_and_grow, steps=60, shape={"replicas": 3, "elastic": True}, exact=False),
-    Scenario("fail", _kill_a_rank, phase="Failed", budget=NONE),
+    Scenario("fail", kill_a_rank, phase="Failed", budget=NONE),
+    *MORE,
 )

@@ -31,6 +31,7 @@ class Seen(NamedTuple):
     checkpoint: tuple[int, int] = (0, 0)
     restarts: int = 0
     cause: str = ""
+    size: int = 0
 
 
 class Watch:
@@ -112,6 +113,8 @@ class Watch:
             (was_suspended, size), self._wishes = self._wishes, _wishes(spec)
             self._incidents += (spec["workers"]["replicas"] != size) * 2 + (was_suspended and not self._wishes[0])
         seen = _read(uid, status)
+        if seen.size < self._seen.size and seen.size < spec["workers"]["replicas"]:
+            self._incidents += 1  # it has shrunk by itself, and the restart in which it grows again is no failure
         for words in self._broken(self._seen, seen):
             world.violation(words)
         if seen.restarts > self._seen.restarts:
@@ -191,6 +194,7 @@ def _read(uid: str, status: Object) -> Seen:
         (checkpoint.get("round", 0), checkpoint.get("step", 0)),
         (status.get("restarts") or {}).get("total", 0),
         (status.get("lastFailure") or {}).get("cause", ""),
+        (status.get("workers") or {}).get("replicas", 0),
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from trainmaster.contract.wire import Directive, JoinRequest, Report, StoreAddress
 from trainmaster_operator.api.meta import API_VERSION
-from trainmaster_operator.cluster.faulty import CrashPoint, Rates
+from trainmaster_operator.cluster.faulty import Rates
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.runtime.clock import VirtualClock
@@ -23,6 +23,8 @@ from trainmaster_operator.runtime.simulation.training import SimRank, SimRound, 
 from trainmaster_operator.runtime.simulation.watch import Watch
 
 MOST_PODS = 4
+
+DiesAt = Callable[[int, Literal["before", "after"]], bool]
 
 ENCODED = 1 / 16
 """The share of schedules whose messages go through the wire's encoding. It has tests of its own, and it is slow."""
@@ -106,7 +108,7 @@ class World:
         self.latency_s = (0.0005, 0.004)
         self.outage_until = 0.0
         self.skew_s = 0.0  # of operators' wall clocks
-        self.crash: CrashPoint | None = None  # of the first operator
+        self.dies_at: DiesAt | None = None  # a write of the first operator, and whether "before" or "after" it
         self.writes = 0  # of the first operator
         self.late_writes = False
         self.storage = Storage()
