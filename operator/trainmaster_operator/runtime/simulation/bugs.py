@@ -9,9 +9,10 @@ from typing import Any
 from unittest import mock
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.api.status import JobStatus, Rung
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
-from trainmaster_operator.planning import rounds, start
+from trainmaster_operator.planning import budget, failure, rounds, start
+from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation, PodToCreate
 from trainmaster_operator.planning.view import View
 from trainmaster_operator.runtime.informer import Informer, JobKey
@@ -19,6 +20,7 @@ from trainmaster_operator.runtime.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
 from trainmaster_operator.runtime.simulation.run import run_seed
+from trainmaster_operator.runtime.simulation.storage import Checkpoint, Storage
 
 Plan = Callable[[JobSpec, JobStatus, Observation, float], Decision]
 Made = contextlib.AbstractContextManager[Policies]
@@ -250,6 +252,48 @@ def _count_on_any_round(plan: Plan) -> Plan:
     return timeless
 
 
+def _reset_the_budget(charge: Any) -> Any:
+    """Each restart starts a budget of its own, whether the job has made a step since or not."""
+
+    def generous(limits: Any, spent: Any, *more: Any) -> Any:
+        return charge(limits, [], *more)
+
+    return generous
+
+
+def _count_twice(restart: Any) -> Any:
+    """A restart of a pod is one of its processes as well."""
+
+    def double(view: View, fault: Any, rung: Any, charged: Any, how: str = "", **fields: object) -> Change:
+        change: Change = restart(view, fault, rung, charged, how, **fields)
+        if charged is not Rung.POD:
+            return change
+        restarts = change.status.restarts
+        counted = restarts.model_copy(update={"inPlace": restarts.inPlace + 1})
+        return replace(change, status=change.status.model_copy(update={"restarts": counted}))
+
+    return double
+
+
+def _resume_from_the_newest(newest: Any) -> Any:
+    """Whatever lies there with the highest number, even if its upload isn't over."""
+
+    def hasty(storage: Storage) -> Checkpoint | None:
+        saved = [*storage.manifests, *storage.begun]
+        return max(saved, key=lambda c: (c.step, c.round), default=None)
+
+    return hasty
+
+
+def _leave_the_chain(newest: Any) -> Any:
+    """The complete checkpoint of the highest step, whoever has written it when."""
+
+    def blind(storage: Storage) -> Checkpoint | None:
+        return max(storage.manifests, key=lambda c: (c.step, c.round), default=None)
+
+    return blind
+
+
 BUGS = (
     Bug("count in memory", _planned(_count_in_memory)),
     Bug("forget a spending at restart", _planned(_forget_a_spending_at_restart)),
@@ -265,4 +309,8 @@ BUGS = (
     Bug("forget the timer", _planned(_forget_the_timer)),
     Bug("overwrite on conflict", _patched(Reconciler, "_write_status", _overwrite)),
     Bug("count a verdict of an older round", _planned(_count_on_any_round)),
+    Bug("reset the budget without progress", _patched(budget, "charge", _reset_the_budget)),
+    Bug("count a restart twice", _patched(failure, "_restart", _count_twice)),
+    Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
+    Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
 )

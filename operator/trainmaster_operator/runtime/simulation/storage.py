@@ -23,6 +23,7 @@ class Checkpoint:
 @dataclass
 class Storage:
     manifests: dict[Checkpoint, None] = field(default_factory=dict)
+    begun: dict[Checkpoint, None] = field(default_factory=dict)  # their files are being written, or never were whole
     lineage: dict[int, Checkpoint | None] = field(default_factory=dict)  # round -> what it resumed from
 
     @property

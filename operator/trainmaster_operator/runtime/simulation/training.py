@@ -202,6 +202,7 @@ class Upload:
 
     async def run(self) -> None:
         storage = self.world.storage
+        storage.begun[self.checkpoint] = None
         try:
             await asyncio.sleep(self.seconds)
             if storage.newest_round > self.checkpoint.round:
@@ -212,6 +213,7 @@ class Upload:
             await asyncio.sleep(self.seconds / 4)  # between that look and the manifest anything may happen
             if all(agent.alive for agent in self.agents):
                 storage.manifests[self.checkpoint] = None
+                storage.begun.pop(self.checkpoint, None)
                 for agent in self.agents:
                     agent.stored(self.checkpoint)
         finally:
