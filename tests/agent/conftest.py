@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tied
 from tests.agent.fake_operator import Operator
 from tests.agent.world import ROOT, World
 
@@ -17,7 +18,7 @@ from tests.agent.world import ROOT, World
 def machine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One zygote for all tests of this process: torch is imported once."""
     path = tmp_path_factory.mktemp("zygote") / "z.sock"
-    zygote = subprocess.Popen(
+    zygote = tied.popen(
         [sys.executable, "-m", "trainmaster.agent.zygote", "--socket", str(path)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "trainer")},
         stdin=subprocess.DEVNULL,

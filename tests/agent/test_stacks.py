@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import tied
 from tests.agent.world import ROOT
 from trainmaster.agent import stacks
 from trainmaster.contract.wire.progress import STACK_SIGNAL, ProgressRecord
@@ -46,7 +47,7 @@ class Child:
         self.record = ProgressRecord.create(1, 0)
         os.set_inheritable(self.record.fd, True)
         argv = [sys.executable, str(path), str(self.record.fd), how]
-        self.popen = subprocess.Popen(argv, pass_fds=[self.record.fd], stdout=subprocess.PIPE)
+        self.popen = tied.popen(argv, pass_fds=[self.record.fd], stdout=subprocess.PIPE)
         assert self.popen.stdout is not None
         assert self.popen.stdout.readline() == b"ready\n"
         self.process = SimpleNamespace(pid=self.popen.pid)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import tied
 from tests.agent.fake_operator import WAIT_S, Operator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +86,7 @@ class World:
             **env,
         }
         with open(log, "wb") as file:
-            agent = subprocess.Popen(
+            agent = tied.popen(
                 [sys.executable, "-m", "trainmaster.agent"],
                 env={**os.environ, **variables},
                 cwd=self.folder,
@@ -113,16 +114,8 @@ class World:
         return self.agents[index].wait(WAIT_S)
 
     def processes(self) -> list[int]:
-        """All living processes that descend from this world's agents, by the mark in their environment."""
-        found = []
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
-            with contextlib.suppress(OSError):
-                state = Path(f"/proc/{name}/stat").read_text().rpartition(") ")[2][0]
-                if state != "Z" and self.mark.encode() in Path(f"/proc/{name}/environ").read_bytes():
-                    found.append(int(name))
-        return found
+        """All living processes that descend from this world's agents."""
+        return marked(self.mark)
 
     def rank_pids(self) -> dict[int, int]:
         """Rank -> pid, as last reported."""
@@ -141,3 +134,16 @@ class World:
                 with contextlib.suppress(ProcessLookupError):
                     agent.send_signal(signal.SIGKILL)
             agent.wait(10)
+
+
+def marked(mark: str) -> list[int]:
+    """All living processes that have a world's mark in their environment."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{name}/stat").read_text().rpartition(") ")[2][0]
+            if state != "Z" and mark.encode() in Path(f"/proc/{name}/environ").read_bytes():
+                found.append(int(name))
+    return found

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import tied
 from tests.cli.conftest import WriteJob
 from trainmaster_operator.cluster import processes
 
@@ -42,7 +43,7 @@ class Run:
         self.out = out
         self.temporary = temporary
         command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(job), "--out", str(out)]
-        self.process = subprocess.Popen(
+        self.process = tied.popen(
             [*command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

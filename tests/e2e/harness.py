@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from tests import tied
+
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 LIMIT_S = 240  # no test asserts on a time: this only ends a run that hangs
 
@@ -71,7 +73,7 @@ def command(job: Path, out: Path, faults: Sequence[str] = ()) -> list[str]:
 def run(job: Path, out: Path, faults: Sequence[str] = ()) -> Outcome:
     """Run to the end. A run that hangs is ended with its whole session, and fails the caller by its exit code."""
     environment = {**os.environ, "COLUMNS": "120"}
-    with subprocess.Popen(
+    with tied.popen(
         command(job, out, faults),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import tied
 from tests.e2e.harness import Outcome, command, run, small_demo_job
 from trainmaster.checkpoint.ram import RamFolder
 from trainmaster_operator.cli import children
@@ -84,7 +85,7 @@ def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(tmp_path: Path) -> N
 
 @contextmanager
 def started(job: Path, out: Path, faults: list[str]) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
-    with subprocess.Popen(
+    with tied.popen(
         command(job, out, faults), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import tied
 from tests.e2e.harness import LIMIT_S, small_demo_job
 
 pytestmark = pytest.mark.processes
@@ -41,6 +42,7 @@ def prove(path: Path, *arguments: str) -> tuple[int, str]:
         timeout=2 * LIMIT_S,
         env={**os.environ, "COLUMNS": "120"},
         check=False,
+        preexec_fn=tied.tied(),
     )
     output = done.stdout + done.stderr
     return done.returncode, output

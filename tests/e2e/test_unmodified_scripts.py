@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import tied
 from tests.e2e.harness import command, run
 
 SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
@@ -79,7 +80,7 @@ def test_the_verdict_names_rank_cause_and_end(
 @pytest.mark.processes
 def test_a_script_that_ends_well_when_told_to_is_suspended_and_not_done(tmp_path: Path) -> None:
     path = job(tmp_path, ["--steps", "1000000", "--ends-well-on-sigterm"])
-    with subprocess.Popen(
+    with tied.popen(
         command(path, tmp_path / "out"), stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None

@@ -17,6 +17,7 @@ import pytest
 
 from tests.runtime.api_server import ApiServer, api_server
 from tests.runtime.fakes import job
+from tests.tied import tied
 from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, JOB, LEASE, POD, SECRET, NotFound
 
 pytestmark = pytest.mark.processes
@@ -46,6 +47,7 @@ class Replica:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=tied(),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 

@@ -10,7 +10,6 @@ import os
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import traceback
@@ -44,7 +43,9 @@ class Ranks:
         ours, theirs = Channel.pair()
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         fd = theirs.fileno()
-        self.process = subprocess.Popen([sys.executable, __file__, str(fd)], env=env, pass_fds=[fd], cwd=ROOT)
+        from tests import tied  # not at the top: the program below doesn't find it
+
+        self.process = tied.popen([sys.executable, __file__, str(fd)], env=env, pass_fds=[fd], cwd=ROOT)
         theirs.close()
         self.channel = ours
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainmaster_operator.cluster import processes
@@ -21,6 +21,18 @@ class ChildFailed(Exception):
     """A child that the run can't go on without has ended; the message says which, how, and where its log lies."""
 
 
+def tied(death_signal: signal.Signals) -> Callable[[], None]:
+    """A `preexec_fn`: the kernel sends the child `death_signal` when the thread that starts it ends."""
+    parent = os.getpid()
+
+    def in_child() -> None:
+        processes.die_with_parent(death_signal)
+        if os.getppid() != parent:
+            os._exit(1)  # we ended between fork and prctl
+
+    return in_child
+
+
 async def start(
     module: str,
     arguments: Sequence[str],
@@ -31,13 +43,6 @@ async def start(
 ) -> asyncio.subprocess.Process:
     """`python -m module` in a session of its own, so that a Ctrl-C reaches only us; the kernel sends it `death_signal`
     when we end. Call it on the main thread: the signal follows the thread."""
-    parent = os.getpid()
-
-    def in_child() -> None:
-        processes.die_with_parent(death_signal)
-        if os.getppid() != parent:
-            os._exit(1)  # we ended between fork and prctl
-
     with open(log, "ab") as output:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -50,7 +55,7 @@ async def start(
             env=dict(environment),
             pass_fds=fds,
             start_new_session=True,
-            preexec_fn=in_child,
+            preexec_fn=tied(death_signal),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.cli import output, prove_records
+from trainmaster_operator.cli import children, output, prove_records
 from trainmaster_operator.cli.news import count
 from trainmaster_operator.cli.prove_records import Difference
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
@@ -163,7 +164,7 @@ def _run(options: ProveOptions, out: Path, faults: Sequence[str]) -> int:
     command += ["--fresh", "--digests", *(["--plain"] if options.plain else [])]
     for fault in faults:
         command += ["--fault", fault]
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, preexec_fn=children.tied(signal.SIGKILL)) as process:
         while True:
             try:
                 return process.wait()

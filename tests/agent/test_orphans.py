@@ -1,0 +1,43 @@
+"""A test run that is killed leaves no agent behind, and nothing that its agents started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import tied
+from tests.agent.fake_operator import WAIT_S
+from tests.agent.world import ROOT, marked
+
+TEST_RUN = """
+import signal, sys
+from pathlib import Path
+from tests.agent.fake_operator import Operator
+from tests.agent.world import World
+
+world = World(Operator(), Path(sys.argv[1]))
+world.start(["sleep", "3600"], **world.without_torch())
+world.operator.wait_for(lambda: world.rank_pids().get(0), "a rank")
+print(world.mark, world.rank_pids()[0], flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.processes
+def test_agents_and_ranks_end_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "trainer"), str(ROOT / "operator")])
+    command = [sys.executable, "-c", TEST_RUN, str(tmp_path)]
+    with tied.popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        mark, rank = run.stdout.readline().split()
+        assert int(rank) in marked(mark)
+        run.kill()
+    deadline = time.monotonic() + WAIT_S
+    while left := marked(mark):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
