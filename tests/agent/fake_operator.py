@@ -62,7 +62,6 @@ class Operator:
     minor: int = 0
     unable: bool = False
     divisor: int = 1
-    rehearse: bool = False  # until this is over, no round starts
     secret: str = "of this round"
     port: int = 0
     decided_ns: dict[int, int] = field(default_factory=dict)  # round -> when it was published
@@ -164,13 +163,8 @@ class Operator:
                 ring=self._neighbour((slot + 1) % self.slots) if self.slots > 1 else None,
                 first=self._neighbour(0),
             )
-        if self.rehearse:
-            nowhere = StoreAddress("127.0.0.1", 0)
-            assignment = Assignment(self.round, 1, 0, 1, 0, 1, nowhere, 0, rehearse=True)
         content = (self.stop_at, self.stop_bound, self.minor, self.divisor, self.unable)
         tag = f"{self.epoch}/{self.state.value}/{self.round}/{content}"
-        if self.rehearse:
-            tag += "/rehearse"
         return Directive(
             epoch=self.epoch,
             state=self.state,
@@ -190,7 +184,7 @@ class Operator:
 
     def _decide(self) -> None:
         """The whole planner."""
-        if self.state is DirectiveState.FINISH or self.rehearse:
+        if self.state is DirectiveState.FINISH:
             return
         open_store = self.agents[0].next_store
         current = [a.report for a in self.agents if a.report is not None and a.report.round == self.round]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests import tied
 from tests.agent.world import ROOT
 from trainmaster.agent import packets
+from trainmaster.agent.zygote import DEFAULT_MODULES
+from trainmaster.contract.wire import environment
 
 pytestmark = pytest.mark.processes
 
@@ -71,7 +75,7 @@ def start_zygote(tmp_path: Path) -> Iterator[Callable[[str], Speaker]]:
         ours, theirs = packets.pair()
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{tmp_path}", "TRAINMASTER_ZYGOTE_MODULES": modules}
         argv = [sys.executable, "-m", "trainmaster.agent.zygote", "--fd", str(theirs.fileno())]
-        process = subprocess.Popen(argv, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        process = tied.popen(argv, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
         started.append((process, ours))
         return Speaker(ours)
@@ -186,3 +190,35 @@ def test_a_signal_reaches_only_the_ranks_it_is_for(start_zygote: Callable[[str],
     body, _ = pristine.expect("exit")
     assert (body["id"], body["status"]) == (1, int(signal.SIGKILL))
     os.kill(pid, 0)
+
+
+def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    """So a pod that has never trained, a spare that steps in, starts its ranks as fast as one that has."""
+    pristine = start_zygote(DEFAULT_MODULES).hello("k")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    (tmp_path / "train.py").write_text(
+        "import sys\nbefore = set(sys.modules)\nfrom trainmaster.loop import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, sorted(set(sys.modules) - before))\n"
+    )
+    training = {
+        "model": {"name": "gpt", "options": {"layers": 1, "heads": 2, "width": 16, "context": 16}},
+        "data": {"source": "text", "path": str(tmp_path / "text")},
+        "batch": {"global": 2},
+        "parallelism": {"dp_shard": 1},
+        "checkpoint": {"every": 2},
+    }
+    entry = {"kind": "script", "path": "train.py", "args": []}
+    for round, steps in ((1, 4), (2, 8)):  # the second resumes
+        env = {
+            environment.CONFIG: json.dumps({**training, "steps": steps}),
+            environment.CHECKPOINT_DIR: str(tmp_path / "checkpoints"),
+            environment.RAM_DIR: str(tmp_path / "memory"),
+            environment.RAM_BUDGET: str(1 << 30),
+            environment.ROUND: str(round),
+            "OMP_NUM_THREADS": "1",
+        }
+        status, output = pristine.run(entry, tmp_path, **env)
+        assert (os.waitstatus_to_exitcode(status), output.splitlines()[-1]) == (0, "0 []"), output

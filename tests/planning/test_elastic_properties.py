@@ -101,7 +101,7 @@ class ElasticJob(Job):
             return
         assert status.workers.replicas == len(members)
         told = [directive(self.model.spec, status, self.model.observed(), slot) for slot in range(slots)]
-        ranks = [d.assignment.first_rank for d in told if d.assignment is not None and not d.assignment.rehearse]
+        ranks = [d.assignment.first_rank for d in told if d.assignment is not None]
         assert ranks == [] or sorted(ranks) == list(range(len(members)))
 
 

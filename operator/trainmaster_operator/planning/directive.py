@@ -89,7 +89,7 @@ def _common(
         state=state,
         round=status.round,
         tag="",
-        assignment=assigned if running else _rehearsal(spec, status, state),
+        assignment=assigned,
         stop_at=status.stopAt if running else None,
         stop_bound=status.stopBound and running,
         report_interval_s=report_interval_s(spec.workers.replicas + spec.workers.spares),
@@ -107,15 +107,6 @@ def _state(status: JobStatus, observed: Observation, placed: bool) -> DirectiveS
     if status.phase is JobPhase.SUSPENDED or not status.roundStore or not placed:
         return DirectiveState.HOLD
     return DirectiveState.RUN
-
-
-def _rehearsal(spec: JobSpec, status: JobStatus, state: DirectiveState) -> Assignment | None:
-    """For a pod that is parked while others train. A script is spared it: what it does, it does for good."""
-    trains = status.phase is JobPhase.RUNNING and status.roundStore != ""
-    if state is not DirectiveState.HOLD or not trains or spec.training is None or not spec.recovery.zygote:
-        return None
-    nowhere = StoreAddress("127.0.0.1", 0)
-    return Assignment(status.round, 1, 0, 1, 0, 1, nowhere, 0, resume="Never", rehearse=True)
 
 
 def _assignment(spec: JobSpec, status: JobStatus, size: int, first: Neighbour | None) -> Assignment:

@@ -90,7 +90,6 @@ class Assignment:
     minor: int = 0  # how many rounds ago the last one was that a leader published: this one was opened by the grant
     grant: int = 0  # the highest minor that the agent beside rank 0 may open while no leader answers
     keep: list[int] = field(default_factory=list)  # ranks that keep their process
-    rehearse: bool = False  # no round's: a parked pod may try its ranks' imports in a world of one
     peers: list[StoreAddress] = field(default_factory=list)
     peer_secret: str = ""  # of this round: what its agents show each other
     micro_divisor: int = 1  # the micro-batch is this many times smaller, after the device ran out of memory
