@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv  ## train a small GPT over four ranks, lose one in mid-run, and lose nothing
 	$(BIN)/trainmaster demo
 
-test: venv  ## every test that needs no cluster
-	$(BIN)/python -m pytest
+test: venv  ## every test that needs no cluster; those that start processes of their own run one after another
+	$(BIN)/python -m pytest -n 2 -m "not processes"
+	$(BIN)/python -m pytest -m processes
 
 verify: venv lint  ## lint, types, layers, and generated files that are not stale
 	$(BIN)/mypy

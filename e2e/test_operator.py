@@ -25,7 +25,7 @@ def test_the_operator_dies_in_mid_recovery(world: World) -> None:
 
 
 def test_a_rank_dies_while_no_operator_runs(world: World) -> None:
-    world.submit(world.training(steps=150))
+    world.submit(world.training(steps=400))
     world.wait_step(30)
     world.installation.scale(0)
     try:
@@ -35,7 +35,7 @@ def test_a_rank_dies_while_no_operator_runs(world: World) -> None:
         world.installation.scale(2)
     status = world.succeeded()
     assert status["restarts"]["total"] == 1
-    assert_one_curve(world, 150)
+    assert_one_curve(world, 400)
 
 
 @pytest.mark.parametrize("end", ["terminated", "killed"])

@@ -110,6 +110,23 @@ def test_a_failure_and_the_choice_that_follows_are_one_write() -> None:
     assert world.status.avoidNodes == ["n2"]
 
 
+def test_a_successor_keeps_away_from_a_node_that_answers_nobody() -> None:
+    """Before the cluster knows it."""
+    world = on_nodes(running())
+    world.agent(2, silent_s=20.0)
+    world.write()
+    assert (world.status.incarnations, world.status.avoidNodes) == ("0*2,1,0", ["n2"])
+
+
+def test_an_agent_that_ended_says_little_of_its_node() -> None:
+    world = on_nodes(running())
+    world.pod(2, phase="Failed")
+    world.write()
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.cause == Cause.AGENT_LOST.value
+    assert (world.status.incarnations, world.status.avoidNodes) == ("0*2,1,0", [])
+
+
 def test_the_same_failure_counts_once_when_the_ledger_knows_it_too() -> None:
     world = on_nodes(running())
     world.agent(2, silent_s=5.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.observation import Observation, PodRecord
@@ -39,7 +40,8 @@ def of_rejection(uid: str, pod: PodRecord, now: float) -> tuple[str, Mark] | Non
 
 
 def avoid(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> list[str]:
-    """The nodes that pods made from now on keep away from, most suspect first. `status`: with the newest failure."""
+    """The nodes that pods made from now on keep away from, most suspect first. `status`: with the newest failure and
+    the new incarnations."""
     if not spec.recovery.nodes.avoid:
         return []
     known = observed.suspicion
@@ -50,7 +52,18 @@ def avoid(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -
             marks[node].append(mark)
     scores = {node: score(given, now, known.half_life_s) for node, given in marks.items()}
     suspect = sorted((n for n, s in scores.items() if s >= EXCLUDED_FROM), key=lambda n: (-scores[n], n))
-    return suspect[: _most(known)]
+    return list(dict.fromkeys([*_silent(status, observed), *suspect]))[: _most(known)]
+
+
+def _silent(status: JobStatus, observed: Observation) -> list[str]:
+    """Where pods are given up that say they run: their nodes answer nobody now, and the scheduler learns of it half a
+    minute later. Until then it would send their successors to them."""
+    if status.lastFailure is None or status.lastFailure.cause != Cause.AGENT_LOST.value:
+        return []
+    counts = unpack_counts(status.incarnations)
+    given_up = (pod for pod in observed.pods if pod.slot < len(counts) and pod.incarnation < counts[pod.slot])
+    runs = (pod for pod in given_up if pod.phase == "Running" and not (pod.lingers or pod.deleting or pod.node_lost))
+    return sorted({pod.node for pod in runs if pod.node})
 
 
 def _most(known: Suspicion) -> int:
