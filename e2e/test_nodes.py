@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from e2e.installation import NAMESPACE
 from e2e.kube import Object
 from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
@@ -35,7 +38,7 @@ def spread(world: World, machine: Machine, **more: object) -> Object:
             ]
         },
     }
-    return world.training(template={"affinity": apart}, **more)
+    return world.training(template={"affinity": apart}, recovery={"nodes": {"avoid": True}}, **more)
 
 
 def on_a_losable_node(world: World, machine: Machine) -> int:
@@ -59,6 +62,11 @@ def test_a_lost_node(world: World, machine: Machine) -> None:
     assert status["recoveries"][-1]["pod"] == world.pod(slot)
     assert world.node_of(world.pod(slot, 1)) != node
     assert_one_curve(world, 300)
+
+    def known(suspicion: Object | None) -> bool:
+        return suspicion is not None and node in json.dumps(suspicion["data"])
+
+    world.kube.wait("ConfigMap", "trainmaster-suspicion", NAMESPACE, known, f"{node} is suspect", 60)
 
 
 def test_a_partitioned_node_whose_ranks_go_on_is_fenced(world: World, machine: Machine) -> None:

@@ -212,6 +212,7 @@ def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
         namespace=options.watch_namespace,
         relist_jobs_s=RELIST_JOBS_S,
         job_metrics=options.job_metrics,
+        lease=_lease(options),
     )
 
 
