@@ -147,7 +147,7 @@ class World:
         }
 
     def submit(self, job: Object) -> str:
-        # What other tests did to a node is held against it for hours: here it decides nothing, unless a test is of that.
+        # What other tests did to a node is held against it for hours: it decides nothing, unless a test is of that.
         job["spec"].setdefault("recovery", {}).setdefault("nodes", {"avoid": False})
         self.kube.create(job)
         return str(job["metadata"]["name"])
