@@ -49,7 +49,7 @@ def scripted(world: World, ranks: int, kills: int, settle: tuple[float, float], 
             "volumes": [{"name": "data", "hostPath": {"path": str(world.folder)}}],
             "affinity": NOT_THE_FIRST_NODE,
         },
-        recovery={"budget": {"inPlace": 1000, "perCause": 1000, "pod": 1000}},
+        recovery={"budget": {"inPlace": 1000, "perCause": 1000, "pod": 1000}, "nodes": {"avoid": True}},
     )
     world.submit(job)
     return job
