@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tests.trainer.job import Job
 from tests.trainer.ranks import Outcome, Ranks, fault_socket
 from tests.trainer.test_steps import SCRIPT, lines
-from trainmaster.checkpoint.ram import RamFolder, checksum_of
+from trainmaster.checkpoint.ram import RamFolder, checksum_of, into
 from trainmaster.contract.wire import environment
 from trainmaster.faults import Fault, encode
 
@@ -225,3 +226,22 @@ def test_the_end_of_a_run_that_only_memory_had_comes_to_storage(ranks: Ranks, tm
     third = job.round(3, 2, agent=True)
     assert {(m["step"], m["tier"]) for m in third.said("resumed")} == {(9, "storage")}
     assert job.final == {**before, "round": 3}
+
+
+def test_a_folder_that_a_neighbour_removes_before_a_file_is_in_it_is_made_again(tmp_path: Path) -> None:
+    folder, tries = tmp_path / "step-5.r1", []
+
+    def act() -> str:
+        tries.append(folder)
+        if len(tries) < 3:
+            folder.rmdir()
+        (folder / "file").write_text("state")
+        return "made"
+
+    assert into(folder, act) == "made"
+    assert (folder / "file").read_text() == "state"
+
+
+def test_a_file_that_is_missing_itself_is_not_looked_for_without_end(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        into(tmp_path / "step-5.r1", lambda: os.replace(tmp_path / "nothing", tmp_path / "step-5.r1" / "file"))

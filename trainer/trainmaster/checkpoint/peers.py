@@ -25,7 +25,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import BinaryIO
 
-from trainmaster.checkpoint.ram import RamFolder, checksum
+from trainmaster.checkpoint.ram import RamFolder, checksum, into
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.lineage import Receipt, directory_name, parse_directory
 from trainmaster.contract.wire.messages import StoreAddress, WireError, decode
@@ -283,14 +283,9 @@ def _free_file(
 
 
 def _hidden(parent: Path, rank: int) -> tuple[Path, int]:
-    while True:
-        parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor, name = tempfile.mkstemp(prefix=f"{_COPY}{rank}-", dir=parent)
-        except FileNotFoundError:  # somebody removed the last file beside it, and the folder
-            continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return Path(name), descriptor
+    descriptor, name = into(parent, lambda: tempfile.mkstemp(prefix=f"{_COPY}{rank}-", dir=parent))
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return Path(name), descriptor
 
 
 def _taken(folder: RamFolder, state: tuple[int, int, int], path: Path, descriptor: int) -> int:

@@ -15,15 +15,18 @@ import fcntl
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from trainmaster.contract.wire.lineage import Receipt, directory_name, parse_directory, receipt_name, shard_name
 from trainmaster.contract.wire.messages import WireError, decode, encode
 
 _BLOCK = 4 << 20
 _CGROUP = "/sys/fs/cgroup"
+_TRIES = 100
+
+Made = TypeVar("Made")
 
 
 class RamFolder:
@@ -148,6 +151,15 @@ def _memory_left() -> float:
         return int(limit) - taken
     except (OSError, ValueError):
         return float("inf")
+
+
+def into(folder: Path, act: Callable[[], Made]) -> Made:
+    """`act`, which puts a file into `folder`: again if a neighbour removes that meanwhile, because it is empty."""
+    for _ in range(_TRIES):
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return act()
+    return act()
 
 
 def checksum(data: memoryview | bytes, value: int = 0) -> str:

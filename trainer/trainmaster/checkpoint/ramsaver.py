@@ -17,13 +17,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainmaster.checkpoint.local import LocalState
-from trainmaster.checkpoint.ram import RamFolder, checksum
+from trainmaster.checkpoint.ram import RamFolder, checksum, into
 from trainmaster.checkpoint.save import Layout, header
 from trainmaster.contract.wire.lineage import Receipt, ShardFile
 from trainmaster.contract.wire.messages import encode
@@ -183,7 +184,6 @@ class RamSaver:
         free = [slot for slot in self._slots if slot.size == size and (slot.holds is None or slot.holds != self.newest)]
         hidden = self.folder.path(step, self.round, self.rank)
         hidden = hidden.with_name(f".{hidden.name}")
-        hidden.parent.mkdir(parents=True, exist_ok=True)
         if last and all(slot.holds is not None for slot in free):
             if len(self._slots) <= 2 and self.folder.room(size):
                 return self._new_slot(hidden, size)
@@ -197,7 +197,7 @@ class RamSaver:
             if slot.holds is not None:
                 self.folder.receipt_path(*slot.holds, self.rank).unlink(missing_ok=True)
                 slot.holds = None
-            os.replace(slot.path, hidden)
+            into(hidden.parent, partial(os.replace, slot.path, hidden))
             with contextlib.suppress(OSError):
                 slot.path.parent.rmdir()
             slot.path = hidden
@@ -215,7 +215,8 @@ class RamSaver:
             if not self._slots or all(slot.holds == self.newest for slot in self._slots):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return None  # the other one is being copied: this step is left out
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = into(path.parent, partial(os.open, path, flags, 0o600))
         try:
             os.posix_fallocate(fd, 0, size)  # a full tmpfs is an error here, and a SIGBUS later
             slot = _Slot(path, fd, size)
