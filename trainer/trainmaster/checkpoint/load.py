@@ -189,7 +189,7 @@ def _same_chunk(saved: TensorIndex, tensor: torch.Tensor) -> tuple[Chunk, torch.
         local = tensor.detach()
     else:
         local = tensor.to_local().detach()
-        parts = tensor.__create_chunk_list__()
+        parts = state.blocks(tensor)
         if len(parts) != 1:
             return None
         offset = list(parts[0].offsets)

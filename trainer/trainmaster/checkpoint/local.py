@@ -39,6 +39,7 @@ class LocalState:
         self._layout: Layout | None = None
         self._buffers: list[tuple[str, Mapping[str, Any], str]] = []
         self._loose = state.Snapshot()
+        self._shard = ""
 
     def boundary(self) -> None:
         """Between two steps: know the tensors, and keep what the next step changes outside of them."""
@@ -73,6 +74,8 @@ class LocalState:
 
     def shard(self) -> str:
         """Names what this rank holds of the model: ranks with the same are each other's replicas."""
+        if self._shard:
+            return self._shard
         snapshot = state.Snapshot()
         for name, module in self._modules.items():
             state.capture_module(snapshot, name, module)
@@ -80,7 +83,8 @@ class LocalState:
             (piece.key, list(piece.data.shape)) for n, t in snapshot.tensors.items() for piece in local_pieces(n, t)
         )
         own = [self._rank] if any(not state.is_shared(thing) for thing in self._others.values()) else []
-        return hashlib.sha256(json.dumps([held, own]).encode()).hexdigest()[:16]
+        self._shard = hashlib.sha256(json.dumps([held, own]).encode()).hexdigest()[:16]
+        return self._shard
 
     def _plan(self) -> None:
         snapshot = state.capture({**self._modules, **self._optimizers}, self._rank)

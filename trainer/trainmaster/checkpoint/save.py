@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from trainmaster.checkpoint.state import DTYPE_NAMES, Snapshot
+from trainmaster.checkpoint.state import DTYPE_NAMES, Snapshot, blocks
 from trainmaster.checkpoint.upload import METADATA, upload
 from trainmaster.contract.wire.lineage import directory_name, shard_name
 from trainmaster.errors import ConfigError
@@ -234,7 +234,7 @@ def local_pieces(name: str, tensor: torch.Tensor) -> list[Piece]:
     if not isinstance(tensor, DTensor):
         return [Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor)]
     local = tensor.to_local()
-    chunks = [chunk for chunk in tensor.__create_chunk_list__() if math.prod(chunk.sizes) or not chunk.sizes]
+    chunks = [chunk for chunk in blocks(tensor) if math.prod(chunk.sizes) or not chunk.sizes]
     if not chunks:
         return []
     if len(chunks) != 1 or list(chunks[0].sizes) != list(local.shape):

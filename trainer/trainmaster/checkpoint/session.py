@@ -10,6 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,6 +59,10 @@ class Session:
         self.from_memory = False  # storage may lack what this round began with
         self._uncopied = 0, 0.0  # a step that is on its way to a peer, and since when that was seen
         self.interval = Interval.from_environment()
+
+    @cached_property
+    def _local(self) -> LocalState:
+        return LocalState(self.objects, self.rank)
 
     def restore(self, asked: Resume) -> Checkpoint | None:
         """Agree with all ranks where to resume, and load it. None: from the start. Raises ConfigError, Fenced."""
@@ -172,7 +177,7 @@ class Session:
         address = peers.own_address()
         return Memory(
             own,
-            LocalState(self.objects, self.rank).shard(),
+            self._local.shard(),
             fetch=lambda address, step, round, rank: peers.fetch(own, StoreAddress(**address), step, round, rank),
             address=dataclasses.asdict(address) if address is not None else None,
         )
@@ -184,7 +189,7 @@ class Session:
         self.ram_round = round
         self.ram = RamSaver(
             folder,
-            LocalState(self.objects, self.rank),
+            self._local,
             rank=self.rank,
             world_size=self.world_size,
             round=round,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -20,6 +21,8 @@ from trainmaster.contract.wire.lineage import Manifest
 from trainmaster.errors import ConfigError
 
 Tensors = dict[str, torch.Tensor]
+
+_blocks: dict[tuple[Any, ...], list[ChunkStorageMetadata]] = {}
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
@@ -79,6 +82,14 @@ def as_shard_of(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     mesh, placements = parameter.device_mesh, parameter.placements
     whole, stride = parameter.shape, parameter.stride()
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole, stride=stride)
+
+
+def blocks(tensor: DTensor) -> list[ChunkStorageMetadata]:
+    """Which blocks of the whole this rank holds. Looked up once for all tensors that lie alike: torch takes 0.3 ms."""
+    lies = (tensor.shape, tensor.device_mesh, tensor.placements)
+    if lies not in _blocks:
+        _blocks[lies] = tensor.__create_chunk_list__()
+    return _blocks[lies]
 
 
 def unwrap(module: nn.Module) -> nn.Module:
