@@ -5,6 +5,7 @@ Run as a program it is that process: it takes requests from the descriptor in ar
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -57,11 +58,13 @@ class Ranks:
         *,
         script: str = "",
         agent: bool = False,
+        asks: bool = False,
         **control: int,
     ) -> Outcome:
         """Run `script` (default: our own loop) in `world_size` ranks to the end.
 
-        With `agent` each rank gets a progress record (`control`: what the agent wrote into it) and a channel.
+        With `agent` each rank gets a progress record (`control`: what the agent wrote into it) and a channel. `asks`:
+        once a rank has failed, the agent asks the others to save their last step.
         """
         import torch.distributed as dist
 
@@ -81,6 +84,8 @@ class Ranks:
             fds += [records[-1].fd, ends[-1][1].fileno()]
         request = {"world_size": world_size, "env": env, "log": str(log), "script": script}
         readers = [_Reader(ours) for ours, _ in ends]
+        for reader in readers:
+            reader.others = [other for other in readers if other is not reader] if asks else []
         self.channel.send("run", request, fds)
         for _, theirs in ends:
             theirs.close()
@@ -103,20 +108,34 @@ class _Reader(threading.Thread):
     def __init__(self, channel: Channel) -> None:
         super().__init__(daemon=True)
         self.channel, self.messages = channel, []
+        self.others: list[_Reader] = []
         self.start()
 
     def run(self) -> None:
         from trainmaster.checkpoint.upload import upload
 
-        while (received := self.channel.receive()) is not None:
+        while (received := self._receive()) is not None:
             message, fds = received
             if message["kind"] == "staged":
                 message["result"] = upload(message, fds[0])
             self.messages.append(message)
+            if message["kind"] == "failed":
+                for other in self.others:
+                    other.ask()
             if message["kind"] == "rescued":  # it waits to be killed, or until nobody is there who would
                 self.channel.socket.shutdown(socket.SHUT_WR)
             for fd in fds:
                 os.close(fd)
+
+    def _receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        try:
+            return self.channel.receive()
+        except ConnectionResetError:  # it died before it took what was sent to it
+            return None
+
+    def ask(self) -> None:
+        with contextlib.suppress(OSError):  # it is dead, or has saved
+            self.channel.send("rescue", {})
 
     def result(self) -> list[dict[str, Any]]:
         self.join()
@@ -167,8 +186,9 @@ def _wait(pids: list[int]) -> list[int]:
     timer = threading.Timer(STRAGGLERS_S, lambda: [os.kill(p, signal.SIGKILL) for p in pids if p not in codes])
     while len(codes) < len(pids):
         pid, status = os.wait()
+        failed = any(codes.values())
         codes[pid] = os.waitstatus_to_exitcode(status)
-        if codes[pid] and not timer.is_alive() and len(codes) < len(pids):
+        if codes[pid] and not failed and len(codes) < len(pids):
             timer.start()
     timer.cancel()
     return [codes[pid] for pid in pids]

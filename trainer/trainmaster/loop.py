@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from trainmaster.contract.wire.progress import Phase
 from trainmaster.data.skips import Skips
 from trainmaster.divergence import Divergence
 from trainmaster.errors import ConfigError, DataError, Diverged
+from trainmaster.lastsums import LastSums
 from trainmaster.report import Reading, Reporter, finite
 from trainmaster.rescue import Rescue
 from trainmaster.stop import stop_binds
@@ -54,6 +56,16 @@ class StepRecord:
         return all(map(math.isfinite, self.reading.values()))
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A step whose gradients are complete: only the sums over all ranks are missing."""
+
+    step: int
+    tokens: int  # of the whole world
+    own_tokens: int  # of this rank
+    began: float  # by the monotonic clock
+
+
 class Training:
     """One rank's part of a run, from rendezvous to the last step."""
 
@@ -66,6 +78,7 @@ class Training:
         self.under_way: list[StepRecord] = []
         self.step_s = 0.0  # what the last step took, without saving to memory
         self.divergence = Divergence(config.divergence)
+        self.prepared: Prepared | None = None  # until the optimizer has run
         self.spoiled: int | None = None  # the step that diverged: nothing from it on is worth saving
         self.rescue = Rescue(reporter, self._save_in_need)
         self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
@@ -73,6 +86,7 @@ class Training:
         reporter.phase(Phase.RENDEZVOUS)
         self.world = world = World.join()
         reporter.progress.rendezvous_ns = time.monotonic_ns()
+        self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
 
         reporter.phase(Phase.BUILD)
         try:
@@ -138,10 +152,10 @@ class Training:
         """Forward, backward, the last all-reduce, then the optimizer.
 
         Whoever passes the all-reduce needs no other rank to complete the step, so ranks never stand further apart
-        than one step, and the laggards can roll forward.
+        than one step, and the laggards can roll forward (see `lastsums`).
         """
         began = time.monotonic()
-        step, config = self.step + 1, self.config
+        step = self.step + 1
         loss, tokens, own_tokens = self._forward_backward()
         self.session.settle()
         faults.at_step(step, self.world.rank, lambda: faults.gradients(self.model.parameters()))
@@ -153,31 +167,40 @@ class Training:
             known = [self.session.save_s, self.step_s, float(not self.session.copied())]
             costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
         totals = torch.stack([loss.double(), parallel.gradient_norm_squared(self.model).double(), *costs])
+        self.prepared = Prepared(step, tokens, own_tokens, began)
         dist.all_reduce(totals)
+        self.sums.passed(step, totals)
         with self.rescue.frozen:
-            norm = totals[1].sqrt()
-            if config.optimizer.clipNorm is not None:
-                factor = (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
-                parallel.scale_gradients_(self.model, factor)
-            rate = optimizer.learning_rate(step, config.steps, config.optimizer)
-            record = StepRecord(step, Reading(torch.stack([totals[0], norm])), tokens, own_tokens, rate)
-            if record.reading.arrived():
-                self._check_sound(record)
-
-            self.rescue.mutating = True
-            self.optimizer.step(rate)
-            self.step = step
-            self.consumed += config.batch.global_
-            self.rescue.mutating = False
-
-            self.step_s = time.monotonic() - began
-            self._publish(record, self.step_s)
-            self.session.boundary()
+            record = self._complete(self.prepared, totals)
             if due:
                 save_s, step_s, not_copied = totals[2:].tolist()
                 if not not_copied:
                     self.session.remember(step, self._common(), record.finite)
                     self.session.interval.saved(step, save_s, step_s)
+
+    def _complete(self, prepared: Prepared, totals: Tensor) -> StepRecord:
+        """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
+        step, config = prepared.step, self.config
+        norm = totals[1].sqrt()
+        if config.optimizer.clipNorm is not None:
+            factor = (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
+            parallel.scale_gradients_(self.model, factor)
+        rate = optimizer.learning_rate(step, config.steps, config.optimizer)
+        record = StepRecord(step, Reading(torch.stack([totals[0], norm])), prepared.tokens, prepared.own_tokens, rate)
+        if record.reading.arrived():
+            self._check_sound(record)
+
+        self.rescue.mutating = True
+        self.optimizer.step(rate)
+        self.step = step
+        self.consumed += config.batch.global_
+        self.prepared = None
+        self.rescue.mutating = False
+
+        self.step_s = time.monotonic() - prepared.began
+        self._publish(record, self.step_s)
+        self.session.boundary()
+        return record
 
     def save(self) -> None:
         """Start a checkpoint of the last completed step. Raises Diverged rather than keep what isn't finite."""
@@ -190,6 +213,21 @@ class Training:
         self.session.drain(LAST_WRITE_LIMIT_S)
 
     def _save_in_need(self) -> int | None:
+        """Save the last completed step; then the next one, if any rank got the sums that this one lacks."""
+        prepared = self.prepared
+        # While another thread than the main one saves, that may still be in the last all-reduce, and get through.
+        raised = threading.current_thread() is threading.main_thread()
+        self.sums.tell(last_word=prepared is None or raised)
+        saved = self._save_last()
+        if prepared is not None:
+            sums = self.sums.ask(prepared.step)
+            self.sums.tell(last_word=True)
+            if sums is not None:
+                self._complete(prepared, sums)
+                saved = self._save_last() or saved
+        return saved
+
+    def _save_last(self) -> int | None:
         if self.spoiled is not None and self.step >= self.spoiled:
             return None
         if not all(record.finite() for record in [*self.under_way]):

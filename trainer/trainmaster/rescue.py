@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from trainmaster.contract.wire import channel as wire
@@ -37,6 +38,7 @@ class Rescue:
         self.mutating = False  # the optimizer runs, or has failed: what is there belongs to no step
         self._reporter, self._save = reporter, save
         self._watching = False
+        self._asked: float | None = None
         self._released = threading.Event()
 
     def watch(self) -> None:
@@ -49,6 +51,10 @@ class Rescue:
         threading.Thread(target=self._listen, name="rescue", daemon=True).start()
         self._reporter.progress.flags |= RESCUES
         self._reporter.beat()
+
+    def asked_s(self) -> float | None:
+        """How long ago the agent asked for a rescue, None if it didn't."""
+        return None if self._asked is None else time.monotonic() - self._asked
 
     def park(self) -> None:
         """After the last words: save, and wait for the end. Returns if nobody ends this process."""
@@ -71,6 +77,7 @@ class Rescue:
             for fd in fds:
                 os.close(fd)
             if message.get("kind") == wire.RESCUE:
+                self._asked = time.monotonic()
                 self._reporter.send(wire.RESCUING, {})
                 self._rescue()
 
