@@ -12,6 +12,7 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import Condition, JobPhase, Restarts
 from trainmaster_operator.planning import directive
 from trainmaster_operator.planning.observation import PodToCreate, Refusal
+from trainmaster_operator.planning.times import rfc3339
 
 SAVES = {"directory": "/checkpoints"}
 
@@ -90,6 +91,16 @@ def test_a_job_shrinks_at_once_and_its_highest_slots_go_after_the_round_has_open
     decision = world.settle()
     assert world.status.incarnations == "0*3"
     assert [d.name for d in decision.delete] == ["job-worker-3-0"]
+
+
+def test_a_resize_takes_as_long_as_ranks_do_not_step_and_not_only_as_the_new_ones_need() -> None:
+    world = running(elastic_spec(4))
+    world.spec = elastic_spec(3)
+    world.settle()
+    all_stop(world)
+    world.agent(2, saved=True, saved_s=0.75, silent_s=0.25)
+    recovery = world.write().status.recoveries[-1]
+    assert (recovery.startedAt, recovery.clock["detect"]) == (rfc3339(world.now - 1), 1.0)
 
 
 def test_four_three_four_ends_where_it_began() -> None:

@@ -80,6 +80,7 @@ class SlotState:
             verdict_age_s=now - self.verdict_at + self.verdict.age_s if self.verdict else 0.0,
             done=report.done,
             saved=report.saved,
+            saved_s=report.saved_s,
             store_lost=report.store_lost,
             next_store=self.next_store,
             peer=self.peer,

@@ -53,8 +53,14 @@ def resized(view: View) -> Change | None:
     number = status.round + 1
     fields = rounds.reopened(view)
     order = rounds.next_order(view)
+    still_s = max((a.saved_s + a.silent_s for a in view.in_round() if a.saved), default=0.0)
     recovery = Recovery(
-        round=number, cause="Resized", rung=Rung.FREE, step=view.highest_step(), startedAt=rfc3339(view.now)
+        round=number,
+        cause="Resized",
+        rung=Rung.FREE,
+        step=view.highest_step(),
+        startedAt=rfc3339(view.now - still_s),
+        clock={"detect": round(still_s, 4)},
     )
     return changed(
         status,

@@ -52,6 +52,7 @@ class AgentRecord:
     verdict_age_s: float = 0.0
     done: bool = False
     saved: bool = False
+    saved_s: float = 0.0  # at its last report: since the end of its ranks' last step
     store_lost: bool = False
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where it answers other agents of its job

@@ -187,6 +187,7 @@ class Reporter:
             ranks=[rank.report() for rank in round.ranks],
             verdict=verdict,
             saved=round.saved and at_rest,
+            saved_s=round.stepless_s(now) if round.saved else 0.0,
             done=round.done and at_rest,
             store_lost=s.stores.lost,
             neighbour_lost=s.ring.lost,

@@ -84,6 +84,10 @@ class Round:
             return False
         return self.stopping or (ExitCode.SAVED in codes and set(codes) <= {ExitCode.SAVED, ExitCode.OK})
 
+    def stepless_s(self, now_ns: int) -> float:
+        """How long ago the first of its ranks, which have ended, said anything: the end of its last step."""
+        return max((now_ns - rank.progress().beat_ns for rank in self.ranks), default=0) / 1e9
+
     def forked(self, drained_ns: int) -> None:
         """All ranks were asked for; `drained_ns`: when those of the round before were dead, or told to be."""
         self._forked_ns = drained_ns

@@ -203,7 +203,8 @@ class Report:
     epoch: int = 0
     ranks: list[RankReport] = field(default_factory=list)
     verdict: Verdict | None = None  # the first failure of this round in this pod
-    saved: bool = False  # all its ranks stopped on request after a checkpoint
+    saved: bool = False  # all its ranks stopped on request after a checkpoint...
+    saved_s: float = 0.0  # ...and since the first of them was done with its last step it took so long
     done: bool = False  # all its ranks ended with 0
     next_store: StoreAddress | None = None
     store_lost: bool = False  # the store of this round was this agent's child, and it is gone
