@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainmaster.agent import processes
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 
@@ -195,9 +196,11 @@ def _wait(pids: list[int]) -> list[int]:
 
 
 def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) -> int:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
+    processes.die_with_parent(parent)
     channel.close()
     code = 1
     try:
