@@ -7,6 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from trainmaster.contract.wire import (
+    Assignment,
     CheckpointRecord,
     Directive,
     DirectiveState,
@@ -21,6 +22,7 @@ from trainmaster.contract.wire import (
 )
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.control.fleet import Refused
+from trainmaster_operator.runtime.simulation.grant import SimGrant
 from trainmaster_operator.runtime.simulation.storage import Checkpoint
 from trainmaster_operator.runtime.simulation.training import SimRank, StoreHost
 
@@ -53,6 +55,13 @@ class SimAgent:
         self.round = 0
         self._retired = False  # the round's ranks were ended on request: it is spoken of no more
         self._token = token_of(self.identity.pod_uid)
+        self.address = world.listen(self)  # for other agents
+        self.directive: Directive | None = None
+        self.grant = SimGrant(self)
+        self._unconfirmed = False  # this round was opened by the grant, and no leader has published it
+        self._sent_at: float | None = None  # the report that isn't answered yet
+        self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
+        self._dropping = False
         self._epoch = 0
         self._tag = ""
         self._keeps_store = self.identity.slot < 2
@@ -132,7 +141,7 @@ class SimAgent:
 
     def lose_store(self) -> None:
         if self._used_store is not None and self._used_store.alive:
-            self.world.watch.rank_failed(self.round)
+            self.world.watch.rank_failed(self.round, self.grant.minor)
             self._used_store.alive = False
             self._news.set()
 
@@ -141,7 +150,7 @@ class SimAgent:
             return
         bad = rank.exit_code not in (ExitCode.OK, ExitCode.SAVED)
         if bad and not rank.cascade:
-            self.world.watch.rank_failed(rank.round)
+            self.world.watch.rank_failed(rank.round, self.grant.minor)
         if bad and self._verdict is None:
             self._verdict_at = self.world.clock.monotonic()
             self._verdict = Verdict(
@@ -154,6 +163,39 @@ class SimAgent:
                 cascade=rank.cascade,
             )
         self._news.set()
+        self.grant.look()
+
+    # -- for its grant
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self._verdict
+
+    @property
+    def offered(self) -> StoreAddress | None:
+        return self._offer()
+
+    @property
+    def drains(self) -> bool:
+        return self._draining_until is not None
+
+    def report_at_once(self) -> None:
+        self._news.set()
+
+    def unanswered(self, since: float, silence_s: float) -> bool:
+        """No leader has answered what was asked since then: nobody was reached, or nobody spoke for so long."""
+        now = self.world.clock.monotonic()
+        if self._failed is not None and self._failed[0] >= since:
+            return not self._failed[1] or now - since >= silence_s
+        return self._sent_at is not None and now - max(self._sent_at, since) >= silence_s
+
+    def begin_granted(self, assignment: Assignment) -> None:
+        self.world.note(f"{self.pod} begins round {assignment.round} by the grant")
+        self.world.granted[assignment.round] = None
+        self._begin(assignment)
+        if self._sent_at is not None and self._talks[-1] is not asyncio.current_task():
+            self._dropping = True  # what that report says is no longer so
+            self._talks[-1].cancel()
 
     # -- messages
 
@@ -165,21 +207,41 @@ class SimAgent:
                 round=0 if self._retired else self.round,
                 seen_tag=self._tag,
                 next_store=self._offer(),
+                peer=self.address,
             )
-            await self._exchange(request)
+            if not await self._exchange(request):
+                await asyncio.sleep(self._chance.uniform(0.05, 0.5))
 
     async def _report(self) -> None:
         while self.alive:
             self._news.clear()
             report = self._told()
-            answered = await self._exchange(report)
+            self._sent_at = sent_at = self.world.clock.monotonic()
+            try:
+                answered = await self._exchange(report)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not self._dropping or task is None or task.uncancel():
+                    raise
+                self._dropping, self._sent_at = False, None
+                continue
+            self._sent_at = None
+            if not answered:
+                self._failed = (sent_at, answered is False)
+                await self._until_news(self._chance.uniform(0.05, 0.5))
+            elif self.directive is not None:
+                self._failed = (sent_at, True) if self.directive.unable else None
             self._told_saved = self._told_saved or (report.saved and bool(answered))
             if self._draining_until is not None and self.alive and (self._told_saved or answered is None):
                 self.die(ExitCode.SAVED if self._told_saved else TERMINATED, told=True)
                 return
-            timer = asyncio.get_running_loop().call_later(self._interval_s, self._news.set)
-            await self._news.wait()
-            timer.cancel()
+            await self._until_news(self._interval_s)
+
+    async def _until_news(self, seconds: float) -> None:
+        """Or for so long."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
+        await self._news.wait()
+        timer.cancel()
 
     async def _exchange(self, message: JoinRequest | Report) -> bool | None:
         """Whether the operator has taken it; None: nobody answered."""
@@ -188,11 +250,8 @@ class SimAgent:
         except Refused as refused:
             if refused.status == 410:
                 self.die(0, "it is stale")
-            else:
-                await asyncio.sleep(self._chance.uniform(0.05, 0.5))
             return False
         except ConnectionError:
-            await asyncio.sleep(self._chance.uniform(0.05, 0.5))
             return None
         if self.alive:
             self._obey(directive)
@@ -212,6 +271,8 @@ class SimAgent:
         return Report(
             self.identity,
             round=self.round,
+            minor=self.grant.minor,
+            granted=self.grant.told(),
             epoch=self._epoch,
             ranks=[
                 RankReport(
@@ -255,9 +316,10 @@ class SimAgent:
             self.world.note(f"{self.pod} ignores a leader of epoch {directive.epoch}")
             return
         self._epoch = directive.epoch
-        if directive.round < self.round:
-            return
+        self.directive = directive
         self._tag = directive.tag
+        if directive.round < self.round and directive.state is not DirectiveState.FINISH:
+            return
         self._interval_s = directive.report_interval_s
         if not directive.ask_stacks:
             self._asked_at = None
@@ -269,19 +331,25 @@ class SimAgent:
         if directive.state is DirectiveState.FINISH:
             self._end_ranks()
             self.die(0)
-        elif directive.state is DirectiveState.HOLD and self.round < directive.round:
+        elif directive.state is DirectiveState.HOLD and self.round - self._unconfirmed < directive.round:
             self._end_ranks()
             self._retired = self.round > 0
         elif directive.state is DirectiveState.RUN and directive.assignment is not None:
-            if directive.assignment.round > self.round:
-                self._run(directive)
+            assignment = directive.assignment
+            granted = self._unconfirmed and assignment.round == self.round and not assignment.minor
+            if assignment.round > self.round or (granted and not self.grant.foresaw(assignment)):
+                self._begin(assignment)
+            else:
+                self._unconfirmed = False
+                self.grant.confirm(assignment)
             self._stop(directive.stop_at, directive.stop_bound)
 
-    def _run(self, directive: Directive) -> None:
-        assignment = directive.assignment
-        assert assignment is not None
+    def _begin(self, assignment: Assignment) -> None:
         self._end_ranks()
         self.round = assignment.round
+        known = self.directive.round if self.directive is not None else assignment.round
+        self._unconfirmed = assignment.minor > 0 and known < assignment.round
+        self.grant.begin(assignment)
         self._retired = False
         self._verdict = None
         self._resumed = None

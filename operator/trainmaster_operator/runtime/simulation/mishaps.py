@@ -35,6 +35,13 @@ async def _exit_rank(world: World, fault: Fault) -> None:
         rank.exit(3, "exit code 3", Cause.CRASH)
 
 
+async def _kill_rank_unled(world: World, fault: Fault) -> None:
+    """While nobody leads: agents may restart it by themselves."""
+    if world.operator is not None:
+        world.operator.crash("before a rank does")
+    await _kill_rank(world, fault)
+
+
 async def _stop_rank(world: World, fault: Fault) -> None:
     """SIGSTOP, and SIGCONT later."""
     if rank := _rank(world, fault):
@@ -145,6 +152,7 @@ def _try(write: Callable[[], object]) -> None:
 KINDS: dict[str, Act] = {
     "kill-rank": _kill_rank,
     "exit-rank": _exit_rank,
+    "kill-rank-unled": _kill_rank_unled,
     "stop-rank": _stop_rank,
     "kill-pod": _kill_pod,
     "evict-pod": _evict_pod,

@@ -37,6 +37,14 @@ async def _misconfigure(world: World) -> None:
     of_slot(world, 1).ranks[0].exit(2, "no such model", Cause.CONFIG_ERROR)
 
 
+async def _kill_a_rank_unled(world: World) -> None:
+    """While nobody leads: agents restart it by themselves."""
+    await world.until_step(5)
+    if world.operator is not None:
+        world.operator.crash("before a rank does")
+    of_slot(world, 1).ranks[0].exit(-9, "killed by signal 9")
+
+
 async def _kill_rank_0(world: World) -> None:
     await world.until_step(5)
     of_slot(world, 0).ranks[0].exit(-9, "killed by signal 9")
@@ -218,6 +226,7 @@ THREE: dict[str, Any] = {"replicas": 3}
 FOUR: dict[str, Any] = {"replicas": 4}
 TWO_RANKS: dict[str, Any] = {"ranks_per_pod": 2}
 SPARE: dict[str, Any] = {"spares": 1}
+LATE: dict[str, Any] = {"restart_s": (1.0, 1.5)}  # the next operator
 
 MORE = (
     Scenario("start and finish of a script", _stop_for_a_moment, shape=SCRIPT),
@@ -225,6 +234,9 @@ MORE = (
     Scenario("in-place restart of two ranks each", kill_a_rank, shape=TWO_RANKS),
     Scenario("in-place restart of four", kill_a_rank, shape=FOUR),
     Scenario("in-place restart beside a spare", kill_a_rank, shape=SPARE),
+    Scenario("restart by the grant", _kill_a_rank_unled, shape=LATE, exact=False),
+    Scenario("restart of a script by the grant", _kill_a_rank_unled, shape={**SCRIPT, **LATE}, exact=False),
+    Scenario("restart by the grant beside a spare", _kill_a_rank_unled, shape={**SPARE, **LATE}, exact=False),
     Scenario("rank 0 lost", _kill_rank_0),
     Scenario("rank 0 of a script lost", _kill_rank_0, shape=SCRIPT),
     Scenario("out of memory", _run_out_of_memory),

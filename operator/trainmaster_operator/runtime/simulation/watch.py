@@ -45,33 +45,35 @@ class Watch:
         self._state: State = ()
         self._line = ""
         self._incidents = 0
-        self._failed_rounds: set[int] = set()
+        self._failed_rounds: set[tuple[int, int]] = set()  # (number, minor)
         self._charged: Counter[tuple[str, str]] = Counter()  # (rung, cause) since the job's step last rose
         self._charged_at = 0
         self._wishes: tuple[bool, int] = (False, 0)
-        self._ranks: dict[tuple[int, int], SimRank] = {}
+        self._ranks: dict[tuple[int, bool, int], SimRank] = {}
 
     # -- what happened to the job: each may be counted once
 
     def incident(self, count: int = 1) -> None:
         self._incidents += count
 
-    def rank_failed(self, round: int) -> None:
+    def rank_failed(self, round: int, minor: int) -> None:
         """A round ends once, however many of its ranks fail."""
-        if round not in self._failed_rounds:
-            self._failed_rounds.add(round)
+        if (round, minor) not in self._failed_rounds:
+            self._failed_rounds.add((round, minor))
             self._incidents += 1
 
     # -- processes
 
     def rank_joined(self, rank: SimRank) -> None:
-        """At most one process that lives is rank n of a round."""
-        other = self._ranks.get((rank.round, rank.rank))
+        """At most one process that lives is rank n of a round. A leader and the agents may each open one of a number;
+        of the two, storage lets one in."""
+        place = (rank.round, rank.agent.grant.minor > 0, rank.rank)
+        other = self._ranks.get(place)
         if other is not None and other is not rank and other.alive:
             self._world.violation(
                 f"{rank.agent.pod} and {other.agent.pod} both run rank {rank.rank} of round {rank.round}"
             )
-        self._ranks[rank.round, rank.rank] = rank
+        self._ranks[place] = rank
 
     # -- writes
 
@@ -106,6 +108,7 @@ class Watch:
         if uid != self._seen.uid:
             self._seen, self._state = Seen(uid), ()
             self._incidents, self._failed_rounds = 0, set()
+            world.granted.clear()
             self._charged, self._charged_at = Counter(), 0
             self._wishes = _wishes(spec)
         elif self._wishes != _wishes(spec):
@@ -126,6 +129,7 @@ class Watch:
 
     def _broken(self, old: Seen, new: Seen) -> list[str]:
         wrong = []
+        granted = sum(old.round < number <= new.round for number in self._world.granted)
         if new.round < old.round:
             wrong.append(f"the round went back from {old.round} to {new.round}")
         if any(b < a for a, b in zip(old.incarnations, new.incarnations, strict=False)):
@@ -140,11 +144,11 @@ class Watch:
             wrong.append(f"restarts went back from {old.restarts} to {new.restarts}")
         if old.phase in ENDS and new.phase != old.phase:
             wrong.append(f"the phase went back from {old.phase} to {new.phase}")
-        if new.restarts > old.restarts + 1:
+        if new.restarts > old.restarts + max(1, granted):
             wrong.append(f"one write counts {new.restarts - old.restarts} restarts")
         if new.restarts > self._incidents:
             wrong.append(f"{new.restarts} restarts are counted after {self._incidents} failures")
-        if new.round > old.round + 1 and new.cause != "Fenced":
+        if new.round > old.round + 1 + granted and new.cause != "Fenced":
             wrong.append(f"the round leapt from {old.round} to {new.round}")
         return wrong
 

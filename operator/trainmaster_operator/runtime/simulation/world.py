@@ -16,6 +16,7 @@ from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.simulation.agent import SimAgent
+from trainmaster_operator.runtime.simulation.grant import Word
 from trainmaster_operator.runtime.simulation.kubelet import SimKubelet
 from trainmaster_operator.runtime.simulation.process import OperatorProcess
 from trainmaster_operator.runtime.simulation.storage import Storage
@@ -23,6 +24,7 @@ from trainmaster_operator.runtime.simulation.training import SimRank, SimRound, 
 from trainmaster_operator.runtime.simulation.watch import Watch
 
 MOST_PODS = 4
+LOST_WORDS = 0.1  # the share of agents' datagrams
 
 DiesAt = Callable[[int, Literal["before", "after"]], bool]
 
@@ -123,12 +125,15 @@ class World:
         self.on_step: dict[int, list[asyncio.Event]] = {}
         self.highest_step = 0
         self.newest_round = 0  # that has stepped
+        self.granted: dict[int, None] = {}  # rounds that agents opened by themselves
         self.removed_pods = False  # by force, by a person: then processes may live on that nobody knows of
         self._on_event: dict[int, asyncio.Event] = {}
         self._chance = self.chance("world")
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stores: dict[str, StoreHost] = {}
         self._meetings: dict[str, SimRound] = {}
+        self._listeners: dict[StoreAddress, SimAgent] = {}
+        self._words = self.chance("words")
 
     def chance(self, name: str) -> random.Random:
         """A source of its own for each part, so that more draws in one leave the others as they are."""
@@ -222,6 +227,31 @@ class World:
         if agent.cut_off:
             raise ConnectionError("the reply was lost")
         return directive
+
+    # -- agents among themselves
+
+    def listen(self, agent: SimAgent) -> StoreAddress:
+        address = StoreAddress("10.0.0.2", 20000 + len(self._listeners))
+        self._listeners[address] = agent
+        return address
+
+    def say(self, to: StoreAddress, word: Word) -> None:
+        """A datagram: it may be late, and is lost now and then."""
+
+        def arrive() -> None:
+            agent = self._listeners[to]
+            if agent.alive:
+                agent.grant.heard(word)
+
+        if self._words.random() >= LOST_WORDS:
+            self.later(self._words.uniform(0.0002, 0.005), arrive)
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            act()
+
+        self.spawn(wait())
 
     # -- ranks
 

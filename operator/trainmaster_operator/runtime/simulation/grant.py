@@ -1,0 +1,191 @@
+"""The grant, as agents use it: they restart ranks by themselves while no leader answers, as often as the last one said.
+
+The rules are those of `trainmaster.agent.grant`; words between agents may be late, and are lost now and then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmaster.contract.wire import Assignment, Cause, DirectiveState, ExitCode, Granted, StoreAddress, Verdict
+
+if TYPE_CHECKING:
+    from trainmaster_operator.runtime.simulation.agent import SimAgent
+
+SILENCE_S = 0.3  # of an operator that was asked
+AGAIN_S = 0.05
+TRIES = 60
+
+
+class Failed(NamedTuple):
+    """To the agent beside rank 0."""
+
+    round: int
+    silent: bool
+    verdict: Verdict
+
+
+class Open(NamedTuple):
+    """To the next agent of the round."""
+
+    round: int
+    minor: int
+    store: StoreAddress
+    sender: StoreAddress
+
+
+class Opened(NamedTuple):
+    """The answer."""
+
+    round: int
+
+
+Word = Failed | Open | Opened
+
+
+class SimGrant:
+    def __init__(self, agent: SimAgent) -> None:
+        self._agent = agent
+        self._opened: list[tuple[Granted, float]] = []  # that no leader has taken over yet, and when
+        self._assignment: Assignment | None = None
+        self._failed_at: float | None = None  # of a rank here, in this round
+        self._asked_at: float | None = None  # when the first word of a failure in this round came here
+        self._passed: set[int] = set()  # rounds that the next agent knows of
+
+    @property
+    def minor(self) -> int:
+        return self._assignment.minor if self._assignment is not None else 0
+
+    def begin(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._failed_at = self._asked_at = None
+        if not assignment.minor:
+            self._opened = []
+
+    def foresaw(self, published: Assignment) -> bool:
+        """Whether a leader wants what runs here already, but for the store."""
+        mine = self._assignment
+        return mine is not None and _content(mine) == _content(published)
+
+    def confirm(self, assignment: Assignment) -> None:
+        """A leader has published what runs here already."""
+        if self._assignment is None or assignment.minor < self._assignment.minor:
+            return
+        self._assignment = dataclasses.replace(
+            self._assignment,
+            grant=assignment.grant,
+            first=assignment.first or self._assignment.first,
+            ring=self._assignment.ring or assignment.ring,
+        )
+        self._opened = [(granted, at) for granted, at in self._opened if granted.round > assignment.round]
+
+    def told(self) -> list[Granted]:
+        now = self._agent.world.clock.monotonic()
+        return [dataclasses.replace(granted, age_s=now - at) for granted, at in self._opened]
+
+    def look(self) -> None:
+        """Something happened to a rank here."""
+        if self._failed_at is None and self._wanted() is not None:
+            self._failed_at = self._agent.world.clock.monotonic()
+            self._tell()
+
+    def heard(self, word: Word) -> None:
+        if isinstance(word, Failed):
+            self._asked(word)
+        elif isinstance(word, Open):
+            self._told(word)
+        else:
+            self._passed.add(word.round)
+
+    def _wanted(self) -> Verdict | None:
+        a, verdict = self._assignment, self._agent.verdict
+        if a is None or a.round != self._agent.round or a.minor >= a.grant or self._stops():
+            return None
+        if verdict is None or verdict.cascade or verdict.cause is not Cause.CRASH:
+            return None
+        return None if verdict.exit_code == ExitCode.DO_NOT_RESTART else verdict
+
+    def _stops(self) -> bool:
+        """A leader has begun something else, or this pod is to end."""
+        a, d = self._assignment, self._agent.directive
+        if a is None or d is None or self._agent.drains or not self._agent.alive:
+            return True
+        return d.state is not DirectiveState.RUN or d.stop_at is not None or d.round > a.round
+
+    def _tell(self) -> None:
+        verdict, a = self._wanted(), self._assignment
+        if verdict is None or a is None or self._failed_at is None:
+            return
+        world = self._agent.world
+        world.later(AGAIN_S, self._tell)
+        silent = self._agent.unanswered(self._failed_at, SILENCE_S)
+        if not silent:
+            self._agent.report_at_once()
+        word = Failed(a.round, silent, verdict)
+        if a.group_rank == 0:
+            self._asked(word)
+        elif a.first is not None:
+            world.say(a.first.address, word)
+
+    def _asked(self, word: Failed) -> None:
+        """At the agent beside rank 0."""
+        a, agent = self._assignment, self._agent
+        if a is None or a.group_rank != 0 or word.round != a.round or self._stops():
+            return
+        now = agent.world.clock.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+        if not word.silent:
+            agent.report_at_once()
+            return
+        store = agent.offered
+        if a.minor >= a.grant or store is None or not agent.unanswered(self._asked_at, SILENCE_S):
+            return
+        self._opened.append((Granted(a.round + 1, store, word.verdict), now))
+        self._begin(a, store)
+
+    def _told(self, word: Open) -> None:
+        """At the others: the one before says that a round is open."""
+        a = self._assignment
+        if a is None:
+            return
+        reached = a.round
+        if word.round == a.round + 1 and word.minor == a.minor + 1 and not self._stops():
+            self._begin(a, word.store)
+            reached += 1
+        if word.round <= reached:
+            self._agent.world.say(word.sender, Opened(word.round))
+
+    def _begin(self, a: Assignment, store: StoreAddress) -> None:
+        following = dataclasses.replace(
+            a, round=a.round + 1, minor=a.minor + 1, store=store, restart_count=a.restart_count + 1
+        )
+        if a.group_rank < a.group_world_size - 1 and a.ring is not None and a.ring.address is not None:
+            self._pass_on(a.ring.address, following, TRIES)
+        self._agent.begin_granted(following)
+
+    def _pass_on(self, to: StoreAddress, a: Assignment, tries: int) -> None:
+        overtaken = self._assignment is None or self._assignment.round > a.round
+        if a.round in self._passed or not tries or overtaken or not self._agent.alive:
+            return
+        world = self._agent.world
+        world.say(to, Open(a.round, a.minor, a.store, self._agent.address))
+        world.later(AGAIN_S, lambda: self._pass_on(to, a, tries - 1))
+
+
+def _content(a: Assignment) -> Assignment:
+    """What makes a difference to ranks that run."""
+    anyone = StoreAddress("", 0)
+    return dataclasses.replace(
+        a,
+        store=anyone,
+        minor=0,
+        grant=0,
+        restart_count=0,
+        resume="",
+        peers=[],
+        peer_secret="",
+        ring=None,
+        first=None,
+    )
