@@ -89,6 +89,15 @@ def test_ranks_that_only_lost_a_peer_wait_a_second_for_the_cause() -> None:
     assert world.write().status.restarts.inPlace == 1
 
 
+def test_a_member_that_says_nothing_since_its_peers_lost_one_is_waited_for() -> None:
+    world = running()
+    world.agent(0, verdict=verdict(0, cascade=True), verdict_age_s=1.5)
+    world.agent(2, silent_s=1.6)
+    assert not world.plan().intent
+    world.agent(2, silent_s=0.2)  # heard after all
+    assert world.write().status.restarts.inPlace == 1
+
+
 def test_a_verdict_of_an_older_round_is_no_longer_evidence() -> None:
     world = running()
     world.agent(2, verdict=verdict())

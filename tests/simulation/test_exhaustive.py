@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.told import told
 from trainmaster_operator.runtime.simulation.exhaustive import FAULTS, SCOPES, places, with_a_second
 
@@ -13,8 +15,10 @@ def test_every_event_of_every_scope_is_a_place_for_every_fault():
     assert len(found) % len(FAULTS) == 0
 
 
-def test_a_small_job_survives_one_fault_and_a_second_one_here_and_there():
-    outcomes = list(with_a_second(places()[150], stride=60))
+@pytest.mark.parametrize("scope", range(len(SCOPES)), ids=lambda scope: SCOPES[scope][0])
+def test_a_small_job_survives_one_fault_and_a_second_one_here_and_there(scope):
+    found = [place for place in places() if place.scope == scope]
+    outcomes = list(with_a_second(found[len(found) // 3], stride=40))
     assert [len(schedule.faults) for schedule, _ in outcomes][:2] == [1, 2]
     for schedule, outcome in outcomes:
         assert not outcome.violations, f"{schedule.name}\n{told(outcome)}"

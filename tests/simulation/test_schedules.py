@@ -15,10 +15,12 @@ import trainmaster_operator
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, inject
-from trainmaster_operator.runtime.simulation.run import Outcome, run_seed, simulate
+from trainmaster_operator.runtime.simulation.run import Outcome, run_schedule, run_seed, simulate
+from trainmaster_operator.runtime.simulation.schedule import Schedule
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Fenced, Storage
 from trainmaster_operator.runtime.simulation.world import Workload
 
+FOUND = Path(__file__).parent / "found"
 BATCHES = 10
 SEEDS_PER_BATCH = 15
 
@@ -34,10 +36,10 @@ def test_every_job_gets_through_its_faults(batch):
         assert not outcome.violations, f"seed {seed}\n{told(outcome)}"
 
 
-@pytest.mark.parametrize("seed", [1035, 720, 106])
-def test_seeds_that_once_found_a_bug_stay_good(seed):
-    outcome = run_seed(seed)
-    assert not outcome.violations, f"seed {seed}\n{told(outcome)}"
+@pytest.mark.parametrize("file", sorted(FOUND.glob("*.json")), ids=lambda file: file.stem)
+def test_schedules_that_once_found_a_bug_stay_good(file):
+    outcome = run_schedule(Schedule.from_json(file.read_text()))
+    assert not outcome.violations, told(outcome)
 
 
 def test_a_seed_is_the_same_run_each_time_and_in_each_process():

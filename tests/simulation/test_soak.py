@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from trainmaster_operator.runtime.simulation import soak
+from trainmaster_operator.runtime.simulation import exhaustive, soak
 from trainmaster_operator.runtime.simulation.bugs import BUGS
 from trainmaster_operator.runtime.simulation.minimise import minimise
 from trainmaster_operator.runtime.simulation.run import Outcome, run_schedule
@@ -34,6 +34,15 @@ def test_all_that_was_asked_for_is_run_and_told_in_the_last_line(tmp_path, monke
     assert not (tmp_path / "found").exists()
 
 
+def test_placements_in_small_jobs_are_told_apart(tmp_path, monkeypatch):
+    place = exhaustive.places()[-1]
+    monkeypatch.setattr(exhaustive, "places", lambda: [place])
+    done, (schedules, _, violations), said = soaked(tmp_path, schedules=1, exhaustively=True)
+    assert (schedules, violations) == (done.placed + 1, 0)
+    assert done.placed > 1
+    assert said[-2].startswith(f"{done.placed} placements of up to two faults")
+
+
 def test_no_further_chunk_begins_when_the_time_is_over(tmp_path):
     done, _, _ = soaked(tmp_path, seconds=1e-6)
     assert done.schedules == 0
@@ -48,7 +57,7 @@ def test_what_goes_wrong_is_kept_small_and_replayable(tmp_path, monkeypatch):
 
     monkeypatch.setattr(soak, "run_schedule", run)  # before the workers are forked
     monkeypatch.setattr(soak, "minimise", lambda schedule, run: minimise(schedule, run, tries=8))
-    done, (_, _, violations), said = soaked(tmp_path, schedules=1, first=5)
+    done, (_, _, violations), said = soaked(tmp_path, schedules=1, first=0)
     assert violations == len(done.bad) == 1
     (file,) = (tmp_path / "found").iterdir()
     assert any(str(file) in line for line in said)

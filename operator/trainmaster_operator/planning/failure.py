@@ -65,7 +65,7 @@ def first_cause(view: View) -> Fault | None:
     found = drain.saved(view) or agents.ended(view) or _store_lost(view)
     if found is not None:
         return found
-    for agent in causes or [a for a in verdicts if a.verdict_age_s >= CASCADE_WAIT_S]:
+    for agent in causes or _cascade(view, verdicts):
         assert agent.verdict is not None
         floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
         return of_verdict(view, agent, agent.verdict, floor=floor)
@@ -74,7 +74,9 @@ def first_cause(view: View) -> Fault | None:
 
 def cascade_due_s(view: View) -> float | None:
     """When verdicts of ranks that merely lost a peer start to count."""
-    return min((CASCADE_WAIT_S - a.verdict_age_s for a in _verdicts(view)), default=None)
+    ages = [a.verdict_age_s for a in _verdicts(view)]
+    waits = [limit - age for age in ages for limit in (CASCADE_WAIT_S, view.lost_after_s) if age < limit]
+    return min(waits, default=None)
 
 
 def recover(view: View, fault: Fault) -> Change:
@@ -236,6 +238,16 @@ def _verdicts(view: View) -> list[AgentRecord]:
     """Agents with a verdict of this round, the earliest first."""
     found = [a for a in view.in_round() if a.verdict is not None and a.verdict.round == view.status.round]
     return sorted(found, key=lambda a: (-a.verdict_age_s, a.slot))
+
+
+def _cascade(view: View, verdicts: list[AgentRecord]) -> list[AgentRecord]:
+    """Ranks that merely lost a peer, when nothing better shows up in time. While a member has said nothing since they
+    spoke, the word of its end is on its way: to restart beside it would be in vain, and its end would count again."""
+    late = [agent for agent in verdicts if agent.verdict_age_s >= CASCADE_WAIT_S]
+    if not late or late[0].verdict_age_s >= view.lost_after_s:
+        return late
+    agents = (view.agents[slot] for slot in view.members)
+    return [] if any(a is None or a.silent_s >= late[0].verdict_age_s for a in agents) else late
 
 
 def _store_lost(view: View) -> Fault | None:

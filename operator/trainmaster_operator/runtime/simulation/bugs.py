@@ -19,6 +19,7 @@ from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
+from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_matrix
 from trainmaster_operator.runtime.simulation.run import run_seed
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Storage
 
@@ -30,6 +31,7 @@ Made = contextlib.AbstractContextManager[Policies]
 class Bug:
     name: str
     made: Callable[[], Made]  # the operator's policies with it, fresh for each schedule
+    scenario: str = ""  # of the crash matrix: an operator must die at a certain write for it to show
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,26 @@ class Found:
 
 
 def find(bug: Bug, most: int, first: int = 0) -> Found:
-    """The first schedule in which it breaks a promise."""
+    """The first schedule in which it breaks a promise, or the first crash in its scenario."""
+    if bug.scenario:
+        return _find_by_crashes(bug)
     for seed in range(first, first + most):
         with bug.made() as policies:
             outcome = run_seed(seed, policies)
         if outcome.violations:
             return Found(bug.name, seed - first + 1, outcome.violations[0])
     return Found(bug.name, most, "")
+
+
+def _find_by_crashes(bug: Bug) -> Found:
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == bug.scenario)
+    tried = 0
+    with bug.made() as policies:
+        for _, outcome in crash_matrix(scenario, policies):
+            tried += 1
+            if outcome.violations:
+                return Found(bug.name, tried, outcome.violations[0])
+    return Found(bug.name, tried, "")
 
 
 def _planned(change: Callable[[Plan], Plan]) -> Callable[[], Made]:
@@ -295,9 +310,9 @@ def _leave_the_chain(newest: Any) -> Any:
 
 
 BUGS = (
-    Bug("count in memory", _planned(_count_in_memory)),
-    Bug("forget a spending at restart", _planned(_forget_a_spending_at_restart)),
-    Bug("act before intent", _patched(Reconciler, "_write_status", _act_before_intent)),
+    Bug("count in memory", _planned(_count_in_memory), "two rungs spent"),
+    Bug("forget a spending at restart", _planned(_forget_a_spending_at_restart), "two rungs spent"),
+    Bug("act before intent", _patched(Reconciler, "_write_status", _act_before_intent), "full restart"),
     Bug("trust a stale list", _patched(Informer, "_apply", _trust_a_stale_list)),
     Bug("delete by name without uid", _patched(Reconciler, "_delete", _delete_by_name)),
     Bug("forget to reset hang state", _planned(_keep_hang_state)),

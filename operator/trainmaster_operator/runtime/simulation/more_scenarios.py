@@ -221,6 +221,7 @@ async def _go_on_with_fewer(world: World) -> None:
 
 
 FEW_PODS: dict[str, Any] = {"inPlace": 0, "pod": 0, "full": 0, "perCause": 5}
+ONE_EACH: dict[str, Any] = {"inPlace": 1, "pod": 1, "full": 5, "perCause": 5}
 ELASTIC: dict[str, Any] = {"elastic": True}
 THREE: dict[str, Any] = {"replicas": 3}
 FOUR: dict[str, Any] = {"replicas": 4}
@@ -249,6 +250,7 @@ MORE = (
     Scenario("all pods lost", _kill_all_pods, exact=False),
     Scenario("death at the start", _die_at_the_start, exact=False),
     Scenario("three failures", _fail_thrice, steps=12),
+    Scenario("two rungs spent", _fail_thrice, steps=12, budget=ONE_EACH),
     Scenario("a pod, then its peer", _kill_a_pod_then_its_peer, exact=False),
     Scenario("lost spare", _lose_a_spare, steps=30, shape=SPARE),
     Scenario("removed pod", _remove_a_pod),

@@ -35,12 +35,14 @@ class Done:
     """What came out of a chunk of schedules."""
 
     schedules: int = 0
+    placed: int = 0  # of these: placements of faults in small jobs
     seconds: float = 0.0  # virtual
     pairs: set[tuple[State, State]] = field(default_factory=set)
     bad: list[Schedule] = field(default_factory=list)
 
     def add(self, other: Done) -> None:
         self.schedules += other.schedules
+        self.placed += other.placed
         self.seconds += other.seconds
         self.pairs |= other.pairs
         self.bad += other.bad
@@ -64,7 +66,6 @@ def soak(
     def work() -> Iterator[Work]:
         if exhaustively:
             yield from exhaustive.places()
-            tell("every placement of up to two faults was tried")
         for at in range(first, first + schedules, CHUNK):
             yield at, min(at + CHUNK, first + schedules)
 
@@ -90,6 +91,8 @@ def soak(
     elapsed = time.perf_counter() - started
     for schedule in total.bad[:KEPT]:
         _keep(schedule, folder, tell)
+    if total.placed:
+        tell(f"{total.placed} placements of up to two faults in {len(exhaustive.SCOPES)} small jobs")
     tell(_line(total, elapsed))
     return total
 
@@ -112,6 +115,7 @@ def _run(work: Work) -> Done:
     done = Done()
     for schedule, outcome in _outcomes(work):
         done.schedules += 1
+        done.placed += isinstance(work, exhaustive.Place)
         done.seconds += outcome.seconds
         done.pairs.update(outcome.pairs)
         if outcome.violations:
