@@ -66,6 +66,7 @@ def main() -> int:
         watch = kwok.Watch(kube, SPACE, given.jobs * given.pods)
         for number in range(given.jobs):
             kube.create(kwok.job(f"job-{number}", SPACE, given.pods))
+        watch.seen()
         watch.run()
         watch.close()
         time.sleep(SETTLED_S)
