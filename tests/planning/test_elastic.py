@@ -10,7 +10,7 @@ from tests.planning.world import World, job_spec, pending, running, script_spec,
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import Condition, JobPhase, Restarts
-from trainmaster_operator.planning import directive
+from trainmaster_operator.planning import directive, elastic
 from trainmaster_operator.planning.observation import PodToCreate, Refusal
 from trainmaster_operator.planning.times import rfc3339
 
@@ -423,3 +423,33 @@ def test_a_drain_during_a_resize_is_settled_by_the_same_stop() -> None:
     all_stop(world)
     world.settle()
     assert (world.status.roundMap, world.status.round) == ("1-3", 2)
+
+
+def test_a_new_leader_hears_the_pods_that_a_job_grows_by_before_it_opens_the_round() -> None:
+    world = running(elastic_spec(2))
+    world.spec = elastic_spec(3)
+    world.settle()
+    come_up(world, 2)
+    world.settle()
+    assert world.status.phase is JobPhase.RESIZING
+    all_stop(world)
+    world.leading_s = 1.0
+    world.agent(2, joined=False)
+    assert world.settle().requeue_after_s == pytest.approx(elastic.HEARD_AFTER_S - 1.0)
+    assert world.status.round == 1
+    world.agent(2, joined=True)
+    world.write()
+    assert (world.status.round, world.status.roundMap) == (2, "0-2")
+
+
+def test_a_new_leader_waits_in_vain_for_no_more_than_a_moment() -> None:
+    world = running(elastic_spec(2))
+    world.spec = elastic_spec(3)
+    world.settle()
+    come_up(world, 2)
+    world.settle()
+    all_stop(world)
+    world.agent(2, joined=False)
+    world.leading_s = elastic.HEARD_AFTER_S
+    world.write()
+    assert (world.status.round, world.status.roundMap) == (2, "0-1")

@@ -14,6 +14,9 @@ from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 
+HEARD_AFTER_S = 3.0
+"""A new leader counts on every pod's agent to have found it by then."""
+
 AS_WISHED = "SizeAsWished"  # the condition that says why a job hasn't the size that was asked for
 
 
@@ -41,6 +44,8 @@ def due_s(view: View) -> float | None:
     """When pods that are there may be taken though they could not be so far."""
     if not view.round_is_open or sizes.wanted(view) <= len(view.members):
         return None
+    if unheard(view):
+        return HEARD_AFTER_S - view.observed.leading_s
     wait = view.spec.recovery.elastic.waitSeconds - since(view.status.workers.resizedAt, view.now)
     return next((left for left in (sizes.cooldown_s(view), wait) if left > 0), None)
 
@@ -48,7 +53,7 @@ def due_s(view: View) -> float | None:
 def resized(view: View) -> Change | None:
     """The round of another size, once every rank has stopped for it after a checkpoint. It counts no failure."""
     status = view.status
-    if status.phase is not JobPhase.RESIZING or not view.round_is_open or not view.all_saved:
+    if not _stopped(view) or unheard(view):
         return None
     number = status.round + 1
     fields = rounds.reopened(view)
@@ -71,6 +76,21 @@ def resized(view: View) -> Change | None:
         recoveries=[*status.recoveries, recovery][-RECOVERIES:],
         **fields,
     )
+
+
+def _stopped(view: View) -> bool:
+    return view.status.phase is JobPhase.RESIZING and view.round_is_open and view.all_saved
+
+
+def unheard(view: View) -> bool:
+    """A new leader has not heard all of the pods yet for which its predecessor has stopped the ranks. A round without
+    them would be followed by another one."""
+    grows = sizes.wanted(view) > len(view.members)
+    if not grows or not _stopped(view) or view.observed.leading_s >= HEARD_AFTER_S:
+        return False
+    parked = ((view.pods[slot], view.agents[slot]) for slot in view.parked)
+    heard = (agent is not None and agent.joined for pod, agent in parked if pod is not None and pod.phase == "Running")
+    return not all(heard)
 
 
 def shrink(view: View, fault: Fault) -> Change | None:

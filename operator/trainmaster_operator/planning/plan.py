@@ -102,7 +102,7 @@ def _decided(view: View) -> Change | None:
     if change is not None:
         return change
     change = grant.taken_over(view)
-    if change is not None:
+    if change is not None or elastic.unheard(view):
         return change
     fault = None if grant.unsettled(view) else failure.first_cause(view)
     if fault is not None:
