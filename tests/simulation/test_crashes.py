@@ -9,7 +9,6 @@ from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_mat
 
 LEAST = 2_000
 runs: dict[str, int] = {}
-pytestmark = pytest.mark.xdist_group("crashes")  # the matrix is counted as a whole
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
