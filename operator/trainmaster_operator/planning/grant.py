@@ -22,8 +22,8 @@ from trainmaster_operator.planning.view import View
 GRANT = 2
 """Restarts in a row that agents may do by themselves."""
 
-SETTLED_S = 3.0
-"""How long the members of such a round may take to tell of it."""
+SETTLED_S = 5.0
+"""How long the members of such a round may take to tell of it: agents pause for up to 3 s where nobody answers."""
 
 SPLIT_S = 1.0
 """How long a round may be seen as opened twice."""

@@ -207,13 +207,13 @@ class Operator:
 
     async def _lead(self) -> None:
         await self.leader.acquire()
-        self.reconciler.leads_from_now()
         ledger = [self.ledger.run()] if self.ledger is not None else []
         await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *ledger, self._serve())
 
     async def _serve(self) -> None:
         await self.jobs.synced.wait()
         await self.pods.synced.wait()
+        self.reconciler.leads_from_now()  # before, no agent could be heard
         self._serving = True
         for key in self.jobs.names():
             self.queue.add(key)
