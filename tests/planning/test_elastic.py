@@ -425,7 +425,8 @@ def test_a_drain_during_a_resize_is_settled_by_the_same_stop() -> None:
     assert (world.status.roundMap, world.status.round) == ("1-3", 2)
 
 
-def test_a_new_leader_hears_the_pods_that_a_job_grows_by_before_it_opens_the_round() -> None:
+def stopped_to_grow() -> World:
+    """From two pods to three, and nobody has opened the round yet."""
     world = running(elastic_spec(2))
     world.spec = elastic_spec(3)
     world.settle()
@@ -433,6 +434,11 @@ def test_a_new_leader_hears_the_pods_that_a_job_grows_by_before_it_opens_the_rou
     world.settle()
     assert world.status.phase is JobPhase.RESIZING
     all_stop(world)
+    return world
+
+
+def test_a_new_leader_hears_the_pods_that_a_job_grows_by_before_it_opens_the_round() -> None:
+    world = stopped_to_grow()
     world.leading_s = 1.0
     world.agent(2, joined=False)
     assert world.settle().requeue_after_s == pytest.approx(elastic.HEARD_AFTER_S - 1.0)
@@ -443,12 +449,7 @@ def test_a_new_leader_hears_the_pods_that_a_job_grows_by_before_it_opens_the_rou
 
 
 def test_a_new_leader_waits_in_vain_for_no_more_than_a_moment() -> None:
-    world = running(elastic_spec(2))
-    world.spec = elastic_spec(3)
-    world.settle()
-    come_up(world, 2)
-    world.settle()
-    all_stop(world)
+    world = stopped_to_grow()
     world.agent(2, joined=False)
     world.leading_s = elastic.HEARD_AFTER_S
     world.write()
