@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-create bench-idle bench-fleet bench-cluster soak cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -50,6 +50,9 @@ generate: venv  ## write the files that are generated from models, metrics and c
 soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
 	$(BIN)/python -m trainmaster_operator.runtime.simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)
 
+soak-runs: venv  ## whole runs with random faults and resizes, each held against a calm one; RUNS=50, half an hour
+	$(BIN)/python -m tests.e2e.soak $(if $(RUNS),--runs $(RUNS))
+
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery
 
@@ -61,6 +64,7 @@ bench-overhead: venv  ## tokens/s beside a hand-written loop
 
 bench-cluster: venv  ## recovery on a cluster: ranks, pods, nodes and leaders that go; needs `make cluster`
 	$(BIN)/python -m benchmarks.cluster_recovery
+	$(BIN)/python -m benchmarks.cluster_spares
 
 bench-create: venv  ## time to create a job's pods, beside a bare client's; needs `make cluster`
 	$(BIN)/python -m benchmarks.create
@@ -86,7 +90,7 @@ DOWN_current := true
 
 e2e: venv  ## end-to-end tests; CLUSTER=own, kind or current; a cluster that was made is taken down, whatever happens
 	@test -n "$(UP_$(CLUSTER))" || { echo "CLUSTER=$(CLUSTER): own, kind or current"; exit 2; }
-	trap '$(DOWN_$(CLUSTER)) || exit 1' EXIT; $(UP_$(CLUSTER)) && E2E_CLUSTER=$(CLUSTER) $(BIN)/python -m pytest e2e
+	trap '$(DOWN_$(CLUSTER)) || exit 1' EXIT; $(UP_$(CLUSTER)) && E2E_CLUSTER=$(CLUSTER) $(BIN)/python -m pytest e2e --durations=15
 
 cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
 	$(PYTHON) -m e2e.cluster down

@@ -66,7 +66,9 @@ def test_an_unmodified_script_in_an_image_without_trainmaster(world: World) -> N
     assert status["restarts"]["inPlace"] == 1
     assert status["lastFailure"]["signal"] == "SIGKILL"
     assert (world.folder / "own.pt").exists()
-    assert "resumed at step 10" in world.logs()
+    merged = world.trainmaster("logs", "job", "--all")
+    for rank in (0, 1):
+        assert f"[rank {rank}] resumed at step 10" in merged
 
 
 def test_what_kubectl_and_the_command_line_tell(world: World) -> None:
@@ -85,8 +87,8 @@ def test_what_kubectl_and_the_command_line_tell(world: World) -> None:
     assert {"Succeeded", "Recovering"} <= set(reasons), reasons
     assert world.trainmaster("status", "job").count("Succeeded")
     merged = world.trainmaster("logs", "job", "--all")
-    assert "[worker-0]" in merged
-    assert "[worker-1]" in merged
+    assert "[rank 0] step 1 of 120: loss " in merged
+    assert "[rank 0] step 120 of 120: loss " in merged
     assert world.kube.find(JOB, "job", world.namespace)
     world.trainmaster("delete", "job")
     assert world.kube.find(JOB, "job", world.namespace) is None

@@ -63,18 +63,19 @@ def small_demo_job(folder: Path, ranks: int, mesh: dict[str, int], steps: int, *
     return path
 
 
-def command(job: Path, out: Path, faults: Sequence[str] = ()) -> list[str]:
+def command(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> list[str]:
     arguments = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(job), "--plain", "--out", str(out)]
+    arguments += ["--digests"] if digests else []
     for fault in faults:
         arguments += ["--fault", fault]
     return arguments
 
 
-def run(job: Path, out: Path, faults: Sequence[str] = ()) -> Outcome:
+def run(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> Outcome:
     """Run to the end. A run that hangs is ended with its whole session, and fails the caller by its exit code."""
     environment = {**os.environ, "COLUMNS": "120"}
     with tied.popen(
-        command(job, out, faults),
+        command(job, out, faults, digests=digests),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -34,6 +34,7 @@ from trainmaster.errors import ConfigError, DataError, Diverged
 from trainmaster.lastsums import LastSums
 from trainmaster.report import Reading, Reporter, finite
 from trainmaster.rescue import Rescue
+from trainmaster.steplog import StepLog
 from trainmaster.stop import stop_binds
 from trainmaster.world import World
 
@@ -87,6 +88,7 @@ class Training:
         self.world = world = World.join()
         reporter.progress.rendezvous_ns = time.monotonic_ns()
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
+        self.log = StepLog(world.rank == 0, config.steps)
 
         reporter.phase(Phase.BUILD)
         try:
@@ -120,6 +122,7 @@ class Training:
             self.consumed = self._consumed(found)
             self.divergence.resume(found.manifest.losses)
             self._write_down(found.manifest.numbers)
+            self.log.resumed(self.step, found.path, found.tier)
         self.source.skips = self._skips(found)
         self.reporter.progress.total_steps = self.config.steps
         self.reporter.resumed(self.step, found.path if found else None, found.tier if found else "")
@@ -295,6 +298,7 @@ class Training:
             loss, norm = record.reading.values()
             self.last_loss = loss
             self.reporter.loss(record.step, loss)
+            self.log.step(record.step, loss, record.tokens, record.seconds)
             self.numbers = {
                 "step": record.step,
                 "loss": loss,

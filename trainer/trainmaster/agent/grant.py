@@ -14,24 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.ring import Ring
-from trainmaster.contract.wire import (
-    Assignment,
-    Cause,
-    DirectiveState,
-    ExitCode,
-    Granted,
-    Neighbour,
-    StoreAddress,
-    Verdict,
-)
+from trainmaster.contract.wire import Assignment, Cause, Granted, Neighbour, StoreAddress, Verdict, grant
 
 if TYPE_CHECKING:
     from trainmaster.agent.supervisor import Supervisor
 
 FAILED, OPEN, OPENED = "failed", "open", "opened"
-SILENCE_S = 0.3  # of an operator that was asked
-_AGAIN_S = 0.05
-_TRIES = 60
 _SHOWN = 300  # characters of a failure's message
 
 
@@ -59,8 +47,7 @@ class Grant:
 
     def foresaw(self, published: Assignment) -> bool:
         """Whether a leader wants what runs here already, but for the store: it decided while we did."""
-        mine = self._assignment
-        return mine is not None and _content(mine) == _content(published)
+        return grant.same_work(self._assignment, published)
 
     def confirm(self, assignment: Assignment) -> None:
         """A leader has published what runs here already."""
@@ -98,29 +85,24 @@ class Grant:
             self._passed.add(message["round"])
 
     def _wanted(self) -> Verdict | None:
-        """Why a round should be opened: only what a plain restart answers, and nothing that people have rules for."""
+        """Why a round should be opened."""
         a, round = self._assignment, self._supervisor.round
         if a is None or round is None or a.round != round.number or a.minor >= a.grant or self._stops():
             return None
-        verdict = round.verdict
-        if verdict is None or verdict.cascade or verdict.cause is not Cause.CRASH:
-            return None
-        return None if verdict.exit_code == ExitCode.DO_NOT_RESTART else verdict
+        return round.verdict if grant.answered_by_restart(round.verdict) else None
 
     def _stops(self) -> bool:
         """A leader has begun something else, or this pod is to end."""
-        s, a, d = self._supervisor, self._assignment, self._supervisor.directive
-        if a is None or d is None or s.draining_until is not None:
-            return True
-        return d.state is not DirectiveState.RUN or d.stop_at is not None or d.round > a.round
+        s, a = self._supervisor, self._assignment
+        return a is None or s.draining_until is not None or not grant.goes_on(a, s.directive)
 
     def _tell(self) -> None:
         """Until a round opens; while the operator answers, it is its turn."""
         verdict, a = self._wanted(), self._assignment
         if verdict is None or a is None or self._failed_at is None:
             return
-        self._telling = asyncio.get_running_loop().call_later(_AGAIN_S, self._tell)
-        silent = self._supervisor.reporter.unanswered(self._failed_at, SILENCE_S)
+        self._telling = asyncio.get_running_loop().call_later(grant.AGAIN_S, self._tell)
+        silent = self._supervisor.reporter.unanswered(self._failed_at, grant.SILENCE_S)
         if not silent:
             self._supervisor.reporter.at_once()  # an answer may tell that its sender can do nothing
         # Told while the operator may still answer, so that both of us wait for it at the same time.
@@ -141,7 +123,7 @@ class Grant:
             s.reporter.at_once()
             return
         store = s.stores.next_address
-        if a.minor >= a.grant or store is None or not s.reporter.unanswered(self._asked_at, SILENCE_S):
+        if a.minor >= a.grant or store is None or not s.reporter.unanswered(self._asked_at, grant.SILENCE_S):
             return
         verdict = message["verdict"]
         granted = Granted(a.round + 1, store, Verdict(**{**verdict, "cause": Cause(verdict["cause"])}))
@@ -160,11 +142,9 @@ class Grant:
             self._datagrams.send(sender, {"kind": OPENED, "round": message["round"]})
 
     def _begin(self, a: Assignment, store: StoreAddress) -> None:
-        following = dataclasses.replace(
-            a, round=a.round + 1, minor=a.minor + 1, store=store, restart_count=a.restart_count + 1
-        )
+        following = grant.following(a, store)
         if a.group_rank < a.group_world_size - 1 and self._ring.next is not None:
-            self._pass_on(self._ring.next, following, _TRIES)
+            self._pass_on(self._ring.next, following, grant.TRIES)
         self._supervisor.begin_granted(following)
 
     def _pass_on(self, to: Neighbour, a: Assignment, tries: int) -> None:
@@ -173,24 +153,7 @@ class Grant:
         message = {"kind": OPEN, "round": a.round, "minor": a.minor, "store": [a.store.host, a.store.port]}
         self._datagrams.send(to.address, message)
         loop = asyncio.get_running_loop()
-        self._passing = loop.call_later(_AGAIN_S, self._pass_on, to, a, tries - 1)
-
-
-def _content(a: Assignment) -> Assignment:
-    """What makes a difference to ranks that run. Whence they resume was decided when they began."""
-    anyone = StoreAddress("", 0)
-    return dataclasses.replace(
-        a,
-        store=anyone,
-        minor=0,
-        grant=0,
-        restart_count=0,
-        resume="",
-        peers=[],
-        peer_secret="",
-        ring=None,
-        first=None,
-    )
+        self._passing = loop.call_later(grant.AGAIN_S, self._pass_on, to, a, tries - 1)
 
 
 def _brief(verdict: Verdict) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The grant, as agents use it: they restart ranks by themselves while no leader answers, as often as the last one said.
 
-The rules are those of `trainmaster.agent.grant`; words between agents may be late, and are lost now and then.
+The rules are those of `trainmaster.agent.grant`, and the same code; words between agents may be late, and are lost now
+and then.
 """
 
 from __future__ import annotations
@@ -8,14 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmaster.contract.wire import Assignment, Cause, DirectiveState, ExitCode, Granted, StoreAddress, Verdict
+from trainmaster.contract.wire import Assignment, Granted, StoreAddress, Verdict, grant
 
 if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.agent import SimAgent
-
-SILENCE_S = 0.3  # of an operator that was asked
-AGAIN_S = 0.05
-TRIES = 60
 
 
 class Failed(NamedTuple):
@@ -65,8 +62,7 @@ class SimGrant:
 
     def foresaw(self, published: Assignment) -> bool:
         """Whether a leader wants what runs here already, but for the store."""
-        mine = self._assignment
-        return mine is not None and _content(mine) == _content(published)
+        return grant.same_work(self._assignment, published)
 
     def confirm(self, assignment: Assignment) -> None:
         """A leader has published what runs here already."""
@@ -102,24 +98,20 @@ class SimGrant:
         a, verdict = self._assignment, self._agent.verdict
         if a is None or a.round != self._agent.round or a.minor >= a.grant or self._stops():
             return None
-        if verdict is None or verdict.cascade or verdict.cause is not Cause.CRASH:
-            return None
-        return None if verdict.exit_code == ExitCode.DO_NOT_RESTART else verdict
+        return verdict if grant.answered_by_restart(verdict) else None
 
     def _stops(self) -> bool:
         """A leader has begun something else, or this pod is to end."""
-        a, d = self._assignment, self._agent.directive
-        if a is None or d is None or self._agent.drains or not self._agent.alive:
-            return True
-        return d.state is not DirectiveState.RUN or d.stop_at is not None or d.round > a.round
+        a, agent = self._assignment, self._agent
+        return a is None or agent.drains or not agent.alive or not grant.goes_on(a, agent.directive)
 
     def _tell(self) -> None:
         verdict, a = self._wanted(), self._assignment
         if verdict is None or a is None or self._failed_at is None:
             return
         world = self._agent.world
-        world.later(AGAIN_S, self._tell)
-        silent = self._agent.unanswered(self._failed_at, SILENCE_S)
+        world.later(grant.AGAIN_S, self._tell)
+        silent = self._agent.unanswered(self._failed_at, grant.SILENCE_S)
         if not silent:
             self._agent.report_at_once()
         word = Failed(a.round, silent, verdict)
@@ -140,7 +132,7 @@ class SimGrant:
             agent.report_at_once()
             return
         store = agent.offered
-        if a.minor >= a.grant or store is None or not agent.unanswered(self._asked_at, SILENCE_S):
+        if a.minor >= a.grant or store is None or not agent.unanswered(self._asked_at, grant.SILENCE_S):
             return
         self._opened.append((Granted(a.round + 1, store, word.verdict), now))
         self._begin(a, store)
@@ -158,11 +150,9 @@ class SimGrant:
             self._agent.world.say(word.sender, Opened(word.round))
 
     def _begin(self, a: Assignment, store: StoreAddress) -> None:
-        following = dataclasses.replace(
-            a, round=a.round + 1, minor=a.minor + 1, store=store, restart_count=a.restart_count + 1
-        )
+        following = grant.following(a, store)
         if a.group_rank < a.group_world_size - 1 and a.ring is not None and a.ring.address is not None:
-            self._pass_on(a.ring.address, following, TRIES)
+            self._pass_on(a.ring.address, following, grant.TRIES)
         self._agent.begin_granted(following)
 
     def _pass_on(self, to: StoreAddress, a: Assignment, tries: int) -> None:
@@ -171,21 +161,4 @@ class SimGrant:
             return
         world = self._agent.world
         world.say(to, Open(a.round, a.minor, a.store, self._agent.address))
-        world.later(AGAIN_S, lambda: self._pass_on(to, a, tries - 1))
-
-
-def _content(a: Assignment) -> Assignment:
-    """What makes a difference to ranks that run."""
-    anyone = StoreAddress("", 0)
-    return dataclasses.replace(
-        a,
-        store=anyone,
-        minor=0,
-        grant=0,
-        restart_count=0,
-        resume="",
-        peers=[],
-        peer_secret="",
-        ring=None,
-        first=None,
-    )
+        world.later(grant.AGAIN_S, lambda: self._pass_on(to, a, tries - 1))

@@ -1,0 +1,111 @@
+"""A whole run that is watched and changed while it goes, as a person with `kubectl` does it to a job of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from tests import tied
+from tests.e2e.harness import LIMIT_S, Outcome, command
+from trainmaster_operator.cluster import processes
+from trainmaster_operator.cluster.client import SocketCluster
+from trainmaster_operator.cluster.port import JOB, Object, Unavailable
+
+LOOK_EVERY_S = 0.02
+
+
+class LiveRun:
+    """`trainmaster run`, while it runs. Its job's `status` is read from the same store that its operator writes to."""
+
+    def __init__(self, out: Path, process: subprocess.Popen[str], name: str, namespace: str) -> None:
+        self.out, self.process = out, process
+        self._name, self._namespace = name, namespace
+
+    def status(self) -> Object:
+        return cast(Object, self._call(lambda store: store.get(JOB, self._namespace, self._name)).get("status") or {})
+
+    def wait(self, until: Callable[[Object], Any], what: str) -> Any:
+        """What `until(status)` says once it says something. A run that ends before fails the caller."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            status = self.status()
+            if found := until(status):
+                return found
+            assert time.monotonic() < deadline, f"never seen: {what}; status: {status}"
+            time.sleep(LOOK_EVERY_S)
+
+    def wait_step(self, step: int) -> None:
+        self.wait(lambda status: (status.get("progress") or {}).get("step", 0) >= step, f"step {step}")
+
+    def patch(self, spec: Object) -> None:
+        self._call(lambda store: store.patch(JOB, self._namespace, self._name, {"spec": spec}))
+
+    def ended(self) -> Outcome:
+        """Once it has ended by itself."""
+        output, _ = self.process.communicate(timeout=LIMIT_S)
+        return Outcome(self.out, self.process.returncode, output)
+
+    def _call(self, work: Callable[[SocketCluster], Any]) -> Any:
+        async def called() -> Any:
+            async with _store(self._socket()) as store:
+                return await work(store)
+
+        return asyncio.run(called())
+
+    def _socket(self) -> Path:
+        """Of the store: its kubelet was told."""
+        for process in processes.below([self.process.pid], processes.table()):
+            try:
+                words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"--store" in words and b"--run-dir" in words:
+                return Path(words[words.index(b"--store") + 1].decode())
+        raise AssertionError(f"the run has ended, or never began: exit code {self.process.poll()}")
+
+
+@asynccontextmanager
+async def _store(path: Path) -> AsyncIterator[SocketCluster]:
+    store = SocketCluster(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def live(job: Path, out: Path, name: str, namespace: str = "default", faults: Sequence[str] = ()) -> Iterator[LiveRun]:
+    """Start a run; whatever happens, nothing of it is left."""
+    with tied.popen(
+        command(job, out, faults),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "120"},
+        start_new_session=True,
+    ) as process:
+        try:
+            run = LiveRun(out, process, name, namespace)
+            deadline = time.monotonic() + LIMIT_S
+            while not (out / "status.yaml").exists() or not _answers(run):
+                assert process.poll() is None, process.communicate()[0]
+                assert time.monotonic() < deadline, "the run doesn't begin"
+                time.sleep(LOOK_EVERY_S)
+            yield run
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answers(run: LiveRun) -> bool:
+    try:
+        return bool(run.status())
+    except (AssertionError, Unavailable):
+        return False

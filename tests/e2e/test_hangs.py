@@ -1,0 +1,61 @@
+"""Ranks that get stuck while the others wait for them: named with their stack, told or ended as the job has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.harness import run
+from tests.e2e.live import live
+
+pytestmark = pytest.mark.processes
+
+SCRIPT = Path(__file__).parent / "scripts" / "stuck.py"
+
+
+def job(folder: Path, how: str, mode: str) -> Path:
+    command = ["python", str(SCRIPT), "--how", how, "--once", str(folder / "stuck-once")]
+    document: dict[str, Any] = {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {"name": "stuck"},
+        "spec": {
+            "framework": "PyTorch",
+            "workers": {
+                "replicas": 3,
+                "template": {"spec": {"containers": [{"name": "worker", "command": command}]}},
+            },
+            "recovery": {"hang": {"limitSeconds": 10, "mode": mode}},
+        },
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_the_rank_that_did_not_arrive_is_named_with_its_stack_and_all_restart(tmp_path: Path) -> None:
+    """It waits in C, for a lock: no Python line runs there until it is killed."""
+    outcome = run(job(tmp_path, "lock", "Enforce"), tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    status = outcome.status
+    failure = status["lastFailure"]
+    assert (failure["cause"], failure["rank"]) == ("Hang", 2), failure
+    assert "wait_for_data" in failure["traceback"], failure
+    assert status["restarts"]["inPlace"] == 1
+    assert "suspicion" not in status or not status["suspicion"], "it belonged to the round that is over"
+    logs = "".join(path.read_text() for path in sorted((tmp_path / "out" / "logs").glob("stuck-worker-*")))
+    assert logs.count("after 1 restarts") == 3
+
+
+def test_a_job_that_wants_to_be_told_goes_on_as_it_was(tmp_path: Path) -> None:
+    with live(job(tmp_path, "sleep", "Notify"), tmp_path / "out", "stuck") as training:
+        suspicion = training.wait(
+            lambda status: (found := status.get("suspicion") or {}).get("confirmed") and found, "a confirmed suspicion"
+        )
+        status = training.status()
+    assert "wait_for_data" in str(suspicion), suspicion
+    assert (status["phase"], status["round"]) == ("Running", 1)
+    assert not status.get("restarts", {}).get("total", 0)

@@ -1,0 +1,57 @@
+"""The rules of the grant: what agents may do about a crash while no leader answers. The simulation has the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.messages import Assignment, Directive, DirectiveState, StoreAddress, Verdict
+
+SILENCE_S = 0.3  # of an operator that was asked
+AGAIN_S = 0.05  # between two tellings of the same word
+TRIES = 60
+
+
+def answered_by_restart(verdict: Verdict | None) -> bool:
+    """Only what a plain restart answers, and nothing that people have rules for."""
+    if verdict is None or verdict.cascade or verdict.cause is not Cause.CRASH:
+        return False
+    return verdict.exit_code != ExitCode.DO_NOT_RESTART
+
+
+def goes_on(assignment: Assignment, directive: Directive | None) -> bool:
+    """Whether no leader has begun something else."""
+    if directive is None or directive.state is not DirectiveState.RUN or directive.stop_at is not None:
+        return False
+    return directive.round <= assignment.round
+
+
+def following(assignment: Assignment, store: StoreAddress) -> Assignment:
+    """The round that is opened without a leader: round numbers go on by one, so storage is fenced as ever."""
+    return dataclasses.replace(
+        assignment,
+        round=assignment.round + 1,
+        minor=assignment.minor + 1,
+        store=store,
+        restart_count=assignment.restart_count + 1,
+    )
+
+
+def same_work(one: Assignment | None, other: Assignment) -> bool:
+    """Whether both make the same ranks. Whence they resume was decided when they began."""
+    return one is not None and _work(one) == _work(other)
+
+
+def _work(assignment: Assignment) -> Assignment:
+    return dataclasses.replace(
+        assignment,
+        store=StoreAddress("", 0),
+        minor=0,
+        grant=0,
+        restart_count=0,
+        resume="",
+        peers=[],
+        peer_secret="",
+        ring=None,
+        first=None,
+    )

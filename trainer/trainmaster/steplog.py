@@ -1,0 +1,34 @@
+"""What rank 0 prints as it trains, for those who read a pod's log: where it began, where it stands, where it ended."""
+
+from __future__ import annotations
+
+import time
+
+EVERY_S = 10.0
+_MEMORY = {"ram": "the ranks' own memory", "peer": "memory, some of it a peer's"}
+
+
+class StepLog:
+    """`shown`: on the one rank that prints. A line for the first step, for the last, and every ten seconds between."""
+
+    def __init__(self, shown: bool, total_steps: int) -> None:
+        self._shown, self._total = shown, total_steps
+        self._said_at = -EVERY_S
+        self._tokens = 0  # since then
+        self._before = False
+
+    def resumed(self, step: int, path: str, tier: str) -> None:
+        if self._shown:
+            print(f"resumed after step {step} of {self._total}, from {_MEMORY.get(tier, path)}", flush=True)
+
+    def step(self, step: int, loss: float, tokens: int, seconds: float) -> None:
+        """A step of the whole world is complete: its loss, its tokens, and how long it took."""
+        if not self._shown:
+            return
+        now = time.monotonic()
+        self._tokens += tokens
+        if step < self._total and now - self._said_at < EVERY_S:
+            return
+        rate = self._tokens / (now - self._said_at if self._before else max(seconds, 1e-9))
+        print(f"step {step} of {self._total}: loss {loss:.4f}, {rate:,.0f} tokens/s", flush=True)
+        self._said_at, self._tokens, self._before = now, 0, True
