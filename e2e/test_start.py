@@ -151,6 +151,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"workers": {"replicas": 3}, "training": {"batch": {"global": 16}, "parallelism": {"dp_shard": 3}}},
         "global",
     ),
+    "a batch that can't scale": (
+        {"training": {"batch": {"global": 16, "scaling": {"ranks": 3, "learningRate": "Linear"}}}},
+        "scaling.ranks",
+    ),
     "no training": ({"framework": "Trainmaster", "training": None}, "training"),
     "training beside a script": ({"framework": "PyTorch"}, "training"),
     "a negative deadline": ({"activeDeadlineSeconds": -1}, "activeDeadlineSeconds"),

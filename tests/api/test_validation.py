@@ -118,6 +118,19 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
             "1, 2, 3, 6 would",
         ),
         (
+            {"spec__training__batch": {"global": 24, "micro": 5, "scaling": {"ranks": 2, "learningRate": "Linear"}}},
+            "spec.training.batch.micro: 5 doesn't divide a rank's share of 12 sequences (global 48 / 4 ranks); "
+            "1, 2, 3, 4, 6, 12 would",
+        ),
+        (
+            {"spec__training__batch": {"global": 25, "scaling": {"ranks": 4, "learningRate": "Linear"}}},
+            "spec.training.batch: global 25 doesn't divide by scaling.ranks 4; 24 and 28 would",
+        ),
+        (
+            {"spec__training__batch": {"global": 24, "scaling": {"ranks": 4, "learningRate": "Lineal"}}},
+            "spec.training.batch.scaling.learningRate: one of Constant, Linear, SquareRoot is expected, not 'Lineal'",
+        ),
+        (
             {"spec__workers": {"replicas": 4, "min": 5}},
             "spec.workers: replicas must be at least min 5, not 4",
         ),

@@ -12,9 +12,13 @@ from tests.planning.world import job_spec, script_spec
 from trainmaster_operator.planning import sizes
 
 
-def spec_of(replicas: int, batch: dict[str, int], mesh: dict[str, int] | None = None, **workers: Any) -> Any:
+def spec_of(replicas: int, batch: dict[str, Any], mesh: dict[str, int] | None = None, **workers: Any) -> Any:
     training = {"data": {"path": "x"}, "steps": 9, "batch": batch, "parallelism": mesh or {}}
     return job_spec(workers={"replicas": replicas, **workers}, training=training)
+
+
+SCALED: dict[str, Any] = {"global": 24, "scaling": {"ranks": 4, "learningRate": "Linear"}}
+"""Six sequences for each rank, however many there are."""
 
 
 @pytest.mark.parametrize(
@@ -29,6 +33,8 @@ def spec_of(replicas: int, batch: dict[str, int], mesh: dict[str, int] | None = 
         (spec_of(9, {"global": 24}, {"dp_replicate": 2, "dp_shard": 2}, min=1), (4,), 4),
         (spec_of(5, {"global": 24}, min=1, ranksPerPod=4), (1, 2, 3, 6), 3),
         (spec_of(3, {"global": 24}, {"dp_shard": 6}, min=1, ranksPerPod=4), (3, 6), 3),
+        (spec_of(7, SCALED, min=5, max=9), (5, 6, 7, 8, 9), 7),
+        (spec_of(7, SCALED, {"dp_shard": 3}, min=1), (3, 6), 6),
     ],
 )
 def test_legal_sizes_come_from_the_parallelism_and_the_batch(spec: Any, legal: tuple[int, ...], wished: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.contract.config import BatchConfig
+from trainmaster.contract.config import BatchConfig, TrainingConfig
 
 
 @settings(deadline=None)
@@ -27,3 +29,27 @@ def test_the_micro_batch_of_the_config_is_what_is_made_smaller(
     micro: int | None, divisor: int, expected: tuple[int, int]
 ) -> None:
     assert BatchConfig.model_validate({"global": 48, "micro": micro}).accumulation(2, divisor) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "ranks", "rate"),
+    [("Constant", 8, 0.1), ("Linear", 8, 0.2), ("Linear", 3, 0.075), ("SquareRoot", 8, 0.1 * math.sqrt(2))],
+)
+def test_a_batch_that_scales_keeps_each_ranks_share_and_its_rule_the_learning_rate(
+    rule: str, ranks: int, rate: float
+) -> None:
+    batch = {"global": 24, "micro": 3, "scaling": {"ranks": 4, "learningRate": rule}}
+    config = TrainingConfig.model_validate(
+        {"data": {"path": "/data"}, "steps": 9, "batch": batch, "optimizer": {"lr": 0.1}}
+    )
+    assert config.accumulation(ranks) == (3, 2)
+    there = config.at(ranks)
+    assert there.batch.global_ == 6 * ranks
+    assert there.optimizer.lr == pytest.approx(rate, rel=1e-12)
+    assert there.at(ranks) == there
+    assert config.at(4).optimizer == config.optimizer
+
+
+def test_a_batch_that_its_own_number_of_ranks_cant_share_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"global 10 doesn't divide by scaling.ranks 4; 8 and 12 would"):
+        BatchConfig.model_validate({"global": 10, "scaling": {"ranks": 4, "learningRate": "Linear"}})

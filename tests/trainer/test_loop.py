@@ -63,6 +63,17 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_at_any_world_size
     assert parted.losses == whole.losses
 
 
+def test_a_batch_that_scales_is_in_each_world_what_its_rule_says(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    scaling = {"ranks": 4, "learningRate": "Linear"}
+    scaled = Job(ranks, tmp_path / "scaled", text, steps=4, batch={"global": 16, "scaling": scaling})
+    assert scaled.round(1, world_size=2).codes == [0, 0]
+    optimizer = {"warmupSteps": 2, "lr": 0.5e-2}
+    plain = Job(ranks, tmp_path / "plain", text, steps=4, batch={"global": 8}, optimizer=optimizer)
+    assert plain.round(1, world_size=2).codes == [0, 0]
+    assert scaled.losses == plain.losses
+    assert scaled.final["digest"] == plain.final["digest"]
+
+
 def test_a_run_goes_on_in_another_world_size_with_the_same_losses(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     whole = Job(ranks, tmp_path / "whole", text, parallelism={"dp_replicate": 1})
     assert whole.round(1, world_size=2).codes == [0, 0]

@@ -71,7 +71,7 @@ class Training:
     """One rank's part of a run, from rendezvous to the last step."""
 
     def __init__(self, config: TrainingConfig, reporter: Reporter) -> None:
-        self.config, self.reporter = config, reporter
+        self.reporter = reporter
         self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
         self.consumed = 0  # samples
         self.last_loss = math.nan
@@ -87,6 +87,7 @@ class Training:
         reporter.phase(Phase.RENDEZVOUS)
         self.world = world = World.join()
         reporter.progress.rendezvous_ns = time.monotonic_ns()
+        self.config = config = config.at(world.size)
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
         self.log = StepLog(world.rank == 0, config.steps)
 

@@ -34,6 +34,7 @@ _POD = "self.workers.template.spec"
 _NO_POD = f"!has(self.workers.template) || !has({_POD})"
 _VOLUME = "self.checkpoint.volume"
 _MESH = "self.training.parallelism"
+_BATCH = "self.training.batch"
 _WORLD = "self.workers.replicas * self.workers.ranksPerPod"
 _ELASTIC = "has(self.workers.min) || has(self.workers.max)"
 _SAVES = "has(self.checkpoint.volume) || has(self.checkpoint.directory)"
@@ -153,13 +154,18 @@ SPEC_RULES = [
         "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || {_WORLD} < 1 || self.training.batch.global % ({_WORLD}) == 0",
+        "rule": f"{_ELASTIC} || !has(self.training) || {_WORLD} < 1 || has({_BATCH}.scaling)"
+        f" || {_BATCH}.global % ({_WORLD}) == 0",
         "message": "training.batch.global must be a multiple of workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has(self.training.batch.micro) || {_WORLD} < 1"
-        f" || self.training.batch.global % ({_WORLD} * self.training.batch.micro) == 0",
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_BATCH}.micro) || {_WORLD} < 1"
+        f" || {_BATCH}.global % ((has({_BATCH}.scaling) ? {_BATCH}.scaling.ranks : {_WORLD}) * {_BATCH}.micro) == 0",
         "message": "training.batch.micro must divide each rank's share of training.batch.global",
+    },
+    {
+        "rule": f"!has(self.training) || !has({_BATCH}.scaling) || {_BATCH}.global % {_BATCH}.scaling.ranks == 0",
+        "message": "training.batch.global must be a multiple of training.batch.scaling.ranks",
     },
     {
         "rule": "!has(self.training) || self.training.optimizer.warmupSteps < self.training.steps",

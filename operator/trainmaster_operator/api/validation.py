@@ -275,7 +275,7 @@ def _across(document: dict[str, Any]) -> Iterator[Problem]:
 
 def _share(batch: BatchConfig, world_size: int) -> tuple[str, str]:
     """(field to change, what is wrong) of a batch over the data-parallel ranks; what is wrong is "" if it divides."""
-    share, rest = divmod(batch.global_, world_size)
+    share, rest = divmod(batch.at(world_size).global_, world_size)
     if rest:
         near = f"{share * world_size} and {(share + 1) * world_size}" if share else str(world_size)
         would = "would" if share else "would be the smallest"
@@ -283,7 +283,7 @@ def _share(batch: BatchConfig, world_size: int) -> tuple[str, str]:
     if batch.micro and share % batch.micro:
         divisors = [str(n) for n in range(1, min(share, 10_000) + 1) if share % n == 0]
         return "micro", (
-            f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {batch.global_} / "
+            f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {share * world_size} / "
             f"{world_size} ranks); {', '.join(divisors[-6:])} would"
         )
     return "global", ""

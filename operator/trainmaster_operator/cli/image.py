@@ -43,7 +43,7 @@ def option_problems(training: Any) -> Iterator[Problem]:
             yield from _problems(partial(module.validate, config))
 
 
-def data_problems(training: TrainingConfig) -> Iterator[Problem]:
+def data_problems(training: TrainingConfig, world_size: int) -> Iterator[Problem]:
     """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
     files, data, models = trainer("data.files"), trainer("data"), trainer("models")
     if files is None or data is None or models is None or training.data.source != "text":
@@ -51,7 +51,7 @@ def data_problems(training: TrainingConfig) -> Iterator[Problem]:
 
     def check() -> None:
         text = files.find(training.data.path, data.validate(training.data))
-        files.windows(text, models.validate(training.model).context, training.batch.global_)
+        files.windows(text, models.validate(training.model).context, training.batch.at(world_size).global_)
 
     yield from _problems(check)
 

@@ -43,7 +43,7 @@ def problems(job: DistributedTrainingJob) -> Iterator[Problem]:
     if job.spec.suspend:
         yield Problem(("spec", "suspend"), "is true: a suspended job doesn't run; leave it out")
     if job.spec.training is not None:
-        yield from image.data_problems(job.spec.training)
+        yield from image.data_problems(job.spec.training, job.spec.world_size)
     if job.spec.framework is not Framework.TRAINMASTER:
         yield from _command_problems(job)
     if job.spec.checkpoint.resume not in ("Auto", "Never"):

@@ -27,8 +27,10 @@ def legal(spec: JobSpec) -> tuple[int, ...]:
         if not spec.elastic:
             return (workers.replicas,)
         return tuple(range(workers.min or 1, (workers.max or workers.replicas) + 1))
-    # A rank gets at least one sequence of each batch.
-    high = min(workers.max or MOST, training.batch.global_ // workers.ranksPerPod)
+    if training.batch.scaling is not None:
+        high = workers.max or workers.replicas
+    else:  # a rank gets at least one sequence of each batch
+        high = min(workers.max or MOST, training.batch.global_ // workers.ranksPerPod)
     return _legal(training.parallelism, training.batch, workers.ranksPerPod, workers.min or 1, high)
 
 

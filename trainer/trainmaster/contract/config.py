@@ -34,17 +34,57 @@ class DataConfig(Strict):
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that source; see its docs.")
 
 
+class BatchScaling(Strict):
+    """A batch that grows and shrinks with the number of ranks, and what becomes of the learning rate then.
+
+    Linear: Goyal et al., "Accurate, Large Minibatch SGD" (2017). SquareRoot: Krizhevsky, "One weird trick for
+    parallelizing convolutional neural networks" (2014); for Adam, Malladi et al., "On the SDEs and Scaling Rules for
+    Adaptive Gradient Algorithms" (2022).
+    """
+
+    ranks: int = Field(ge=1, le=2**31, description="The number of ranks for which batch.global and optimizer.lr are.")
+    learningRate: Literal["Constant", "Linear", "SquareRoot"] = Field(
+        description="optimizer.lr is multiplied by 1, by ranks / batch.scaling.ranks, or by its square root."
+    )
+
+    def factor(self, world_size: int) -> float:
+        """Of the learning rate."""
+        ratio = world_size / self.ranks
+        return {"Constant": 1.0, "Linear": ratio, "SquareRoot": math.sqrt(ratio)}[self.learningRate]
+
+
 class BatchConfig(Strict):
     global_: int = Field(alias="global", ge=1, le=2**31, description="Sequences per optimizer step, over all ranks.")
     micro: int | None = Field(
         None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
     )
+    scaling: BatchScaling | None = Field(
+        None, description="For jobs that change their size: a batch that does so too. Default: batch.global is constant."
+    )
+
+    @model_validator(mode="after")
+    def _scales(self) -> BatchConfig:
+        if self.scaling is not None and self.global_ % self.scaling.ranks:
+            share, ranks = self.global_ // self.scaling.ranks, self.scaling.ranks
+            raise ValueError(
+                f"global {self.global_} doesn't divide by scaling.ranks {ranks}; "
+                f"{max(1, share) * ranks} and {(share + 1) * ranks} would"
+            )
+        return self
+
+    def at(self, world_size: int) -> BatchConfig:
+        """The batch of a world of this size."""
+        if self.scaling is None:
+            return self
+        return self.model_copy(update={"global_": self.global_ // self.scaling.ranks * world_size, "scaling": None})
 
     def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
         """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words.
 
         `divisor`: the micro batch is at least so many times smaller than the config says, if it can be.
         """
+        if self.scaling is not None:
+            return self.at(world_size).accumulation(world_size, divisor)
         share, rest = divmod(self.global_, world_size)
         if rest:
             raise ValueError(
@@ -147,6 +187,14 @@ class TrainingConfig(Strict):
     def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
         """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words."""
         return self.batch.accumulation(world_size, divisor)
+
+    def at(self, world_size: int) -> TrainingConfig:
+        """The config of a world of this size: its batch, and the learning rate that suits it."""
+        if self.batch.scaling is None:
+            return self
+        rate = self.optimizer.lr * self.batch.scaling.factor(world_size)
+        optimizer = self.optimizer.model_copy(update={"lr": rate})
+        return self.model_copy(update={"batch": self.batch.at(world_size), "optimizer": optimizer})
 
 
 def _largest_divisor(number: int, limit: int) -> int:
