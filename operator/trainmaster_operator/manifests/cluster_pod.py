@@ -43,10 +43,11 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
     if brought:
         wanted.append(volumes.agent())
         spec = {**spec, "initContainers": [_bringer(defaults), *_others(spec)]}
+    variables = [*({"name": name, "value": value} for name, value in values.items()), *_cores(main)]
     main = {
         **main,
         "command": list(BROUGHT_AGENT if brought else OWN_AGENT),
-        "env": joined(main["env"], ({"name": name, "value": value} for name, value in values.items())),
+        "env": joined(main["env"], variables),
     }
     if context:
         main["securityContext"] = context
@@ -55,6 +56,17 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
     spec = affinity.away_from(spec, job.status.avoidNodes)
     spec, main = volumes.with_volumes(spec, main, wanted)
     return {**spec, "containers": [main, *others]}
+
+
+def _cores(main: Object) -> list[Object]:
+    """The limit, else what was asked for: a node's other cores belong to other pods, and threads of ranks that get none
+    hold up all others."""
+    resources = main.get("resources") or {}
+    for kind in ("limits", "requests"):
+        if "cpu" in (resources.get(kind) or {}):
+            reference = {"resource": f"{kind}.cpu", "divisor": "1m"}
+            return [{"name": environment.CPU_MILLIS, "valueFrom": {"resourceFieldRef": reference}}]
+    return []
 
 
 def _bringer(defaults: PodDefaults) -> Object:

@@ -81,8 +81,13 @@ def thread_count() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def available_cpus() -> int:
-    return len(os.sched_getaffinity(0))
+def available_cpus(millis: int | None = None) -> int:
+    """Cores that this process may run on; no more than the `millis` thousandths that it was given, rounded up.
+
+    More threads than that would wait for each other: a parallel region ends with its last thread, which isn't running.
+    """
+    here = len(os.sched_getaffinity(0))
+    return here if millis is None else max(1, min(here, -(-millis // 1000)))
 
 
 def end_children() -> None:

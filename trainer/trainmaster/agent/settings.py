@@ -26,6 +26,7 @@ _OURS = {
     environment.ZYGOTE,
     environment.ZYGOTE_ENABLED,
     environment.TERMINATION_LOG,
+    environment.CPU_MILLIS,
 }
 # Differ from rank to rank or from pod to pod without any module's caring at its import.
 _VOLATILE = {
@@ -50,6 +51,7 @@ class Settings:
     pod_ip: str
     termination_log: str
     grace_s: float
+    cpus: int = 1  # cores that this container may count on
     environ: dict[str, str] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -87,6 +89,7 @@ class Settings:
             pod_ip=env.get(environment.POD_IP) or "127.0.0.1",
             termination_log=env.get(environment.TERMINATION_LOG, ""),
             grace_s=float(env.get(environment.GRACE_S) or 25.0),
+            cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
             environ={name: value for name, value in env.items() if name not in _OURS},
         )
 
@@ -144,7 +147,7 @@ def rank_environment(settings: Settings, assignment: Assignment, local_rank: int
     env = dict(settings.environ)
     # On a loopback address the whole world shares this machine's cores.
     neighbours = a.world_size if a.store.host.startswith("127.") else a.ranks
-    env.setdefault("OMP_NUM_THREADS", str(max(1, processes.available_cpus() // neighbours)))
+    env.setdefault("OMP_NUM_THREADS", str(max(1, settings.cpus // neighbours)))
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update(
         {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -59,7 +59,8 @@ class BatchConfig(Strict):
         None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
     )
     scaling: BatchScaling | None = Field(
-        None, description="For jobs that change their size: a batch that does so too. Default: batch.global is constant."
+        None,
+        description="For jobs that change their size: a batch that does so too. Default: batch.global is constant.",
     )
 
     @model_validator(mode="after")
@@ -71,6 +72,12 @@ class BatchConfig(Strict):
                 f"{max(1, share) * ranks} and {(share + 1) * ranks} would"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `scaling` where there is none: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "scaling" or value is not None}
 
     def at(self, world_size: int) -> BatchConfig:
         """The batch of a world of this size."""

@@ -20,6 +20,7 @@ FRAMEWORK = "TRAINMASTER_FRAMEWORK"  # Trainmaster or PyTorch
 RANKS_PER_POD = "TRAINMASTER_RANKS_PER_POD"
 COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks beside Trainmaster
 TERMINATION_LOG = "TRAINMASTER_TERMINATION_LOG"
+CPU_MILLIS = "TRAINMASTER_CPU_MILLIS"  # thousandths of a core that the container has or asked for; unset: all there are
 GRACE_S = "TRAINMASTER_GRACE_S"  # seconds that an agent has after SIGTERM; 25 when unset
 
 # Given to the agent by the pod and passed on to the ranks.
