@@ -60,7 +60,7 @@ class BatchConfig(Strict):
     )
     scaling: BatchScaling | None = Field(
         None,
-        description="For jobs that change their size: a batch that does so too. Default: batch.global is constant.",
+        description="For jobs that change their size: a batch that does too. Default: batch.global is constant.",
     )
 
     @model_validator(mode="after")
