@@ -35,6 +35,7 @@ from trainmaster_operator.cluster.store import MemoryStore
 SPACE, OPERATOR_SPACE = "fleet", "trainmaster-system"
 SERVICE = f"trainmaster-operator.{OPERATOR_SPACE}.svc"
 WAIT_S = 300.0
+ANSWER_S = 60.0  # of a leader that is at work on thousands of reports at once
 REST_S = 20.0  # over which the cost of agents that merely report is measured
 GOALS_S = {1000: 1.0, 4000: 3.0}  # p99 from a rank's death to each agent's next directive
 RECONNECTED_S = 30.0
@@ -92,7 +93,7 @@ class Replica:
         return True
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.health}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.health}{path}", timeout=ANSWER_S) as answer:
             return str(answer.read(), "utf-8")
 
 
