@@ -2,12 +2,16 @@
 
 import asyncio
 import socket
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 
 from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import JOB
 from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.runtime import health
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.health import HealthServer
 from trainmaster_operator.runtime.operator import STUCK_S, Operator, Settings, default_policies
@@ -38,6 +42,35 @@ def test_the_probes_answer_with_sentences():
         await server.stop()
 
     asyncio.run(main())
+
+
+def test_a_main_loop_that_is_busy_is_not_stuck_until_it_doesnt_turn_for_long(monkeypatch):
+    """The probe is asked while the loop is held up: by another thread, since this one does the holding up."""
+
+    async def main():
+        server = HealthServer(list, list, lambda: b"")
+        listening = socket.create_server(("127.0.0.1", 0))
+        await server.start(listening)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/livez"
+
+        def probed():
+            try:
+                with urllib.request.urlopen(url, timeout=60) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+        with ThreadPoolExecutor(1) as pool:
+            busy = pool.submit(probed).result()  # nothing else happens in this loop until it is answered
+            monkeypatch.setattr(health, "TURNS_WITHIN_S", 0.0)
+            stuck = pool.submit(probed).result()
+        await server.stop()
+        return busy, stuck
+
+    busy, (status, words) = asyncio.run(main())
+    assert busy == (200, "ok\n")
+    assert status == 503
+    assert words.startswith("the main loop has not turned for ")
 
 
 def operating(memory, plan, identity="me", **settings):

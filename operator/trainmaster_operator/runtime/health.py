@@ -1,16 +1,30 @@
 """What kubelets and Prometheus ask of the operator, over plain HTTP: /livez, /readyz, /metrics.
 
-It is served by the main event loop on purpose: a loop that is stuck doesn't answer, and the kubelet restarts it.
+A thread of its own answers, so that a main loop that serves thousands of agents at once isn't taken for one that is
+stuck: that it turns is looked at here, and a kubelet restarts it when it doesn't. What it is asked, the main loop
+answers, and while it is busy its last answer counts. Metrics wait for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+import threading
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from aiohttp import web
 
+T = TypeVar("T")
+
 CLOSE_WAIT_S = 0.2
+BEAT_S = 1.0
+TURNS_WITHIN_S = 30.0
+"""A main loop that takes longer for one turn is stuck."""
+ASK_S = 1.0
+"""For an answer of the main loop; less than probes wait."""
 
 
 class HealthServer:
@@ -22,10 +36,46 @@ class HealthServer:
         self._wrong = wrong
         self._missing = missing
         self._metrics = metrics
-        self._runner: web.AppRunner | None = None
+        self._turned_at = 0.0  # by the monotonic clock
+        self._known: dict[Callable[[], list[str]], list[str]] = {}  # the last answers
+        self._beating: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._main: asyncio.AbstractEventLoop | None = None
+        self._own: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event | None = None
 
     async def start(self, sock: socket.socket) -> None:
-        """Serves on a bound socket."""
+        """Serves on a bound socket, and watches the loop that this is called in."""
+        self._main = asyncio.get_running_loop()
+        self._turned_at = time.monotonic()
+        self._known = {question: question() for question in (self._wrong, self._missing)}
+        self._beating = asyncio.create_task(self._beat())
+        serving = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, args=(sock, serving), name="health", daemon=True)
+        self._thread.start()
+        await serving.wait()
+
+    async def stop(self) -> None:
+        if self._thread is None or self._own is None or self._over is None or self._beating is None:
+            return
+        self._beating.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._beating
+        self._own.call_soon_threadsafe(self._over.set)
+        await asyncio.to_thread(self._thread.join)
+
+    async def _beat(self) -> None:
+        while True:
+            self._turned_at = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+
+    # -- in the thread
+
+    def _run(self, sock: socket.socket, serving: asyncio.Event) -> None:
+        asyncio.run(self._serve(sock, serving))
+
+    async def _serve(self, sock: socket.socket, serving: asyncio.Event) -> None:
+        self._own, self._over = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application()
         app.add_routes(
             [
@@ -34,22 +84,37 @@ class HealthServer:
                 web.get("/metrics", self._render),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_WAIT_S)
-        await self._runner.setup()
-        await web.SockSite(self._runner, sock).start()
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_WAIT_S)
+        await runner.setup()
+        await web.SockSite(runner, sock).start()
+        assert self._main is not None
+        self._main.call_soon_threadsafe(serving.set)
+        await self._over.wait()
+        await runner.cleanup()
 
     async def _livez(self, request: web.Request) -> web.Response:
-        return _told(self._wrong())
+        late_s = time.monotonic() - self._turned_at
+        stuck = [f"the main loop has not turned for {late_s:.0f} s"] if late_s >= TURNS_WITHIN_S else []
+        return _told(stuck or await self._asked(self._wrong))
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        return _told(self._missing())
+        return _told(await self._asked(self._missing))
 
     async def _render(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        body = await self._in_main(self._metrics)
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _asked(self, question: Callable[[], list[str]]) -> list[str]:
+        with contextlib.suppress(asyncio.TimeoutError):
+            self._known[question] = await asyncio.wait_for(self._in_main(question), ASK_S)
+        return self._known[question]
+
+    async def _in_main(self, make: Callable[[], T]) -> T:
+        async def made() -> T:
+            return make()
+
+        assert self._main is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made(), self._main))
 
 
 def _told(problems: list[str]) -> web.Response:
