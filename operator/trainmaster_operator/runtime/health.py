@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -36,7 +35,7 @@ class HealthServer:
         self._wrong = wrong
         self._missing = missing
         self._metrics = metrics
-        self._turned_at = 0.0  # by the monotonic clock
+        self._turned_at = 0.0
         self._known: dict[Callable[[], list[str]], list[str]] = {}  # the last answers
         self._beating: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
@@ -47,7 +46,7 @@ class HealthServer:
     async def start(self, sock: socket.socket) -> None:
         """Serves on a bound socket, and watches the loop that this is called in."""
         self._main = asyncio.get_running_loop()
-        self._turned_at = time.monotonic()
+        self._turned_at = self._main.time()
         self._known = {question: question() for question in (self._wrong, self._missing)}
         self._beating = asyncio.create_task(self._beat())
         serving = asyncio.Event()
@@ -66,7 +65,7 @@ class HealthServer:
 
     async def _beat(self) -> None:
         while True:
-            self._turned_at = time.monotonic()
+            self._turned_at = asyncio.get_running_loop().time()
             await asyncio.sleep(BEAT_S)
 
     # -- in the thread
@@ -93,7 +92,7 @@ class HealthServer:
         await runner.cleanup()
 
     async def _livez(self, request: web.Request) -> web.Response:
-        late_s = time.monotonic() - self._turned_at
+        late_s = asyncio.get_running_loop().time() - self._turned_at  # both loops have the machine's clock
         stuck = [f"the main loop has not turned for {late_s:.0f} s"] if late_s >= TURNS_WITHIN_S else []
         return _told(stuck or await self._asked(self._wrong))
 
