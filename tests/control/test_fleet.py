@@ -19,7 +19,7 @@ from trainmaster.contract.wire import (
     Verdict,
 )
 from trainmaster_operator.control.admission import Admission, Credential
-from trainmaster_operator.control.fleet import Fleet, FleetSettings, Refused
+from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Refused
 from trainmaster_operator.runtime.clock import run_virtual
 
 KEY = ("space", "job")
@@ -349,5 +349,28 @@ def test_news_of_one_in_a_crowd_wait_for_the_others_but_a_failure_does_not():
         assert 0 < wait_s < bench.fleet.settings.progress_s
         await bench.fleet.report(ME, report(verdict=verdict()))
         assert bench.news()
+
+    run_virtual(main())
+
+
+def test_in_a_crowd_only_what_decides_something_is_looked_at_at_once():
+    async def main():
+        bench = Bench()
+        bench.publish(round=2, incarnations=[0] * CROWD)
+        crowd = [replace(ME, slot=slot, pod_uid=f"pod-{slot}") for slot in range(CROWD)]
+        for one in crowd:
+            await bench.fleet.report(one, Report(one, round=2))
+        bench.news()
+
+        async def at_once(slot, **fields):
+            await bench.fleet.report(crowd[slot], Report(crowd[slot], round=2, **fields))
+            assert bench.marks, "it is news at any rate"
+            return bench.news()
+
+        assert not await at_once(1, verdict=replace(verdict(round=2), cascade=True))
+        assert not await at_once(2, verdict=verdict(round=1))
+        assert await at_once(3, verdict=verdict(round=2))
+        assert await at_once(4, store_lost=True)
+        assert await at_once(5, draining_s=20.0)
 
     run_virtual(main())

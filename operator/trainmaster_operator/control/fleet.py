@@ -21,6 +21,8 @@ Key = tuple[str, str]  # namespace, name of the job
 
 CROWD = 64
 PASS_S_PER_AGENT = 50e-6
+PATIENCE = 2.0
+"""Of a crowd's small news: so many times what a pass takes, so that passes leave time for those who speak."""
 REPORTS_PER_S = 400  # of all agents together, beside what they have to report at once
 COUNT_EVERY_S = 1.0
 RECENT_S = 30.0  # an agent that was heard since then will be heard again
@@ -145,8 +147,7 @@ class Fleet:
             if record.error and self._on_event:
                 self._on_event(key, "CheckpointFailed", record.error[:EVENT_CHARACTERS])
         if news:
-            urgent = report.verdict is not None or report.store_lost or report.draining_s is not None
-            self._tell(key, job, urgent)
+            self._tell(key, job, _is_urgent(report, job.round))
         else:
             self._changed(key, self.settings.progress_s)
         return self._answer(job, report.identity.slot)
@@ -325,7 +326,7 @@ class Fleet:
     def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
         """Asks for a pass. A pass looks at all agents of a job: in a crowd, one's small news wait for the others'."""
         agents = len(job.slots)
-        self._changed(key, 0.0 if urgent or agents < CROWD else agents * PASS_S_PER_AGENT)
+        self._changed(key, 0.0 if urgent or agents < CROWD else PATIENCE * agents * PASS_S_PER_AGENT)
 
     def _is_stale(self, job: JobFleet, slot: int) -> bool:
         known = job.slots.get(slot)
@@ -349,6 +350,14 @@ class Fleet:
         if job is None:
             job = self._jobs[key] = JobFleet()
         return job
+
+
+def _is_urgent(report: Report, round: int) -> bool:
+    """Whether a decision is due because of it. When a rank dies in a large world, thousands tell that they lost a peer:
+    that decides nothing by itself, and still comes in when the next round is open."""
+    verdict = report.verdict
+    cause = verdict is not None and not verdict.cascade and verdict.round >= round
+    return cause or report.store_lost or report.draining_s is not None
 
 
 def _incarnation(job: JobFleet, slot: int) -> int:
