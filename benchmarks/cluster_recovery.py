@@ -20,7 +20,7 @@ from benchmarks.recovery import PHASES, SCRIPT, recovery_times, table
 from e2e.cluster import places
 from e2e.installation import NAMESPACE, Installation
 from e2e.kube import Kube, Object
-from e2e.machine import cluster
+from e2e.machine import OWN
 from e2e.world import PLAIN_TORCH, World
 
 NOT_THE_FIRST_NODE = {
@@ -59,8 +59,7 @@ def killed_ranks(world: World, ranks: int, kills: int) -> tuple[list[float], lis
     """Seconds from each death to the next step of all ranks, and the phase clocks."""
     scripted(world, ranks, kills, (25.0, 4.0))
     status = world.succeeded(limit_s=300 + 10 * kills)
-    clocks = [{**r["clock"], "total": r["totalSeconds"]} for r in status["recoveries"] if r.get("totalSeconds")]
-    return recovery_times(world.folder, ranks, kills), clocks
+    return recovery_times(world.folder, ranks, kills), closed_clocks(status)
 
 
 def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple[float, dict[str, float]]:
@@ -70,16 +69,26 @@ def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple
     world.wait_step(300, limit_s=240)  # by then the zygotes have learned
     before = time.monotonic_ns()
     disturb(world.pod(ranks - 1))
+    clock = wait_recovered(world)
+    return (_first_after(world.folder, ranks, before) - before) / 1e9, clock
 
-    def recovered(status: Object) -> Object | None:
-        closed = [r for r in status.get("recoveries", []) if r.get("totalSeconds")]
-        return closed[-1] if closed else None
 
-    record = world.wait(recovered, "recovered", limit_s=180)
-    return (_first_after(world.folder, ranks, before) - before) / 1e9, {
-        **record["clock"],
-        "total": record["totalSeconds"],
-    }
+def wait_recovered(world: World) -> dict[str, float]:
+    """Until the operator's account of a recovery is closed; its phase clock, in seconds."""
+    return world.wait(lambda status: next(reversed(closed_clocks(status)), None), "recovered", limit_s=180)
+
+
+def closed_clocks(status: Object) -> list[dict[str, float]]:
+    return [{**r["clock"], "total": r["totalSeconds"]} for r in status.get("recoveries", []) if r.get("totalSeconds")]
+
+
+def clock_cases(case: Case, clocks: list[dict[str, float]]) -> list[Case]:
+    """One more case per phase of `case`'s recoveries."""
+    found = []
+    for phase in (*PHASES, "schedule", "start", "total"):
+        if samples := [clock[phase] for clock in clocks if phase in clock]:
+            found.append(Case(f"{case.case}, phase {phase}", case.system, "s", samples))
+    return found
 
 
 def _first_after(folder: Path, ranks: int, since_ns: int) -> int:
@@ -126,11 +135,7 @@ def main() -> int:
     cases: list[Case] = []
 
     def told(case: Case, clocks: list[dict[str, float]]) -> None:
-        cases.append(case)
-        for name in (*PHASES, "schedule", "start", "total"):
-            samples = [clock[name] for clock in clocks if name in clock]
-            if samples:
-                cases.append(Case(f"{case.case}, phase {name}", case.system, "s", samples))
+        cases.extend([case, *clock_cases(case, clocks)])
         print(f"{case.case:28} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
         if not given.no_write:
             write("cluster-recovery", cases)
@@ -141,15 +146,16 @@ def main() -> int:
         return world
 
     def lose(pod: str) -> None:
-        node = world.node_of(pod)
-        lost.append(node.removeprefix("node"))
-        cluster("node", "lose", lost[-1])
+        lost.append(world.node_of(pod))
+        machine.lose(lost[-1])
 
     world = in_a_world("kill")
     times, clocks = killed_ranks(world, ranks, given.kills)
     world.close()
     told(Case(f"{ranks} pods, a rank killed", "trainmaster", "s", times), clocks)
 
+    machine = OWN.machine
+    assert machine is not None
     lost: list[str] = []
     disturbances: dict[str, Callable[[str], None]] = {
         "a pod deleted": lambda pod: kube.delete("Pod", pod, world.namespace),
@@ -163,7 +169,7 @@ def main() -> int:
             case.samples.append(seconds)
             clocks.append(clock)
             while lost:
-                cluster("node", "heal", lost.pop())
+                machine.heal(lost.pop())
             world.close()
         told(case, clocks)
 

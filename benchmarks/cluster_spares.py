@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.cluster_recovery import clock_cases, wait_recovered
 from benchmarks.record import Case, write
-from benchmarks.recovery import PHASES, table
+from benchmarks.recovery import table
 from e2e.cluster import places
 from e2e.installation import Installation
 from e2e.kube import Kube, Object
-from e2e.machine import cluster
+from e2e.machine import OWN
 from e2e.world import World
 
 LOOK_EVERY_S = 0.005
-STEADY = "node1"  # the machine reaches the cluster's services through it
 
 
 class Steps:
@@ -75,9 +75,11 @@ def pod_deleted(world: World) -> Callable[[], None]:
 
 def node_lost(world: World) -> Callable[[], None]:
     nodes = [world.node_of(world.pod(slot)) for slot in (0, 1)]
-    number = next(node for node in reversed(nodes) if node != STEADY).removeprefix("node")
-    cluster("node", "lose", number)
-    return lambda: cluster("node", "heal", number)
+    machine = OWN.machine
+    assert machine is not None
+    node = next(node for node in reversed(nodes) if node != machine.steady)
+    machine.lose(node)
+    return lambda: machine.heal(node)
 
 
 def disturbed(
@@ -89,22 +91,17 @@ def disturbed(
     world.submit(job)
     world.wait_step(300, limit_s=240)
     world.wait(lambda status: status["workers"].get("spares", 0) == spares, "the spares are ready", limit_s=120)
-
-    def recovered(status: Object) -> Object | None:
-        closed = [r for r in status.get("recoveries", []) if r.get("totalSeconds")]
-        return closed[-1] if closed else None
-
     with Steps(world.folder / "output" / "metrics.jsonl") as steps:
         time.sleep(1.0)  # a stretch of ordinary steps, which the interruption is told from
         before = time.monotonic()
         undo = disturb(world)
         try:
-            record = world.wait(recovered, "recovered", limit_s=180)
+            clock = wait_recovered(world)
             time.sleep(2.0)
         finally:
             undo()
         seconds = steps.interruption(before)
-    return seconds, {**record["clock"], "total": record["totalSeconds"]}
+    return seconds, clock
 
 
 def main() -> int:
@@ -132,10 +129,7 @@ def main() -> int:
             case.samples.append(seconds)
             clocks.append(clock)
             world.close()
-        cases.append(case)
-        for phase in (*PHASES, "schedule", "start", "total"):
-            if samples := [clock[phase] for clock in clocks if phase in clock]:
-                cases.append(Case(f"{name}, phase {phase}", case.system, "s", samples))
+        cases += [case, *clock_cases(case, clocks)]
         print(f"{name:38} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
         if not given.no_write:
             write("cluster-spares", cases)

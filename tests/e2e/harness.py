@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,30 @@ def small_demo_job(folder: Path, ranks: int, mesh: dict[str, int], steps: int, *
     return path
 
 
+def script_job(folder: Path, command: Sequence[str], name: str = "script", replicas: int = 2, **spec: Any) -> Path:
+    """A job of a script that knows nothing of us; `spec` goes into the job's."""
+    container = {"name": "worker", "command": list(command)}
+    workers = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
+    document = {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {"name": name},
+        "spec": {"framework": "PyTorch", "workers": workers, **spec},
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def elastic(job: Path, **recovery: Any) -> Path:
+    """The same job with a size between two pods and what it has, which it may change at once."""
+    document = yaml.safe_load(job.read_text())
+    document["spec"]["workers"]["min"] = 2
+    document["spec"]["recovery"] |= {"elastic": {"cooldownSeconds": 0}, **recovery}
+    job.write_text(yaml.safe_dump(document))
+    return job
+
+
 def command(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> list[str]:
     arguments = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(job), "--plain", "--out", str(out)]
     arguments += ["--digests"] if digests else []
@@ -71,17 +96,27 @@ def command(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool =
     return arguments
 
 
-def run(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> Outcome:
-    """Run to the end. A run that hangs is ended with its whole session, and fails the caller by its exit code."""
-    environment = {**os.environ, "COLUMNS": "120"}
+@contextmanager
+def started(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """The command in a session of its own, which is ended with all that is in it."""
     with tied.popen(
-        command(job, out, faults, digests=digests),
+        arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment,
+        env={**os.environ, "COLUMNS": "120"},
         start_new_session=True,
     ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def run(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> Outcome:
+    """Run to the end. A run that hangs is ended with its whole session, and fails the caller by its exit code."""
+    with started(command(job, out, faults, digests=digests)) as process:
         try:
             output, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -12,8 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from tests import tied
-from tests.e2e.harness import LIMIT_S, Outcome, command
+from tests.e2e.harness import LIMIT_S, Outcome, command, started
 from trainmaster_operator.cluster import processes
 from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
@@ -46,6 +43,15 @@ class LiveRun:
 
     def patch(self, spec: Object) -> None:
         self._call(lambda store: store.patch(JOB, self._namespace, self._name, {"spec": spec}))
+
+    def resize(self, size: int) -> None:
+        """Ask for `size` pods and wait until they train."""
+        self.patch({"workers": {"replicas": size}})
+
+        def trains(status: Object) -> bool:
+            return bool(status["phase"] == "Running" and status["workers"]["replicas"] == size)
+
+        self.wait(trains, f"{size} pods train")
 
     def ended(self) -> Outcome:
         """Once it has ended by itself."""
@@ -83,25 +89,14 @@ async def _store(path: Path) -> AsyncIterator[SocketCluster]:
 @contextmanager
 def live(job: Path, out: Path, name: str, namespace: str = "default", faults: Sequence[str] = ()) -> Iterator[LiveRun]:
     """Start a run; whatever happens, nothing of it is left."""
-    with tied.popen(
-        command(job, out, faults),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "COLUMNS": "120"},
-        start_new_session=True,
-    ) as process:
-        try:
-            run = LiveRun(out, process, name, namespace)
-            deadline = time.monotonic() + LIMIT_S
-            while not (out / "status.yaml").exists() or not _answers(run):
-                assert process.poll() is None, process.communicate()[0]
-                assert time.monotonic() < deadline, "the run doesn't begin"
-                time.sleep(LOOK_EVERY_S)
-            yield run
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    with started(command(job, out, faults)) as process:
+        run = LiveRun(out, process, name, namespace)
+        deadline = time.monotonic() + LIMIT_S
+        while not (out / "status.yaml").exists() or not _answers(run):
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline, "the run doesn't begin"
+            time.sleep(LOOK_EVERY_S)
+        yield run
 
 
 def _answers(run: LiveRun) -> bool:

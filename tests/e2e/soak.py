@@ -17,11 +17,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from benchmarks.record import Case, write
-from tests.e2e.harness import Outcome, run, small_demo_job
-from tests.e2e.live import LiveRun, live
+from tests.e2e.harness import Outcome, elastic, run, small_demo_job
+from tests.e2e.live import live
 from trainmaster_operator.cli import prove_records
 
 RANKS, STEPS, LONGER = 4, 60, 240
@@ -48,7 +46,6 @@ EVERY_RESIZED = 3
 
 @dataclass(frozen=True)
 class Plan:
-    number: int
     mesh: str
     resizes: bool
     seed: str
@@ -65,27 +62,8 @@ class Plan:
 
 
 def job(folder: Path, mesh: str, steps: int) -> Path:
-    path = small_demo_job(folder, RANKS, MESHES[mesh], steps)
-    document = yaml.safe_load(path.read_text())
-    document["spec"]["workers"]["min"] = 2
     # A machine that other runs share starts processes slowly: a start is not to be taken for a hang.
-    document["spec"]["recovery"] = {"hang": {"limitSeconds": 20}, "elastic": {"cooldownSeconds": 0}}
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
-def resized(training: LiveRun, mesh: str, chance: random.Random) -> None:
-    """To fewer pods and back, wherever the run is by then."""
-    training.wait_step(chance.randint(5, 60))
-    for size in (chance.choice(SIZES[mesh]), RANKS):
-        training.patch({"workers": {"replicas": size}})
-
-        def trains(status: dict[str, object], size: int = size) -> bool:
-            workers = status["workers"]
-            assert isinstance(workers, dict)
-            return status["phase"] == "Running" and workers["replicas"] == size
-
-        training.wait(trains, f"{size} pods train")
+    return elastic(small_demo_job(folder, RANKS, MESHES[mesh], steps), hang={"limitSeconds": 20})
 
 
 def disturbed(plan: Plan, path: Path, out: Path) -> Outcome:
@@ -94,7 +72,9 @@ def disturbed(plan: Plan, path: Path, out: Path) -> Outcome:
     chance = random.Random(f"{plan.seed}/sizes")
     kills = [f"kill:rank={chance.randrange(2)},step={step}" for step in sorted(chance.sample(range(3, LONGER - 20), 2))]
     with live(path, out, "stdlib-gpt", faults=kills) as training:
-        resized(training, plan.mesh, chance)
+        training.wait_step(chance.randint(5, 60))
+        for size in (chance.choice(SIZES[plan.mesh]), RANKS):  # to fewer pods and back, wherever the run is by then
+            training.resize(size)
         return training.ended()
 
 
@@ -139,7 +119,7 @@ def main() -> int:
         for number in range(given.runs):
             mesh = list(MESHES)[number % len(MESHES)]
             resizes = (number // len(MESHES)) % EVERY_RESIZED == EVERY_RESIZED - 1
-            plan = Plan(number, mesh, resizes, f"{given.seed}/{number}")
+            plan = Plan(mesh, resizes, f"{given.seed}/{number}")
             place = folder / f"{mesh}-{resizes}"
             place.mkdir(exist_ok=True)
             path = job(place, mesh, LONGER if resizes else STEPS)

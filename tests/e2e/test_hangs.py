@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from tests.e2e.harness import run
+from tests.e2e.harness import run, script_job
 from tests.e2e.live import live
 
 pytestmark = pytest.mark.processes
@@ -18,22 +16,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "stuck.py"
 
 def job(folder: Path, how: str, mode: str) -> Path:
     command = ["python", str(SCRIPT), "--how", how, "--once", str(folder / "stuck-once")]
-    document: dict[str, Any] = {
-        "apiVersion": "trainmaster.dev/v1alpha1",
-        "kind": "DistributedTrainingJob",
-        "metadata": {"name": "stuck"},
-        "spec": {
-            "framework": "PyTorch",
-            "workers": {
-                "replicas": 3,
-                "template": {"spec": {"containers": [{"name": "worker", "command": command}]}},
-            },
-            "recovery": {"hang": {"limitSeconds": 10, "mode": mode}},
-        },
-    }
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return script_job(folder, command, "stuck", 3, recovery={"hang": {"limitSeconds": 10, "mode": mode}})
 
 
 def test_the_rank_that_did_not_arrive_is_named_with_its_stack_and_all_restart(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests import tied
-from tests.e2e.harness import LIMIT_S, small_demo_job
+from tests.e2e.harness import LIMIT_S, script_job, small_demo_job
 
 pytestmark = pytest.mark.processes
 
@@ -20,16 +19,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "forgetful.py"
 
 
 def job(folder: Path, forget: str, replicas: int = 1) -> Path:
-    container = {"name": "worker", "command": ["python", str(SCRIPT), "--forget", forget]}
-    workers = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
-    document: dict[str, Any] = {
-        "apiVersion": "trainmaster.dev/v1alpha1",
-        "kind": "DistributedTrainingJob",
-        "metadata": {"name": "forgetful"},
-        "spec": {"framework": "PyTorch", "workers": workers},
-    }
-    (folder / "job.yaml").write_text(yaml.safe_dump(document))
-    return folder / "job.yaml"
+    return script_job(folder, ["python", str(SCRIPT), "--forget", forget], "forgetful", replicas)
 
 
 def prove(path: Path, *arguments: str) -> tuple[int, str]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from tests.e2e.harness import Outcome, run, small_demo_job
+from tests.e2e.harness import Outcome, elastic, run, small_demo_job
 from tests.e2e.live import LiveRun, live
 
 pytestmark = pytest.mark.processes
@@ -18,31 +16,16 @@ TOLERANCE = 1e-6
 """Relative. The samples of a step are the same at any size, the order in which they are added up is not."""
 
 
-def elastic(folder: Path, mesh: dict[str, int], **more: Any) -> Path:
-    path = small_demo_job(folder, 4, mesh, STEPS, checkpoint={"every": 50, "keep": 3})
-    job = yaml.safe_load(path.read_text())
-    job["spec"]["workers"] |= {"replicas": 4, "min": 2}
-    job["spec"]["recovery"]["elastic"] = {"cooldownSeconds": 0}
-    job["spec"] |= more
-    path.write_text(yaml.safe_dump(job))
-    return path
-
-
 def resized(training: LiveRun, size: int) -> None:
     """Ask for a size and see it train a while."""
-    training.patch({"workers": {"replicas": size}})
-
-    def trains(status: dict[str, Any]) -> bool:
-        return bool(status["phase"] == "Running" and status["workers"]["replicas"] == size)
-
-    training.wait(trains, f"{size} pods train")
+    training.resize(size)
     at = training.status()["progress"]["step"]
     training.wait_step(at + 5)
 
 
 @pytest.mark.parametrize("mesh", [{"dp_shard": 1}, {"dp_replicate": 1}, {"dp_shard": 2}], ids=["ddp", "fsdp", "hsdp"])
 def test_fewer_pods_and_more_again_train_what_a_constant_size_does(tmp_path: Path, mesh: dict[str, int]) -> None:
-    job = elastic(tmp_path, mesh)
+    job = elastic(small_demo_job(tmp_path, 4, mesh, STEPS, checkpoint={"every": 50, "keep": 3}))
     calm = run(job, tmp_path / "calm")
     assert calm.exit_code == 0, calm.output
     smaller = 2 if mesh == {"dp_shard": 2} else 3  # of which the mesh can make use

@@ -11,29 +11,14 @@ import pytest
 import yaml
 
 from tests import tied
-from tests.e2e.harness import command, run
+from tests.e2e.harness import command, run, script_job
 
 SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
 
 
 def job(folder: Path, arguments: list[str], prefix: tuple[str, ...] = ("python",), **recovery: Any) -> Path:
     command = [*prefix, str(SCRIPT), "--checkpoint", str(folder / "own.pt"), *arguments]
-    document = {
-        "apiVersion": "trainmaster.dev/v1alpha1",
-        "kind": "DistributedTrainingJob",
-        "metadata": {"name": "script"},
-        "spec": {
-            "framework": "PyTorch",
-            "workers": {
-                "replicas": 2,
-                "template": {"spec": {"containers": [{"name": "worker", "command": command}]}},
-            },
-            "recovery": recovery,
-        },
-    }
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return script_job(folder, command, recovery=recovery)
 
 
 @pytest.mark.processes

@@ -53,6 +53,8 @@ def test_a_batch_that_scales_keeps_each_ranks_share_and_its_rule_the_learning_ra
 def test_a_batch_that_its_own_number_of_ranks_cant_share_is_refused() -> None:
     with pytest.raises(ValueError, match=r"global 10 doesn't divide by scaling.ranks 4; 8 and 12 would"):
         BatchConfig.model_validate({"global": 10, "scaling": {"ranks": 4, "learningRate": "Linear"}})
+    with pytest.raises(ValueError, match=r"global 3 doesn't divide by scaling.ranks 4; 4 would be the smallest"):
+        BatchConfig.model_validate({"global": 3, "scaling": {"ranks": 4, "learningRate": "Linear"}})
 
 
 def test_a_config_without_scaling_is_written_as_it_was_before_there_was_any() -> None:

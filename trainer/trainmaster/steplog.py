@@ -13,9 +13,8 @@ class StepLog:
 
     def __init__(self, shown: bool, total_steps: int) -> None:
         self._shown, self._total = shown, total_steps
-        self._said_at = -EVERY_S
+        self._said_at: float | None = None
         self._tokens = 0  # since then
-        self._before = False
 
     def resumed(self, step: int, path: str, tier: str) -> None:
         if self._shown:
@@ -27,8 +26,9 @@ class StepLog:
             return
         now = time.monotonic()
         self._tokens += tokens
-        if step < self._total and now - self._said_at < EVERY_S:
+        took = max(seconds, 1e-9) if self._said_at is None else now - self._said_at
+        if self._said_at is not None and step < self._total and took < EVERY_S:
             return
-        rate = self._tokens / (now - self._said_at if self._before else max(seconds, 1e-9))
+        rate = self._tokens / took
         print(f"step {step} of {self._total}: loss {loss:.4f}, {rate:,.0f} tokens/s", flush=True)
-        self._said_at, self._tokens, self._before = now, 0, True
+        self._said_at, self._tokens = now, 0

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster.contract.config import BatchConfig, ParallelismConfig
+from trainmaster.contract.config import BatchConfig, ParallelismConfig, multiples_near
 from trainmaster_operator.api import template
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, WorkersSpec
@@ -277,9 +277,8 @@ def _share(batch: BatchConfig, world_size: int) -> tuple[str, str]:
     """(field to change, what is wrong) of a batch over the data-parallel ranks; what is wrong is "" if it divides."""
     share, rest = divmod(batch.at(world_size).global_, world_size)
     if rest:
-        near = f"{share * world_size} and {(share + 1) * world_size}" if share else str(world_size)
-        would = "would" if share else "would be the smallest"
-        return "global", f"{batch.global_} doesn't divide by the job's {world_size} ranks; {near} {would}"
+        near = multiples_near(batch.global_, world_size)
+        return "global", f"{batch.global_} doesn't divide by the job's {world_size} ranks; {near}"
     if batch.micro and share % batch.micro:
         divisors = [str(n) for n in range(1, min(share, 10_000) + 1) if share % n == 0]
         return "micro", (

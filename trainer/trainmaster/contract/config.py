@@ -66,10 +66,9 @@ class BatchConfig(Strict):
     @model_validator(mode="after")
     def _scales(self) -> BatchConfig:
         if self.scaling is not None and self.global_ % self.scaling.ranks:
-            share, ranks = self.global_ // self.scaling.ranks, self.scaling.ranks
             raise ValueError(
-                f"global {self.global_} doesn't divide by scaling.ranks {ranks}; "
-                f"{max(1, share) * ranks} and {(share + 1) * ranks} would"
+                f"global {self.global_} doesn't divide by scaling.ranks {self.scaling.ranks}; "
+                f"{multiples_near(self.global_, self.scaling.ranks)}"
             )
         return self
 
@@ -96,7 +95,7 @@ class BatchConfig(Strict):
         if rest:
             raise ValueError(
                 f"batch.global {self.global_} doesn't divide by the {world_size} data-parallel ranks; "
-                f"{max(1, share) * world_size} and {(share + 1) * world_size} would"
+                f"{multiples_near(self.global_, world_size)}"
             )
         micro = self.micro or share
         if share % micro:
@@ -208,3 +207,9 @@ def _largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of `number` that is at most `limit`."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return max(n for low in small for n in (low, number // low) if n <= limit)
+
+
+def multiples_near(number: int, of: int) -> str:
+    """The multiples of `of` next to `number`, which isn't one: the end of a sentence about what would divide."""
+    below = number // of * of
+    return f"{below} and {below + of} would" if below else f"{of} would be the smallest"
