@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from trainmaster.agent.reporting import REPORT_SPREAD, report_timeout_s
 from trainmaster.contract.wire import (
     SESSION_HEADER,
     Cause,
@@ -27,7 +28,7 @@ from trainmaster.contract.wire import (
     encode,
 )
 
-JOIN_TIMEOUT_S, REPORT_TIMEOUT_S = 40.0, 10.0
+JOIN_TIMEOUT_S = 40.0
 HANDSHAKE_S = 20.0
 BACKOFF_S = (0.05, 2.0)
 MILESTONE_S, FIRST_STEP_S = 0.3, 0.6  # after a rank's start
@@ -145,11 +146,12 @@ class Agent:
         while True:
             assert self.directive is not None
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.directive.report_interval_s):
+                async with asyncio.timeout(self.directive.report_interval_s * random.uniform(*REPORT_SPREAD)):
                     await self._wake.wait()
             self._wake.clear()
             told = self._stepping
-            self._obey(await self._post(self._reporting, "/v1/report", self._report, REPORT_TIMEOUT_S))
+            timeout_s = report_timeout_s(self.directive.report_interval_s)
+            self._obey(await self._post(self._reporting, "/v1/report", self._report, timeout_s))
             self.trains = told and self._stepping
             self._fleet.heard(self)
 
@@ -198,6 +200,7 @@ class Agent:
 
     def _begin(self, round: int) -> None:
         self.round = self._begun = round
+        self.trains = False
         self._resumed = self._step()
         self._state, self._verdict, self._clock, self._store = RankState.STARTING, None, {"drain": 0.001}, None
         self._wake.set()

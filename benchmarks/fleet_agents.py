@@ -117,6 +117,7 @@ def main() -> None:
     async def run() -> None:
         agents = Agents(world)
         gc.freeze()
+        gc.set_threshold(100_000, 50, 1000)  # thousands of agents must not stand still together
         await agents.run()
 
     asyncio.run(run())

@@ -353,6 +353,47 @@ def test_news_of_one_in_a_crowd_wait_for_the_others_but_a_failure_does_not():
     run_virtual(main())
 
 
+def test_progress_of_a_crowd_is_looked_at_more_seldom():
+    async def main():
+        bench = Bench()
+        crowd = [replace(ME, slot=slot) for slot in range(4000)]
+        bench.publish(incarnations=[0] * len(crowd))
+        for one in crowd:
+            await bench.fleet.report(one, Report(one, round=1))
+            if one.slot == 0:
+                bench.marks.clear()
+                await bench.fleet.report(one, Report(one, round=1))
+                assert bench.marks == [bench.fleet.settings.progress_s]
+        bench.marks.clear()
+        await bench.fleet.report(ME, report())
+        assert bench.fleet.settings.progress_s < bench.marks[0] < 5
+
+    run_virtual(main())
+
+
+def test_polls_of_a_crowd_are_held_longer_and_do_not_end_together():
+    async def main():
+        bench = Bench()
+        crowd = [replace(ME, slot=slot) for slot in range(3000)]
+        bench.publish(incarnations=[0] * len(crowd))
+        for one in crowd:
+            await bench.fleet.report(one, Report(one, round=1))
+        await asyncio.sleep(1)
+        ended = []
+
+        async def poll(one):
+            await bench.fleet.join(one, JoinRequest(one, round=1, seen_tag="run1"))
+            ended.append(bench.clock.monotonic() - 1)
+
+        await asyncio.gather(*map(poll, crowd))
+        assert 7.5 <= min(ended) < 8
+        assert max(ended) == 15  # agents give up after 40
+        in_each_second = [sum(second <= at < second + 1 for at in ended) for second in range(8, 15)]
+        assert max(in_each_second) < 1.1 * len(crowd) / 7.5
+
+    run_virtual(main())
+
+
 def test_in_a_crowd_only_what_decides_something_is_looked_at_at_once():
     async def main():
         bench = Bench()

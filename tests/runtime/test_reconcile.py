@@ -241,6 +241,23 @@ def test_a_pod_whose_creation_was_not_answered_is_adopted():
     run_virtual(main())
 
 
+def test_a_look_that_found_progress_is_not_followed_by_another():
+    looks = []
+
+    def plan(spec, status, observed, now):
+        looks.append(now)
+        progress = status.progress.model_copy(update={"step": len(looks)})
+        return Decision(status.model_copy(update={"progress": progress}), requeue_after_s=3600)
+
+    async def main():
+        async with operating(plan) as (store, _, _, _):
+            await asyncio.sleep(1)
+            assert status(store)["progress"]["step"] == 1
+            assert len(looks) <= 2  # the second at the write's own event
+
+    run_virtual(main())
+
+
 def test_progress_is_coalesced_but_intent_never_waits():
     steps = {"step": 0}
 

@@ -21,12 +21,17 @@ Key = tuple[str, str]  # namespace, name of the job
 
 CROWD = 64
 PASS_S_PER_AGENT = 50e-6
-PATIENCE = 2.0
-"""Of a crowd's small news: so many times what a pass takes, so that passes leave time for those who speak."""
+PATIENCE = 4.0
+PATIENCE_FOR_PROGRESS = 16.0
+"""Of a crowd's small news, and of mere progress: so many times what a pass takes, so that passes leave time for those
+who speak."""
 REPORTS_PER_S = 400  # of all agents together, beside what they have to report at once
+POLLS_PER_S = 200  # that end without news
+MOST_HOLD_S = 20.0  # agents wait for twice as long
 COUNT_EVERY_S = 1.0
 RECENT_S = 30.0  # an agent that was heard since then will be heard again
 EVENT_CHARACTERS = 1024
+_GOLDEN = (5**0.5 - 1) / 2  # whose multiples are spread evenly over [0, 1), however many they are
 MAX_EPOCH = 2**30  # a Lease counts its transitions in 32 bits: what claims more is broken
 
 
@@ -45,7 +50,7 @@ class Monotonic(Protocol):
 
 @dataclass(frozen=True)
 class FleetSettings:
-    hold_s: float = 8.0  # of a join poll; well below recovery.agentLostSeconds, since a held poll says nothing
+    hold_s: float = 8.0  # of a join poll, more in a crowd; below recovery.agentLostSeconds: held polls say nothing
     first_directive_s: float = 2.0  # how long a message waits for the first pass over its job
     progress_s: float = 0.5  # reports without news mark their job dirty at most so late
     events: int = 50  # kept for people, per job
@@ -103,6 +108,7 @@ class Fleet:
         self._jobs: dict[Key, JobFleet] = {}
         self._counted_at = float("-inf")
         self._report_interval_s = 0.0
+        self._hold_s = self.settings.hold_s
 
     # -- for agents
 
@@ -149,7 +155,7 @@ class Fleet:
         if news:
             self._tell(key, job, _is_urgent(report, job.round))
         else:
-            self._changed(key, self.settings.progress_s)
+            self._changed(key, max(self.settings.progress_s, PATIENCE_FOR_PROGRESS * _pass_s(job)))
         return self._answer(job, report.identity.slot)
 
     # -- for the reconciler
@@ -157,11 +163,7 @@ class Fleet:
     @property
     def report_interval_s(self) -> float:
         """How often each agent may report at most, so that all of them leave time for what is urgent."""
-        now = self._clock.monotonic()
-        if now - self._counted_at >= COUNT_EVERY_S:
-            self._counted_at = now
-            recent = sum(now - slot.heard_at < RECENT_S for job in self._jobs.values() for slot in job.slots.values())
-            self._report_interval_s = recent / REPORTS_PER_S
+        self._count()
         return self._report_interval_s
 
     def agents(self, key: Key, incarnations: Sequence[int]) -> dict[int, AgentRecord]:
@@ -306,7 +308,7 @@ class Fleet:
         poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         job.polls[poll] = (number, seen_tag)
         try:
-            async with asyncio.timeout(self.settings.hold_s):
+            async with asyncio.timeout(self._hold_of(number)):
                 await poll
         except TimeoutError:
             pass
@@ -315,6 +317,20 @@ class Fleet:
         if job.directive_of is None or job.slots.get(number) is not slot:
             raise Refused(410, f"incarnation {slot.identity.incarnation} of slot {number} is stale")
         return self._answer(job, number)
+
+    def _hold_of(self, slot: int) -> float:
+        """Seconds. They differ from slot to slot: polls that a round has answered together must not end together."""
+        self._count()
+        return self._hold_s * (1.0 - slot * _GOLDEN % 1.0 / 2)
+
+    def _count(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._counted_at < COUNT_EVERY_S:
+            return
+        self._counted_at = now
+        recent = sum(now - slot.heard_at < RECENT_S for job in self._jobs.values() for slot in job.slots.values())
+        self._report_interval_s = recent / REPORTS_PER_S
+        self._hold_s = max(self.settings.hold_s, min(recent / POLLS_PER_S, MOST_HOLD_S))
 
     def _answer(self, job: JobFleet, slot: int) -> Directive:
         directive = job.directive(slot)
@@ -325,8 +341,7 @@ class Fleet:
 
     def _tell(self, key: Key, job: JobFleet, urgent: bool = False) -> None:
         """Asks for a pass. A pass looks at all agents of a job: in a crowd, one's small news wait for the others'."""
-        agents = len(job.slots)
-        self._changed(key, 0.0 if urgent or agents < CROWD else PATIENCE * agents * PASS_S_PER_AGENT)
+        self._changed(key, 0.0 if urgent or len(job.slots) < CROWD else PATIENCE * _pass_s(job))
 
     def _is_stale(self, job: JobFleet, slot: int) -> bool:
         known = job.slots.get(slot)
@@ -358,6 +373,10 @@ def _is_urgent(report: Report, round: int) -> bool:
     verdict = report.verdict
     cause = verdict is not None and not verdict.cascade and verdict.round >= round
     return cause or report.store_lost or report.draining_s is not None
+
+
+def _pass_s(job: JobFleet) -> float:
+    return len(job.slots) * PASS_S_PER_AGENT
 
 
 def _incarnation(job: JobFleet, slot: int) -> int:

@@ -46,6 +46,7 @@ PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
 STUCK_S = 120.0  # bookmarks come every minute
 PASS_S_PER_POD = 200e-6
 SLOW_PASS_S = 1.0  # then the API server seems to be away: agents may restart ranks by themselves
+SLOW_PASS_S_PER_POD = 1e-3  # and that it isn't the job's size
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,8 @@ class Operator:
         """One pass. Whatever a job does wrong harms that job only; a lost lease ends the process."""
         started = self._clock.monotonic()
         self.leader.check()
-        slow = asyncio.get_running_loop().call_later(SLOW_PASS_S, self.fleet.tell_unable, key, True)
+        slow_s = SLOW_PASS_S + self.pods.count(key) * SLOW_PASS_S_PER_POD
+        slow = asyncio.get_running_loop().call_later(slow_s, self.fleet.tell_unable, key, True)
         try:
             after_s = await self.reconciler.reconcile(key)
         except NotLeading:

@@ -263,7 +263,8 @@ class Reconciler:
     # -- write
 
     async def _write_status(self, record: JobRecord, decision: Decision) -> float | None:
-        """None: it was written. Else it need not be now; infinity, or after how many seconds progress may be."""
+        """None: it was written, and the job has to be looked at again. Else it need not be now: infinity, or after how
+        many seconds progress may be."""
         old, new = record.status, without_reconcile_error(decision.status)
         if new is old or new == old:
             return float("inf")
@@ -285,7 +286,8 @@ class Reconciler:
             self._published[record.key] = (written["metadata"]["resourceVersion"], published[1])
         if known is not None and decision.events:
             self._events.emit(known, decision.events)
-        return None
+        # Nothing follows from progress. While thousands of agents report, each look at a job would find more of it.
+        return float("inf") if only_progress and not (decision.create or decision.delete) else None
 
     # -- act
 

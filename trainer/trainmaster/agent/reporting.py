@@ -18,12 +18,19 @@ from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
 if TYPE_CHECKING:
     from trainmaster.agent.supervisor import Supervisor
 
+REPORT_SPREAD = (0.75, 1.25)  # of the interval: what thousands began together they must not repeat together
 _JOIN_TIMEOUT_S = 40.0  # the operator holds a join for at most 20 s
 _REPORT_TIMEOUT_S = 10.0
 _BACKOFF_S = (0.05, 2.0)  # first and longest pause while the operator is away
 _GONE = 410
 _SLOW = 5
 _MOST_EVENTS = 50
+
+
+def report_timeout_s(interval_s: float) -> float:
+    """Long intervals are those of a crowd. Its leader may be busy for longer with all that a failure sets off; whoever
+    gives up then and connects anew makes it busier."""
+    return max(_REPORT_TIMEOUT_S, 2 * interval_s)
 
 
 class Reporter:
@@ -131,14 +138,14 @@ class Reporter:
         while not s.exit_code.done():
             interval = s.directive.report_interval_s if s.directive else 0.5
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), interval)
+                await asyncio.wait_for(self._wake.wait(), interval * random.uniform(*REPORT_SPREAD))
             self._wake.clear()
             self._urgent.clear()
             events, s.events = s.events[-_MOST_EVENTS:], []
             records = s.uploads.take_records()
             report = dataclasses.replace(self._compose(), events=events, inventory=records)
             sent_at = self._sent_at = time.monotonic()
-            self._exchange = asyncio.ensure_future(self._report.report(report, _REPORT_TIMEOUT_S))
+            self._exchange = asyncio.ensure_future(self._report.report(report, report_timeout_s(interval)))
             try:
                 directive = await self._exchange
             except (Unreachable, Refused, asyncio.CancelledError) as error:
