@@ -24,6 +24,8 @@ from typing import Any
 from benchmarks.fleet_agent import Agent
 from trainmaster.contract.wire import Identity
 
+SETTLE_S = 3.0
+
 
 class Agents:
     """All of them, and how long each took to what is being waited for."""
@@ -64,11 +66,12 @@ class Agents:
         await self._complete.wait()
 
     async def _settle(self) -> None:
-        """Until all train, and the operator knows it."""
+        """Until all train, the operator knows it, and what they told on the way has been taken in."""
         self._wait_for(self.all, lambda agent: agent.trains)
         for agent in self.all:
             self.heard(agent)
         await self._complete.wait()
+        await asyncio.sleep(SETTLE_S)
 
     async def _die(self, job: str, slot: int, behind: bool) -> None:
         """A rank dies, and perhaps all the others behind it; until every agent begins the next round."""
