@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from e2e.kube import JOB
+from e2e.kube import JOB, Object
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
 
@@ -44,3 +44,27 @@ def test_a_job_recreated_under_its_old_name(world: World) -> None:
     world.submit(job)  # its predecessor's pods are still terminating
     status = world.succeeded()
     assert status["restarts"]["total"] == 0
+
+
+def test_new_resources_reach_pods_that_run(world: World) -> None:
+    job = world.training(steps=600, every=50)
+    world.submit(job)
+    world.wait_step(10)
+    before = {pod["metadata"]["uid"] for pod in world.pods()}
+    template = job["spec"]["workers"]["template"]
+    (container,) = template["spec"]["containers"]
+    container["resources"] = {"requests": {"cpu": "300m", "memory": "64Mi"}, "limits": {"cpu": "900m"}}
+    world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"template": template}}})
+
+    def carried_out(pod: Object | None) -> bool:
+        """As the kubelet says: not what was asked for, what the container has."""
+        (status,) = ((pod or {}).get("status") or {}).get("containerStatuses") or [{}]
+        return ((status.get("resources") or {}).get("limits") or {}).get("cpu") == "900m"
+
+    for pod in world.pods():
+        world.kube.wait("Pod", pod["metadata"]["name"], world.namespace, carried_out, "resized", 60)
+    assert {pod["metadata"]["uid"] for pod in world.pods()} == before
+    status = world.succeeded(limit_s=240)
+    assert status["restarts"]["total"] == 0
+    (told,) = [event["message"] for event in world.events() if event["reason"] == "Resized"]
+    assert told.startswith("2 pods were resized in place"), told

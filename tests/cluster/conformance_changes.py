@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster.examples import claim, job, owned_by, pod, service
+from tests.cluster.examples import claim, container, job, owned_by, pod, service
 from tests.cluster.scenario import World, gone, names, now, refused, scenario, watching
 from trainmaster_operator.cluster.port import (
     ADDED,
@@ -16,6 +16,7 @@ from trainmaster_operator.cluster.port import (
     ApiError,
     Conflict,
     Gone,
+    Invalid,
     NotFound,
 )
 
@@ -151,6 +152,28 @@ async def a_finalizer_keeps_an_object_until_it_is_taken_off(world: World) -> Non
         told = await following()
         assert (told.type, told.object["metadata"]["finalizers"]) == (DELETED, ["example.com/wait"])
     await refused(NotFound, cluster.get(JOB, space, "a"))
+
+
+@scenario
+async def resources_of_a_pod_change_by_container(world: World) -> None:
+    cluster, space = world.cluster, world.namespace
+    both = [
+        container(name=name, resources={"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}})
+        for name in ("main", "beside")
+    ]
+    made = await cluster.create(POD, pod(space, "a", containers=both))
+    uid = made["metadata"]["uid"]
+    more = {"requests": {"cpu": "200m"}, "limits": {"memory": "256Mi"}}
+    changed = await cluster.resize(space, "a", uid, {"main": more})
+    main, beside = (one["resources"] for one in changed["spec"]["containers"])
+    assert main == {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+    assert beside == made["spec"]["containers"][1]["resources"]
+    assert changed["metadata"]["uid"] == uid
+    assert await cluster.get(POD, space, "a") == changed
+    await refused(Conflict, cluster.resize(space, "a", "another", {"main": more}))
+    await refused(NotFound, cluster.resize(space, "b", uid, {"main": more}))
+    await refused(Invalid, cluster.resize(space, "a", uid, {"nobody": more}))
+    assert await cluster.get(POD, space, "a") == changed
 
 
 @scenario

@@ -107,6 +107,19 @@ def test_an_eviction_goes_through_the_pod() -> None:
     run(answers(as_json(status(201, "", ""), 201)), test)
 
 
+def test_resources_change_through_the_pod_and_only_of_the_one_that_was_meant() -> None:
+    async def test(api: FakeApi) -> None:
+        await api.cluster.resize("s", "a", "uid-1", {"main": {"limits": {"cpu": "2"}}})
+        (request,) = api.seen
+        assert (request.method, request.path) == ("PATCH", "/api/v1/namespaces/s/pods/a/resize")
+        assert request.body == {
+            "metadata": {"uid": "uid-1"},
+            "spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]},
+        }
+
+    run(answers(as_json(pod("s", "a"))), test)
+
+
 def test_odd_names_stay_inside_their_path_and_empty_ones_are_refused_here() -> None:
     async def test(api: FakeApi) -> None:
         await api.cluster.get(POD, "s", "a/../b?c")

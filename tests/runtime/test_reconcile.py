@@ -5,11 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.runtime.fakes import chance, cluster, job, pod
+from tests.runtime.fakes import chance, job, pod
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
-from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE
+from trainmaster_operator.cluster.memory import MemoryCluster
+from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE, ApiError
+from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.manifests.pods import build_pod, pod_name
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.observation import (
@@ -34,11 +36,12 @@ def directives(spec, status, observed):
 
 
 class Spy(FaultyCluster):
-    """Counts calls by verb and kind, leases and events left out."""
+    """Counts calls by verb and kind, leases and events left out, and refuses what `refusals` names."""
 
     def __init__(self, inner, **options):
         super().__init__(inner, chance(), **options)
         self.calls: list[str] = []
+        self.refusals: dict[str, ApiError] = {}
 
     async def get(self, kind, namespace, name):
         if kind != LEASE:
@@ -48,15 +51,19 @@ class Spy(FaultyCluster):
     async def _write(self, verb, kind, name, call):
         if kind not in (LEASE, EVENT):
             self.calls.append(f"{verb} {kind}")
+        if verb in self.refusals:
+            raise self.refusals[verb]
         return await super()._write(verb, kind, name, call)
 
 
 @asynccontextmanager
-async def operating(plan, jobs=("job",), tell=directives, **options):
-    store, memory = cluster()
-    for name in jobs:
-        store.create(JOB, job(name))
-    spy = Spy(memory, **options)
+async def operating(plan, jobs=("job",), tell=directives, store=None, **options):
+    """`store`: one that an operator before has left behind, with all its jobs."""
+    if store is None:
+        store = MemoryStore()
+        for name in jobs:
+            store.create(JOB, job(name))
+    spy = Spy(MemoryCluster(store), **options)
     operator = Operator(
         spy,
         asyncio.get_running_loop().clock,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
@@ -46,14 +47,23 @@ class RamSpec(Strict):
 
 def bytes_of(quantity: str) -> int | None:
     """An amount of memory as Kubernetes writes it, in bytes, rounded up; None when it is none."""
+    return _parsed(quantity, 1)
+
+
+def millis_of(quantity: str) -> int | None:
+    """An amount of CPU as Kubernetes writes it, in thousandths, rounded up; None when it is none."""
+    return _parsed(quantity, 1000)
+
+
+def _parsed(quantity: str, scale: int) -> int | None:
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
         return None
     number, unit = match[1], match[2] or ""
     factor = float(f"1{unit}") if len(unit) > 1 and unit[0] in "eE" and unit[1:] != "i" else _FACTORS[unit]
     if isinstance(factor, int) and number.isdigit():
-        return int(number) * factor
-    return -int(-float(number) * factor // 1)
+        return int(number) * factor * scale
+    return math.ceil(round(float(number) * factor * scale, 6))
 
 
 def quantity_of(size: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,9 @@ class SocketCluster:
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
     ) -> None:
         await self._call("delete", kind=kind, namespace=namespace, name=name, uid=uid, grace_s=grace_s)
+
+    async def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
+        return await self._object("resize", namespace=namespace, name=name, uid=uid, resources=dict(resources))
 
     async def evict(self, namespace: str, name: str) -> None:
         await self._call("evict", namespace=namespace, name=name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -289,6 +289,10 @@ class FaultyCluster:
     ) -> None:
         call = lambda: self.inner.delete(kind, namespace, name, uid, grace_s)  # noqa: E731
         await self._write("delete", kind, f"{namespace}/{name}", call)
+
+    async def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
+        call = lambda: self.inner.resize(namespace, name, uid, resources)  # noqa: E731
+        return await self._write("resize", "Pod", f"{namespace}/{name}", call)
 
     async def evict(self, namespace: str, name: str) -> None:
         await self._write("evict", "Pod", f"{namespace}/{name}", lambda: self.inner.evict(namespace, name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -164,6 +164,13 @@ class KubernetesCluster:
             options["gracePeriodSeconds"] = grace_s
         path = _path_of(kind, namespace, name)
         await self.connection.call(Request("delete", kind, "DELETE", path, body=options))
+
+    async def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
+        path = f"{_path_of(POD, namespace, name)}/resize"
+        containers = [{"name": container, "resources": given} for container, given in resources.items()]
+        body = {"metadata": {"uid": uid}, "spec": {"containers": containers}}
+        merge = "application/strategic-merge-patch+json"
+        return await self._object(Request("resize", POD, "PATCH", path, body=body, content_type=merge))
 
     async def evict(self, namespace: str, name: str) -> None:
         path = f"{_path_of(POD, namespace, name)}/eviction"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from trainmaster_operator.cluster.port import EVENT, Labels, Listing, Object, TokenReview, WatchEvent
 from trainmaster_operator.cluster.store import MemoryStore
@@ -53,6 +53,9 @@ class MemoryCluster:
         self, kind: str, namespace: str, name: str, uid: str | None = None, grace_s: int | None = None
     ) -> None:
         self.store.delete(kind, namespace, name, uid, grace_s)
+
+    async def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
+        return self.store.resize(namespace, name, uid, resources)
 
     async def evict(self, namespace: str, name: str) -> None:
         self.store.evict(namespace, name)

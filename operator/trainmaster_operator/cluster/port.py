@@ -203,6 +203,11 @@ class Cluster(Protocol):
         has ended it, or at once with `grace_s=0`. Raises NotFound, and Conflict when a given `uid` isn't its own."""
         ...
 
+    async def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
+        """Changes requests and limits of a Pod's containers, by their names; what isn't named stays. Raises NotFound
+        (no such Pod, or a server that can't), Conflict when `uid` isn't its own, Invalid, Forbidden."""
+        ...
+
     async def evict(self, namespace: str, name: str) -> None:
         """Deletes a Pod as a drain does. Raises TooManyRequests when a disruption budget forbids it, NotFound."""
         ...

@@ -21,6 +21,8 @@ from trainmaster_operator.cluster.port import ApiError, Invalid, Unavailable
 from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.cluster.trouble import Trouble
 
+VERBS = ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "resize", "evict", "bind")
+
 BODY_LIMIT = 16 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
 BACKLOG = 1024  # connections that wait to be accepted: above it a client is refused at once
@@ -46,7 +48,7 @@ class StoreServer:
         if mode & 0o077:
             raise PermissionError(f"{self.path.parent}: mode {mode:04o}; the store's folder must have mode 0700")
         app = web.Application(client_max_size=BODY_LIMIT)
-        for verb in ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "evict", "bind"):
+        for verb in VERBS:
             app.router.add_post(f"/v1/{verb}", self._call(verb, getattr(self, f"_{verb}")))
         app.router.add_post("/v1/watch", self._watch)
         self._runner = web.AppRunner(
@@ -87,6 +89,9 @@ class StoreServer:
 
     async def _delete(self, kind: str, namespace: str, name: str, uid: str | None, grace_s: int | None) -> Any:
         self.store.delete(kind, namespace, name, uid, grace_s)
+
+    async def _resize(self, namespace: str, name: str, uid: str, resources: dict[str, Any]) -> Any:
+        return self.store.resize(namespace, name, uid, resources)
 
     async def _evict(self, namespace: str, name: str) -> Any:
         self.store.evict(namespace, name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainmaster_operator.cluster import objects, validation
@@ -212,6 +212,23 @@ class MemoryStore:
             began = objects.seconds(meta["deletionTimestamp"]) - meta["deletionGracePeriodSeconds"]
             self._end(kind, obj, began + grace, grace)
         self._collect()
+
+    def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
+        """The subresource of that name. Every change is granted."""
+        old = self.find(POD, namespace, name)
+        if uid != old["metadata"]["uid"]:
+            raise Conflict(f'pods "{name}": Precondition failed: UID in precondition: {uid}')
+        names = [container["name"] for container in old["spec"]["containers"]]
+        unknown = sorted(set(resources) - set(names))
+        if unknown:
+            raise Invalid(f'Pod "{name}" is invalid: spec.containers: there is no container {unknown[0]}')
+        containers = [
+            objects.merged(container, {"resources": resources.get(container["name"], {})})
+            for container in old["spec"]["containers"]
+        ]
+        if containers != old["spec"]["containers"]:
+            self._put(POD, MODIFIED, {**old, "spec": {**old["spec"], "containers": containers}}, old)
+        return self.get(POD, namespace, name)
 
     def evict(self, namespace: str, name: str) -> None:
         """The eviction API: marks the Pod as disrupted, then deletes it. No disruption budgets here."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainmaster_operator.cluster.port import EVENT, LEASE, POD
 
-WRITES = ("create", "update", "update_status", "patch", "apply", "delete", "evict")
+WRITES = ("create", "update", "update_status", "patch", "apply", "delete", "resize", "evict")
 
 
 class Trouble:

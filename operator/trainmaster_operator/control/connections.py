@@ -19,6 +19,8 @@ from typing import Any
 
 from aiohttp import web
 
+from trainmaster_operator.control.turns import TurnLoop
+
 log = logging.getLogger(__name__)
 
 CLOSE_WAIT_S = 0.2
@@ -187,6 +189,9 @@ class Listener:
 
     async def _welcome(self, client: socket.socket) -> None:
         assert self._server is not None
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, TurnLoop):
+            client = loop.in_crowd(client)
         connection = Connection(self._server, self._limits, self._ended)
         tls: dict[str, Any] = {}
         if self._tls is not None:
@@ -196,7 +201,7 @@ class Listener:
                 "ssl_shutdown_timeout": CLOSE_WAIT_S,
             }
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client, **tls)
+            await loop.connect_accepted_socket(lambda: connection, client, **tls)
         except (OSError, EOFError) as error:
             log.debug("a connection was not made: %s", error)
         finally:

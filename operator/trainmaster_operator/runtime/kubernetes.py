@@ -28,8 +28,8 @@ from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.port import ApiError
 from trainmaster_operator.control.http import ControlServer
+from trainmaster_operator.control.turns import TurnLoop
 from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.runtime import turns
 from trainmaster_operator.runtime.authenticate import PodTokens
 from trainmaster_operator.runtime.authority import Authority
 from trainmaster_operator.runtime.clock import RealClock
@@ -274,7 +274,7 @@ def main() -> int:
     # Else a series more for each counter and histogram, which nobody asks for.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
-        with asyncio.Runner(loop_factory=turns.loop) as runner:
+        with asyncio.Runner(loop_factory=TurnLoop) as runner:
             runner.run(Replica(options).run())
     except (NoCluster, CantListen) as error:
         log.error("%s", error)

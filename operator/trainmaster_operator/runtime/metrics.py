@@ -44,7 +44,7 @@ class Metrics:
         )
         self.writes = Counter(
             "trainmaster_api_writes_total",
-            "Writes to the API server by what they are: intent, progress, create, delete.",
+            "Writes to the API server by what they are: intent, progress, create, delete, resize.",
             ["what"],
             registry=self.registry,
         )

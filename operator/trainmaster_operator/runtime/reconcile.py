@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Directive
@@ -40,6 +40,7 @@ from trainmaster_operator.planning.observation import (
     PodToDelete,
 )
 from trainmaster_operator.planning.suspicion import Suspicion
+from trainmaster_operator.planning.view import WORKER
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
@@ -48,15 +49,16 @@ from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.rivals import Rivals
 from trainmaster_operator.runtime.surroundings import Surroundings, check_owner
 from trainmaster_operator.runtime.troubles import Troubles
+from trainmaster_operator.runtime.vertical import Vertical
 
 log = logging.getLogger(__name__)
 
-PARALLEL_CALLS = 32
 MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
 
 
@@ -122,6 +124,8 @@ class Reconciler:
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
+        build = lambda job: policies.build_pod(job, WORKER, 0, 0, pod_defaults)  # noqa: E731
+        self._vertical = Vertical(cluster, leader, pods, events, metrics, build)
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
 
     def leads_from_now(self) -> None:
@@ -154,6 +158,7 @@ class Reconciler:
             wait_s = await self._write_status(record, decision)
             if wait_s is None or await self._act(record, decision):
                 continue
+            await self._vertical.fit(record)
             news, look_s = await self._ask_around(record)
             if news:
                 continue
@@ -194,6 +199,7 @@ class Reconciler:
         self._rivals.forget(key)
         self._events.forget(key)
         self._surroundings.forget(key)
+        self._vertical.forget(key)
         if self._ledger is not None:
             self._ledger.forget(key)
         if self._troubles is not None:
@@ -301,7 +307,7 @@ class Reconciler:
                 if known is not None and known.version == record.version:
                     raise Conflict(f"{record.key}: the server's job is older than the cache's")
                 return True
-            await _all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
+            await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
             await self._create_all(record, decision.create)
         return bool(decision.delete or decision.create)
@@ -341,7 +347,7 @@ class Reconciler:
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
-            await _all((self._create(record, pod) for pod in pods), len(pods))
+            await run_all((self._create(record, pod) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
@@ -398,23 +404,3 @@ class Reconciler:
 def _sooner(a: float | None, b: float) -> float | None:
     soonest = b if a is None else min(a, b)
     return None if soonest == float("inf") else soonest
-
-
-async def _all(calls: Iterator[Awaitable[None]], count: int) -> None:
-    """Runs a bounded number of them at once. After an error no further ones are started, and it is raised once those
-    under way have ended."""
-    stopped = False
-
-    async def work() -> None:
-        nonlocal stopped
-        while not stopped and (call := next(calls, None)) is not None:
-            try:
-                await call
-            except BaseException:
-                stopped = True
-                raise
-
-    workers = [work() for _ in range(min(count, PARALLEL_CALLS))]
-    for result in await asyncio.gather(*workers, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result

@@ -10,6 +10,7 @@ from trainmaster_operator.api.job import DistributedTrainingJob, ObjectMeta
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cluster.port import JOB, Object
+from trainmaster_operator.manifests.resources import Amount, amounts
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.runtime import pod_status
 from trainmaster_operator.runtime.informer import JobKey
@@ -44,6 +45,8 @@ class PodEntry:
     token_sha256: str
     job: str = ""  # its name
     deleting_since: float | None = None
+    namespace: str = ""
+    resources: tuple[Amount, ...] = ()
 
     def observed(self, now: float) -> PodRecord:
         """The record with its ages at `now` (monotonic)."""
@@ -128,7 +131,19 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
         job_uid=(_controller(obj) or {}).get("uid", ""),
         token_sha256=status.get("tokenSha256", ""),
         job=(_controller(obj) or {}).get("name", ""),
+        namespace=meta["namespace"],
+        resources=_shared(amounts((obj.get("spec") or {}).get("containers") or [])),
     )
+
+
+_resources: dict[tuple[Amount, ...], tuple[Amount, ...]] = {}
+
+
+def _shared(resources: tuple[Amount, ...]) -> tuple[Amount, ...]:
+    """One object for all the pods that have the same."""
+    if len(_resources) > 1000:
+        _resources.clear()
+    return _resources.setdefault(resources, resources)
 
 
 def _controller(obj: Object) -> Object | None:

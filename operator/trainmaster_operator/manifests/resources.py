@@ -1,0 +1,46 @@
+"""Resources of containers that can be changed while they run: CPU and memory, as numbers that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trainmaster_operator.api.ram import bytes_of, millis_of
+from trainmaster_operator.manifests.objects import Object
+
+
+class Amount(NamedTuple):
+    container: str
+    kind: str  # requests or limits
+    resource: str  # cpu or memory
+    amount: int  # thousandths of a CPU, bytes
+
+
+_READ = {"cpu": millis_of, "memory": bytes_of}
+
+
+def amounts(containers: Sequence[Object]) -> tuple[Amount, ...]:
+    """What they request and are limited to. A request that is left out beside a limit is the limit, as the API server
+    has it."""
+    found = []
+    for container in containers:
+        resources = container.get("resources") or {}
+        limits = resources.get("limits") or {}
+        for kind, given in (("limits", limits), ("requests", {**limits, **(resources.get("requests") or {})})):
+            for resource, read in _READ.items():
+                amount = read(str(given[resource])) if resource in given else None
+                if amount is not None:
+                    found.append(Amount(str(container.get("name", "")), kind, resource, amount))
+    return tuple(sorted(found))
+
+
+def changes(wanted: Sequence[Amount], found: Sequence[Amount]) -> dict[str, Object]:
+    """The resources that containers have to be given, by their names. What isn't wanted stays as it is: somebody's
+    defaults for the namespace, perhaps."""
+    made: dict[str, Object] = {}
+    known = set(found)
+    for one in wanted:
+        if one not in known:
+            text = f"{one.amount}m" if one.resource == "cpu" else str(one.amount)
+            made.setdefault(one.container, {}).setdefault(one.kind, {})[one.resource] = text
+    return made

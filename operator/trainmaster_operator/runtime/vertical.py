@@ -1,0 +1,107 @@
+"""New resources for pods that run: what a job's template says now, given to the pods that were made before it did.
+
+The API server changes them in place, and kubelets carry it out without a restart where they can. Where it refuses (a
+server that is too old, another class of quality of service, a quota), pods keep what they have until they are made
+anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.cluster.port import (
+    POD,
+    ApiError,
+    Cluster,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Object,
+)
+from trainmaster_operator.manifests.resources import Amount, amounts, changes
+from trainmaster_operator.planning.observation import EventType
+from trainmaster_operator.runtime.events import EventWriter
+from trainmaster_operator.runtime.informer import Informer, JobKey
+from trainmaster_operator.runtime.lease import Leadership
+from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.parallel import run_all
+from trainmaster_operator.runtime.records import JobRecord, PodEntry
+
+log = logging.getLogger(__name__)
+
+
+class Vertical:
+    """`build(job)`: a pod of the job, as it would be made now."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        leader: Leadership,
+        pods: Informer[PodEntry],
+        events: EventWriter,
+        metrics: Metrics,
+        build: Callable[[DistributedTrainingJob], Object],
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._pods = pods
+        self._events = events
+        self._metrics = metrics
+        self._build = build
+        self._fitted: dict[JobKey, tuple[str, int]] = {}  # uid and generation that all pods have been held against
+
+    def forget(self, key: JobKey) -> None:
+        self._fitted.pop(key, None)
+
+    async def fit(self, record: JobRecord) -> None:
+        """Once for each version of the job's spec; costs nothing after that."""
+        state = (record.uid, record.generation)
+        if self._fitted.get(record.key) == state or record.job is None or record.deleting:
+            return
+        wanted = amounts((self._build(record.job).get("spec") or {}).get("containers") or [])
+        mine = (entry for entry in self._pods.owned(record.key) if entry.job_uid == record.uid and entry.thrives)
+        pods = [(entry, todo) for entry in mine if (todo := changes(wanted, entry.resources))]
+        refusals: list[ApiError] = []
+        await run_all((self._resize(entry, todo, refusals) for entry, todo in pods), len(pods))
+        self._fitted[record.key] = state
+        done = len(pods) - len(refusals)
+        if done:
+            words = f"{_pods(done)} resized in place, without a restart: {_words(wanted)}"
+            self._events.remark(record, EventType.NORMAL, "Resized", words)
+        if refusals:
+            words = f"{_pods(len(refusals))} not resized in place, until made anew: {refusals[0]}"
+            self._events.remark(record, EventType.WARNING, "ResizeRefused", words)
+
+    async def _resize(self, entry: PodEntry, todo: dict[str, Object], refusals: list[ApiError]) -> None:
+        pod = entry.record
+        namespace = entry.namespace
+        self._leader.check()
+        self._metrics.writes.labels("resize").inc()
+        try:
+            self._pods.wrote(await self._cluster.resize(namespace, pod.name, pod.uid, todo))
+        except (Forbidden, Invalid) as error:
+            refusals.append(error)
+        except Conflict:
+            log.info("%s/%s: another pod has its name now", namespace, pod.name)
+        except NotFound as error:
+            try:
+                await self._cluster.get(POD, namespace, pod.name)
+            except NotFound:
+                return
+            refusals.append(error)  # the pod is there: it is the server that can't
+
+
+def _pods(count: int) -> str:
+    return "1 pod was" if count == 1 else f"{count} pods were"
+
+
+def _words(wanted: Sequence[Amount]) -> str:
+    """For people: "worker limits cpu 2, memory 4096Mi"."""
+    told: dict[tuple[str, str], list[str]] = {}
+    for one in wanted:
+        size = f"{one.amount / 1000:g}" if one.resource == "cpu" else f"{one.amount / 2**20:g}Mi"
+        told.setdefault((one.container, one.kind), []).append(f"{one.resource} {size}")
+    return "; ".join(f"{container} {kind} {', '.join(sizes)}" for (container, kind), sizes in told.items())

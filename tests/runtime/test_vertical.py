@@ -1,0 +1,85 @@
+"""New resources in a job's template reach the pods that run."""
+
+import asyncio
+
+import pytest
+
+from tests.runtime.test_reconcile import operating
+from trainmaster_operator.cluster.port import EVENT, JOB, POD, Forbidden, NotFound
+from trainmaster_operator.planning.observation import Decision, PodToCreate
+from trainmaster_operator.runtime.clock import run_virtual
+
+
+def two_pods(spec, status, observed, now):
+    return Decision(status, create=() if observed.pods else (PodToCreate("worker", 0, 0), PodToCreate("worker", 1, 0)))
+
+
+def resources(store, slot):
+    return store.find(POD, "space", f"job-worker-{slot}-0")["spec"]["containers"][0].get("resources")
+
+
+def name_of(store):
+    return store.find(POD, "space", "job-worker-0-0")["spec"]["containers"][0]["name"]
+
+
+def ask(store, **resources):
+    template = {"spec": {"containers": [{"name": name_of(store), "resources": resources}]}}
+    store.patch(JOB, "space", "job", {"spec": {"workers": {"template": template}}})
+
+
+def told(store):
+    return {event["reason"]: event["message"] for event in store.list(EVENT).items}
+
+
+def test_pods_that_run_are_resized_once_and_their_owner_is_told():
+    async def main():
+        async with operating(two_pods) as (store, spy, operator, _):
+            await asyncio.sleep(1)
+            before = [store.find(POD, "space", f"job-worker-{slot}-0")["metadata"]["uid"] for slot in (0, 1)]
+            assert "resize Pod" not in spy.calls
+            ask(store, requests={"cpu": "2"}, limits={"memory": "4Gi"})
+            await asyncio.sleep(1)
+            for slot in (0, 1):
+                assert resources(store, slot)["requests"] == {"cpu": "2000m", "memory": str(4 * 2**30)}
+                assert resources(store, slot)["limits"] == {"memory": str(4 * 2**30)}
+            assert [store.find(POD, "space", f"job-worker-{slot}-0")["metadata"]["uid"] for slot in (0, 1)] == before
+            words = told(store)["Resized"]
+            assert words.startswith("2 pods were resized in place, without a restart: ")
+            assert "requests cpu 2, memory 4096Mi" in words
+            operator.queue.add(("space", "job"))
+            await asyncio.sleep(10)
+            assert spy.calls.count("resize Pod") == 2
+
+    run_virtual(main())
+
+
+def test_another_operator_finds_what_the_one_before_has_not_done():
+    async def main():
+        async with operating(two_pods) as (store, _, _, _):
+            await asyncio.sleep(1)
+        ask(store, requests={"cpu": "3"})
+        uid = store.find(POD, "space", "job-worker-0-0")["metadata"]["uid"]
+        store.resize("space", "job-worker-0-0", uid, {name_of(store): {"requests": {"cpu": "3"}}})
+        async with operating(two_pods, store=store) as (_, spy, _, _):
+            await asyncio.sleep(60)
+            assert spy.calls.count("resize Pod") == 1
+            assert resources(store, 1)["requests"] == {"cpu": "3000m"}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("error", [NotFound("the server could not find the requested resource"), Forbidden("quota")])
+def test_a_cluster_that_refuses_is_asked_once_and_the_job_goes_on(error):
+    async def main():
+        async with operating(two_pods) as (store, spy, operator, _):
+            await asyncio.sleep(1)
+            spy.refusals["resize"] = error
+            ask(store, requests={"cpu": "2"})
+            await asyncio.sleep(1)
+            operator.queue.add(("space", "job"))
+            await asyncio.sleep(10)
+            assert spy.calls.count("resize Pod") == 2
+            assert told(store)["ResizeRefused"] == f"2 pods were not resized in place, until made anew: {error}"
+            assert "Resized" not in told(store)
+
+    run_virtual(main())
