@@ -295,7 +295,9 @@ def failed(cases: list[Case], agents: int) -> list[str]:
         "status": STATUS_BYTES,
     }
     return [
-        f"{agents} agents: {name}: {worst[name]:.2f} > {limit}" for name, limit in limits.items() if worst[name] > limit
+        f"{agents} agents: {name}: {worst[name]:.2f} > {limit}"
+        for name, limit in limits.items()
+        if worst.get(name, 0.0) > limit
     ]
 
 

@@ -172,6 +172,28 @@ def test_a_handshake_that_does_not_come_holds_nobody_up():
     asyncio.run(main())
 
 
+def test_so_many_silent_handshakes_that_nobody_else_may_begin_one_are_ended():
+    async def main():
+        async with scene(connections={"handshakes": 4, "stuck_s": 0.05, "handshake_s": 600}) as s:
+            silent = [await asyncio.open_connection("localhost", s.port) for _ in range(10)]
+            assert (await s.post())[0] == 200
+            for reader, _ in silent[:8]:
+                assert await reader.read() == b""
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(main())
+
+
+def test_more_come_at_once_than_may_begin_and_all_are_served():
+    async def main():
+        async with scene(connections={"handshakes": 2}, pod_connections=100) as s:
+            statuses = [status for status, _ in await asyncio.gather(*(s.post() for _ in range(20)))]
+            assert statuses == [200] * 20
+
+    asyncio.run(main())
+
+
 def test_a_flood_from_one_pod_is_refused_and_the_others_are_served():
     async def main():
         async with scene(pod_requests=Allowance(rate=0.01, burst=5)) as s:

@@ -37,6 +37,8 @@ Answer = Callable[["Connection", web.BaseRequest], Awaitable[web.Response]]
 class ConnectionLimits:
     connections: int = 16384
     accepts: int = 16  # in a row: then whoever is connected has a turn, however many wait
+    handshakes: int = 256  # at once: of thousands that come together each has its own soon, and others wait outside
+    stuck_s: float = 1.0  # when they are so many and none comes to its end for so long, they are ended
     handshake_s: float = 10.0
     head_s: float = 10.0  # from the handshake, or from the first byte of a request, to the end of its headers
     send_s: float = 10.0
@@ -135,6 +137,7 @@ class Listener:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshaking: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()  # one of them
         self._open = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -168,6 +171,7 @@ class Listener:
         in_a_row = 0
         while True:
             await self._room.wait()
+            await self._make_way()
             try:
                 client, _ = await loop.sock_accept(sock)
             except OSError as error:
@@ -181,11 +185,27 @@ class Listener:
             self._count(1)
             task = loop.create_task(self._welcome(client))
             self._handshaking.add(task)
-            task.add_done_callback(self._handshaking.discard)
+            task.add_done_callback(self._shaken)
             in_a_row += 1
             if in_a_row >= self._limits.accepts:
                 in_a_row = 0
                 await asyncio.sleep(0)  # accepting those who wait does not give way by itself
+
+    def _shaken(self, task: asyncio.Task[None]) -> None:
+        self._handshaking.discard(task)
+        self._over.set()
+
+    async def _make_way(self) -> None:
+        """Waits until one more may begin its handshake."""
+        while len(self._handshaking) >= self._limits.handshakes:
+            self._over.clear()
+            try:
+                async with asyncio.timeout(self._limits.stuck_s):
+                    await self._over.wait()
+            except TimeoutError:
+                for task in self._handshaking:
+                    task.cancel()
+                await asyncio.wait(self._handshaking)
 
     async def _welcome(self, client: socket.socket) -> None:
         assert self._server is not None
