@@ -170,7 +170,7 @@ async def resources_of_a_pod_change_by_container(world: World) -> None:
     assert beside == made["spec"]["containers"][1]["resources"]
     assert changed["metadata"]["uid"] == uid
     assert await cluster.get(POD, space, "a") == changed
-    await refused(Conflict, cluster.resize(space, "a", "another", {"main": more}))
+    await refused(Invalid, cluster.resize(space, "a", "another", {"main": more}))
     await refused(NotFound, cluster.resize(space, "b", uid, {"main": more}))
     await refused(Invalid, cluster.resize(space, "a", uid, {"nobody": more}))
     assert await cluster.get(POD, space, "a") == changed

@@ -68,6 +68,24 @@ def test_another_operator_finds_what_the_one_before_has_not_done():
     run_virtual(main())
 
 
+def test_a_pod_that_goes_meanwhile_is_no_refusal():
+    async def main():
+        async with operating(two_pods) as (store, spy, _, _):
+            await asyncio.sleep(1)
+            resize = spy.resize
+
+            async def too_late(namespace, name, uid, resources):
+                store.delete(POD, namespace, name, grace_s=0)
+                return await resize(namespace, name, uid, resources)
+
+            spy.resize = too_late
+            ask(store, requests={"cpu": "2"})
+            await asyncio.sleep(10)
+            assert {"Resized", "ResizeRefused"} & set(told(store)) == set()
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("error", [NotFound("the server could not find the requested resource"), Forbidden("quota")])
 def test_a_cluster_that_refuses_is_asked_once_and_the_job_goes_on(error):
     async def main():

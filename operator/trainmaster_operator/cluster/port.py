@@ -205,7 +205,7 @@ class Cluster(Protocol):
 
     async def resize(self, namespace: str, name: str, uid: str, resources: Mapping[str, Object]) -> Object:
         """Changes requests and limits of a Pod's containers, by their names; what isn't named stays. Raises NotFound
-        (no such Pod, or a server that can't), Conflict when `uid` isn't its own, Invalid, Forbidden."""
+        (no such Pod, or a server that can't), Invalid (also when `uid` isn't its own), Forbidden."""
         ...
 
     async def evict(self, namespace: str, name: str) -> None:

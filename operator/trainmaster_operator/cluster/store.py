@@ -217,7 +217,7 @@ class MemoryStore:
         """The subresource of that name. Every change is granted."""
         old = self.find(POD, namespace, name)
         if uid != old["metadata"]["uid"]:
-            raise Conflict(f'pods "{name}": Precondition failed: UID in precondition: {uid}')
+            raise Invalid(f'Pod "{name}" is invalid: metadata.uid: Invalid value: "{uid}": field is immutable')
         names = [container["name"] for container in old["spec"]["containers"]]
         unknown = sorted(set(resources) - set(names))
         if unknown:

@@ -7,7 +7,6 @@ anew.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from trainmaster_operator.api.job import DistributedTrainingJob
@@ -15,7 +14,6 @@ from trainmaster_operator.cluster.port import (
     POD,
     ApiError,
     Cluster,
-    Conflict,
     Forbidden,
     Invalid,
     NotFound,
@@ -29,8 +27,6 @@ from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry
-
-log = logging.getLogger(__name__)
 
 
 class Vertical:
@@ -64,34 +60,35 @@ class Vertical:
         wanted = amounts((self._build(record.job).get("spec") or {}).get("containers") or [])
         mine = (entry for entry in self._pods.owned(record.key) if entry.job_uid == record.uid and entry.thrives)
         pods = [(entry, todo) for entry in mine if (todo := changes(wanted, entry.resources))]
+        done: list[PodEntry] = []
         refusals: list[ApiError] = []
-        await run_all((self._resize(entry, todo, refusals) for entry, todo in pods), len(pods))
+        await run_all((self._resize(entry, todo, done, refusals) for entry, todo in pods), len(pods))
         self._fitted[record.key] = state
-        done = len(pods) - len(refusals)
         if done:
-            words = f"{_pods(done)} resized in place, without a restart: {_words(wanted)}"
+            words = f"{_pods(len(done))} resized in place, without a restart: {_words(wanted)}"
             self._events.remark(record, EventType.NORMAL, "Resized", words)
         if refusals:
             words = f"{_pods(len(refusals))} not resized in place, until made anew: {refusals[0]}"
             self._events.remark(record, EventType.WARNING, "ResizeRefused", words)
 
-    async def _resize(self, entry: PodEntry, todo: dict[str, Object], refusals: list[ApiError]) -> None:
+    async def _resize(
+        self, entry: PodEntry, todo: dict[str, Object], done: list[PodEntry], refusals: list[ApiError]
+    ) -> None:
+        """A pod that has gone meanwhile is neither."""
         pod = entry.record
         namespace = entry.namespace
         self._leader.check()
         self._metrics.writes.labels("resize").inc()
         try:
             self._pods.wrote(await self._cluster.resize(namespace, pod.name, pod.uid, todo))
-        except (Forbidden, Invalid) as error:
-            refusals.append(error)
-        except Conflict:
-            log.info("%s/%s: another pod has its name now", namespace, pod.name)
-        except NotFound as error:
+            done.append(entry)
+        except (Forbidden, Invalid, NotFound) as error:
             try:
-                await self._cluster.get(POD, namespace, pod.name)
+                found = await self._cluster.get(POD, namespace, pod.name)
             except NotFound:
                 return
-            refusals.append(error)  # the pod is there: it is the server that can't
+            if found["metadata"]["uid"] == pod.uid:
+                refusals.append(error)
 
 
 def _pods(count: int) -> str:
