@@ -47,7 +47,7 @@ def test_a_job_recreated_under_its_old_name(world: World) -> None:
 
 
 def test_new_resources_reach_pods_that_run(world: World) -> None:
-    job = world.training(steps=600, every=50)
+    job = world.training(steps=400, every=50)
     world.submit(job)
     world.wait_step(10)
     before = {pod["metadata"]["uid"] for pod in world.pods()}
