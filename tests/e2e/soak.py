@@ -62,8 +62,7 @@ class Plan:
 
 
 def job(folder: Path, mesh: str, steps: int) -> Path:
-    # A machine that other runs share starts processes slowly: a start is not to be taken for a hang.
-    return elastic(small_demo_job(folder, RANKS, MESHES[mesh], steps), hang={"limitSeconds": 20})
+    return elastic(small_demo_job(folder, RANKS, MESHES[mesh], steps))
 
 
 def disturbed(plan: Plan, path: Path, out: Path) -> Outcome:

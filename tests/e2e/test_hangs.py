@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "stuck.py"
 
 def job(folder: Path, how: str, mode: str) -> Path:
     command = ["python", str(SCRIPT), "--how", how, "--once", str(folder / "stuck-once")]
-    return script_job(folder, command, "stuck", 3, recovery={"hang": {"limitSeconds": 10, "mode": mode}})
+    return script_job(folder, command, "stuck", 3, recovery={"hang": {"limitSeconds": 30, "mode": mode}})
 
 
 def test_the_rank_that_did_not_arrive_is_named_with_its_stack_and_all_restart(tmp_path: Path) -> None:
