@@ -20,7 +20,7 @@ from benchmarks.recovery import PHASES, SCRIPT, recovery_times, table
 from e2e.cluster import places
 from e2e.installation import NAMESPACE, Installation
 from e2e.kube import Kube, Object
-from e2e.machine import OWN
+from e2e.machine import Own
 from e2e.world import PLAIN_TORCH, World
 
 NOT_THE_FIRST_NODE = {
@@ -154,8 +154,7 @@ def main() -> int:
     world.close()
     told(Case(f"{ranks} pods, a rank killed", "trainmaster", "s", times), clocks)
 
-    machine = OWN.machine
-    assert machine is not None
+    machine = Own()
     lost: list[str] = []
     disturbances: dict[str, Callable[[str], None]] = {
         "a pod deleted": lambda pod: kube.delete("Pod", pod, world.namespace),

@@ -23,7 +23,7 @@ from benchmarks.recovery import table
 from e2e.cluster import places
 from e2e.installation import Installation
 from e2e.kube import Kube, Object
-from e2e.machine import OWN
+from e2e.machine import Own
 from e2e.world import World
 
 LOOK_EVERY_S = 0.005
@@ -75,8 +75,7 @@ def pod_deleted(world: World) -> Callable[[], None]:
 
 def node_lost(world: World) -> Callable[[], None]:
     nodes = [world.node_of(world.pod(slot)) for slot in (0, 1)]
-    machine = OWN.machine
-    assert machine is not None
+    machine = Own()
     node = next(node for node in reversed(nodes) if node != machine.steady)
     machine.lose(node)
     return lambda: machine.heal(node)

@@ -256,8 +256,7 @@ def main() -> int:
         worlds = {system: World(system, name, given.pairs, given.steps) for system in both}
         for pair in range(given.pairs):
             # Both orders have as many of the blocks with a checkpoint.
-            order = sorted(both, reverse=bool((pair + pair // CHECKPOINT_BLOCKS) % 2))
-            for system in order:
+            for system in sorted(both, reverse=bool((pair + pair // CHECKPOINT_BLOCKS) % 2)):
                 both[system].samples.append(worlds[system].train())
         for world in worlds.values():
             world.end()

@@ -53,6 +53,18 @@ class Bench:
             KEY, uid, round, incarnations, lambda slot: Directive(1, state, round, f"{state.value}{round}")
         )
 
+    async def crowd(self, size, round=1):
+        """So many agents that have all reported; returns who they are."""
+        self.publish(round=round, incarnations=[0] * size)
+        members = [replace(ME, slot=slot, pod_uid=f"pod-{slot}" if slot else ME.pod_uid) for slot in range(size)]
+        for one in members:
+            await self.report_of(one, round=round)
+        self.marks.clear()
+        return members
+
+    async def report_of(self, one, **fields):
+        return await self.fleet.report(one, Report(one, **fields))
+
     def news(self):
         """Whether something since the last call asked for a pass at once."""
         marks, self.marks[:] = list(self.marks), []
@@ -339,11 +351,7 @@ def test_agents_of_all_jobs_together_report_at_a_bounded_rate():
 def test_news_of_one_in_a_crowd_wait_for_the_others_but_a_failure_does_not():
     async def main():
         bench = Bench()
-        crowd = 1000
-        bench.publish(incarnations=[0] * crowd)
-        for slot in range(crowd):
-            await bench.fleet.report(replace(ME, slot=slot), Report(replace(ME, slot=slot), round=1))
-        bench.marks.clear()
+        await bench.crowd(1000)
         await bench.fleet.report(ME, report(done=True))
         (wait_s,) = bench.marks
         assert 0 < wait_s < bench.fleet.settings.progress_s
@@ -356,15 +364,10 @@ def test_news_of_one_in_a_crowd_wait_for_the_others_but_a_failure_does_not():
 def test_progress_of_a_crowd_is_looked_at_more_seldom():
     async def main():
         bench = Bench()
-        crowd = [replace(ME, slot=slot) for slot in range(4000)]
-        bench.publish(incarnations=[0] * len(crowd))
-        for one in crowd:
-            await bench.fleet.report(one, Report(one, round=1))
-            if one.slot == 0:
-                bench.marks.clear()
-                await bench.fleet.report(one, Report(one, round=1))
-                assert bench.marks == [bench.fleet.settings.progress_s]
-        bench.marks.clear()
+        await bench.crowd(1)
+        await bench.fleet.report(ME, report())
+        assert bench.marks == [bench.fleet.settings.progress_s]
+        await bench.crowd(4000)
         await bench.fleet.report(ME, report())
         assert bench.fleet.settings.progress_s < bench.marks[0] < 5
 
@@ -374,10 +377,7 @@ def test_progress_of_a_crowd_is_looked_at_more_seldom():
 def test_polls_of_a_crowd_are_held_longer_and_do_not_end_together():
     async def main():
         bench = Bench()
-        crowd = [replace(ME, slot=slot) for slot in range(3000)]
-        bench.publish(incarnations=[0] * len(crowd))
-        for one in crowd:
-            await bench.fleet.report(one, Report(one, round=1))
+        crowd = await bench.crowd(3000)
         await asyncio.sleep(1)
         ended = []
 
@@ -397,14 +397,10 @@ def test_polls_of_a_crowd_are_held_longer_and_do_not_end_together():
 def test_in_a_crowd_only_what_decides_something_is_looked_at_at_once():
     async def main():
         bench = Bench()
-        bench.publish(round=2, incarnations=[0] * CROWD)
-        crowd = [replace(ME, slot=slot, pod_uid=f"pod-{slot}") for slot in range(CROWD)]
-        for one in crowd:
-            await bench.fleet.report(one, Report(one, round=2))
-        bench.news()
+        crowd = await bench.crowd(CROWD, round=2)
 
         async def at_once(slot, **fields):
-            await bench.fleet.report(crowd[slot], Report(crowd[slot], round=2, **fields))
+            await bench.report_of(crowd[slot], round=2, **fields)
             assert bench.marks, "it is news at any rate"
             return bench.news()
 

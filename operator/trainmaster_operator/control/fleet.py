@@ -107,8 +107,7 @@ class Fleet:
         self._on_event = on_event  # told what agents have to say to people: reason, message
         self._jobs: dict[Key, JobFleet] = {}
         self._counted_at = float("-inf")
-        self._report_interval_s = 0.0
-        self._hold_s = self.settings.hold_s
+        self._recent = 0  # agents that were heard lately, of all jobs
 
     # -- for agents
 
@@ -163,8 +162,7 @@ class Fleet:
     @property
     def report_interval_s(self) -> float:
         """How often each agent may report at most, so that all of them leave time for what is urgent."""
-        self._count()
-        return self._report_interval_s
+        return self._crowd() / REPORTS_PER_S
 
     def agents(self, key: Key, incarnations: Sequence[int]) -> dict[int, AgentRecord]:
         """What is known of the current incarnations' agents, by slot."""
@@ -320,17 +318,17 @@ class Fleet:
 
     def _hold_of(self, slot: int) -> float:
         """Seconds. They differ from slot to slot: polls that a round has answered together must not end together."""
-        self._count()
-        return self._hold_s * (1.0 - slot * _GOLDEN % 1.0 / 2)
+        hold_s = max(self.settings.hold_s, min(self._crowd() / POLLS_PER_S, MOST_HOLD_S))
+        return hold_s * (1.0 - slot * _GOLDEN % 1.0 / 2)
 
-    def _count(self) -> None:
+    def _crowd(self) -> int:
+        """How many agents speak to this leader, counted now and then."""
         now = self._clock.monotonic()
-        if now - self._counted_at < COUNT_EVERY_S:
-            return
-        self._counted_at = now
-        recent = sum(now - slot.heard_at < RECENT_S for job in self._jobs.values() for slot in job.slots.values())
-        self._report_interval_s = recent / REPORTS_PER_S
-        self._hold_s = max(self.settings.hold_s, min(recent / POLLS_PER_S, MOST_HOLD_S))
+        if now - self._counted_at >= COUNT_EVERY_S:
+            self._counted_at = now
+            slots = (slot for job in self._jobs.values() for slot in job.slots.values())
+            self._recent = sum(now - slot.heard_at < RECENT_S for slot in slots)
+        return self._recent
 
     def _answer(self, job: JobFleet, slot: int) -> Directive:
         directive = job.directive(slot)

@@ -35,6 +35,8 @@ class Turns(selectors.BaseSelector):
         self._few, self._many = selectors.EpollSelector(), selectors.EpollSelector()
         self._many_epoll = select.epoll.fromfd(os.dup(self._many.fileno()))
         self._of_many = self._few.register(self._many.fileno(), selectors.EVENT_READ)
+        maps = self._many.get_map(), self._few.get_map()
+        self._map: Mapping[FileDescriptorLike, Key] = ChainMap(*maps)  # type: ignore[arg-type]  # it is only read
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: object = None) -> Key:
         descriptor = fileobj if isinstance(fileobj, int) else fileobj.fileno()
@@ -60,11 +62,8 @@ class Turns(selectors.BaseSelector):
                     told.append((key, (write | read) & key.events))
         return told
 
-    def get_key(self, fileobj: FileDescriptorLike) -> Key:
-        return self._holder(fileobj).get_key(fileobj)
-
     def get_map(self) -> Mapping[FileDescriptorLike, Key]:
-        return ChainMap(self._many.get_map(), self._few.get_map())  # type: ignore[arg-type]  # it is only read
+        return self._map
 
     def close(self) -> None:
         self._many_epoll.close()

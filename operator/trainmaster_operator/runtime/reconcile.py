@@ -50,7 +50,7 @@ from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.parallel import run_all
-from trainmaster_operator.runtime.records import JobRecord, PodEntry
+from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
 from trainmaster_operator.runtime.rivals import Rivals
 from trainmaster_operator.runtime.surroundings import Surroundings, check_owner
@@ -217,7 +217,7 @@ class Reconciler:
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
             return entry.observed(now) if aged else entry.record
 
-        pods = tuple(seen(entry) for entry in self._entries(record))
+        pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
         return Observation(
             name=record.key.name,
             namespace=record.key.namespace,
@@ -234,14 +234,11 @@ class Reconciler:
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
         )
 
-    def _entries(self, record: JobRecord) -> list[PodEntry]:
-        return [entry for entry in self._pods.owned(record.key) if entry.job_uid == record.uid]
-
     async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
         """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
         if self._troubles is None or record.status.roundStore or record.status.phase.finished:
             return False, float("inf")
-        return await self._troubles.look(record.key, [entry.record for entry in self._entries(record)])
+        return await self._troubles.look(record.key, [entry.record for entry in own_pods(self._pods, record)])
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
         """Tells agents what the written status says. False when they know."""

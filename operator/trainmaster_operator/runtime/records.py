@@ -13,7 +13,7 @@ from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.manifests.resources import Amount, amounts
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.runtime import pod_status
-from trainmaster_operator.runtime.informer import JobKey
+from trainmaster_operator.runtime.informer import Informer, JobKey
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class PodEntry:
     token_sha256: str
     job: str = ""  # its name
     deleting_since: float | None = None
-    namespace: str = ""
     resources: tuple[Amount, ...] = ()
 
     def observed(self, now: float) -> PodRecord:
@@ -131,9 +130,13 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
         job_uid=(_controller(obj) or {}).get("uid", ""),
         token_sha256=status.get("tokenSha256", ""),
         job=(_controller(obj) or {}).get("name", ""),
-        namespace=meta["namespace"],
         resources=_shared(amounts((obj.get("spec") or {}).get("containers") or [])),
     )
+
+
+def own_pods(pods: Informer[PodEntry], record: JobRecord) -> list[PodEntry]:
+    """Without those of an earlier job of its name."""
+    return [entry for entry in pods.owned(record.key) if entry.job_uid == record.uid]
 
 
 _resources: dict[tuple[Amount, ...], tuple[Amount, ...]] = {}

@@ -20,13 +20,13 @@ from trainmaster_operator.cluster.port import (
     Object,
 )
 from trainmaster_operator.manifests.resources import Amount, amounts, changes
-from trainmaster_operator.planning.observation import EventType
+from trainmaster_operator.planning.observation import EventType, PodRecord
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.parallel import run_all
-from trainmaster_operator.runtime.records import JobRecord, PodEntry
+from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 
 
 class Vertical:
@@ -58,11 +58,12 @@ class Vertical:
         if self._fitted.get(record.key) == state or record.job is None or record.deleting:
             return
         wanted = amounts((self._build(record.job).get("spec") or {}).get("containers") or [])
-        mine = (entry for entry in self._pods.owned(record.key) if entry.job_uid == record.uid and entry.thrives)
+        mine = (entry for entry in own_pods(self._pods, record) if entry.thrives)
         pods = [(entry, todo) for entry in mine if (todo := changes(wanted, entry.resources))]
-        done: list[PodEntry] = []
+        done: list[str] = []
         refusals: list[ApiError] = []
-        await run_all((self._resize(entry, todo, done, refusals) for entry, todo in pods), len(pods))
+        space = record.key.namespace
+        await run_all((self._resize(space, entry.record, todo, done, refusals) for entry, todo in pods), len(pods))
         self._fitted[record.key] = state
         if done:
             words = f"{_pods(len(done))} resized in place, without a restart: {_words(wanted)}"
@@ -72,16 +73,14 @@ class Vertical:
             self._events.remark(record, EventType.WARNING, "ResizeRefused", words)
 
     async def _resize(
-        self, entry: PodEntry, todo: dict[str, Object], done: list[PodEntry], refusals: list[ApiError]
+        self, namespace: str, pod: PodRecord, todo: dict[str, Object], done: list[str], refusals: list[ApiError]
     ) -> None:
         """A pod that has gone meanwhile is neither."""
-        pod = entry.record
-        namespace = entry.namespace
         self._leader.check()
         self._metrics.writes.labels("resize").inc()
         try:
             self._pods.wrote(await self._cluster.resize(namespace, pod.name, pod.uid, todo))
-            done.append(entry)
+            done.append(pod.name)
         except (Forbidden, Invalid, NotFound) as error:
             try:
                 found = await self._cluster.get(POD, namespace, pod.name)
