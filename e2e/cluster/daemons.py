@@ -39,7 +39,9 @@ class Daemon:
             record = json.loads(self._record.read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return record["pid"] if start_time(record["pid"]) == record["started"] else None
+        # One that had ended before it was written down has no start time, nor has whatever is gone.
+        lives = record["started"] is not None and start_time(record["pid"]) == record["started"]
+        return record["pid"] if lives else None
 
     def start(self, argv: Sequence[str | Path], *, child: bool = False, cwd: Path = Path("/")) -> None:
         """Start it unless it runs. `child`: the one process that `argv` forks is meant (see unshare --fork)."""

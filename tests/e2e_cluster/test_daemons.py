@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from e2e.cluster import daemons
 from e2e.cluster.daemons import Daemon
-from e2e.cluster.shell import ClusterError
+from e2e.cluster.shell import ClusterError, until
 
 
 @pytest.fixture
@@ -61,8 +60,15 @@ def test_the_child_is_meant_where_the_program_forks(daemon: Daemon) -> None:
     daemon.stop()
 
 
-def test_what_ended_is_told_with_its_last_words(daemon: Daemon, tmp_path: Path) -> None:
+def test_what_ended_before_it_was_written_down_does_not_run(daemon: Daemon, tmp_path: Path) -> None:
+    record = tmp_path / "run" / "sleeper.json"
+    record.parent.mkdir()
+    record.write_text(json.dumps({"pid": 2**22, "started": None}))
+    assert daemon.pid is None
+
+
+def test_what_ended_is_told_with_its_last_words(daemon: Daemon) -> None:
     daemon.start([sys.executable, "-c", "raise SystemExit('no more room')"])
-    os.waitpid(json.loads((tmp_path / "run" / "sleeper.json").read_text())["pid"], 0)
+    until(lambda: daemon.pid is None, 30, "it doesn't end")
     with pytest.raises(ClusterError, match="no more room"):
         daemon.require()
