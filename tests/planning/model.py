@@ -100,6 +100,7 @@ class Model:
             incarnation=agent.incarnation,
             pod_uid=agent.uid,
             round=agent.round,
+            parked=agent.round > 0 and agent.state == "idle",
             joined=not agent.mute,
             silent_s=self.now - agent.heard_at,
             ranks=ranks,

@@ -65,11 +65,52 @@ def test_a_store_that_served_one_of_the_last_rounds_is_not_taken_from_an_old_rec
     assert stale is not None
     for number in (2, 3, 4):
         world.agent(2, round=number - 1, verdict=verdict(round=number - 1))
-        world.agent(1, next_store=store(1, 100 * number))
-        world.agent(0, next_store=store(0, 1))
+        world.agent(1, round=number - 1, next_store=store(1, 100 * number))
+        world.agent(0, round=number - 1, next_store=store(0, 1))
         world.write()
         assert world.status.roundStore == f"10.0.0.1:{1000 + 100 * number}"
     assert world.status.lastStore.endswith(",10.0.0.0:1001")
+
+
+def test_what_an_agent_offered_before_others_opened_a_round_by_the_grant_may_be_the_store_of_that() -> None:
+    world = opened()
+    world.agent(2, round=2, minor=1, verdict=verdict(round=2))
+    for slot in (0, 1, 3):
+        world.agent(slot, round=1)
+    world.status = world.status.model_copy(update={"round": 2, "roundMinor": 1})
+    world.agent(2, next_store=store(2, 77))
+    world.write()
+    assert world.status.round == 3
+    assert world.status.roundStore == "10.0.0.2:1077"
+
+
+def test_a_round_does_not_open_before_all_know_that_the_last_one_is_over() -> None:
+    world = opened()
+    world.unheard = frozenset({1})
+    world.pod(2, phase="Failed")
+    world.write()
+    assert (world.status.round, world.status.roundStore) == (2, "")
+    world.pod(2)
+    world.agent(2)
+    world.write()
+    assert world.status.roundStore == ""
+    world.unheard = frozenset()
+    world.write()
+    assert world.status.roundStore != ""
+
+
+def test_a_round_that_forms_gets_a_number_above_those_that_were_opened_without_a_leader() -> None:
+    world = opened()
+    world.pod(2, phase="Failed")
+    world.write()
+    assert (world.status.round, world.status.recoveries[-1].round) == (2, 2)
+    world.unheard = frozenset({0, 1, 3})
+    for slot in (0, 1, 3):
+        world.agent(slot, round=2, minor=1, next_store=store(slot, 50 + slot))
+    world.write()
+    assert (world.status.round, world.status.recoveries[-1].round) == (3, 3)
+    assert world.status.roundStore == ""
+    assert world.status.restarts.total == 1
 
 
 def test_a_round_never_takes_the_store_of_the_one_before() -> None:

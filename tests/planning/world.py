@@ -60,6 +60,12 @@ class World:
     refusal: Refusal | None = None
     deleting: bool = False
     stores: int = 0
+    unheard: frozenset[int] = frozenset()  # slots whose agents have not heard that their round is over
+
+    def _obedient(self, agent: AgentRecord) -> AgentRecord:
+        """Agents end their ranks when they hear that a round forms."""
+        heard = not self.status.roundStore and agent.slot not in self.unheard
+        return replace(agent, parked=agent.round > 0 and heard)
 
     def observed(self) -> Observation:
         return Observation(
@@ -70,7 +76,7 @@ class World:
             deleting=self.deleting,
             epoch=self.epoch,
             pods=tuple(self.pods[s] for s in sorted(self.pods)),
-            agents=self.agents,
+            agents={slot: self._obedient(agent) for slot, agent in self.agents.items()},
             checkpoint=self.checkpoint,
             refusal=self.refusal,
             leading_s=self.leading_s,

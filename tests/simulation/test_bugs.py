@@ -23,7 +23,7 @@ FOUND_AFTER = {
     "count a restart twice": 25,
     "overwrite on conflict": 26,
     "forget to reset hang state": 88,
-    "reuse a store": 148,
+    "reuse a store": 482,
     "count in memory": 19,
     "forget a spending at restart": 19,
     "act before intent": 23,

@@ -47,7 +47,7 @@ class Fault(Enum):
     LATE = "late"  # write: Unavailable at once, and takes effect later, perhaps after the client's next calls or death
     CONFLICT = "conflict"  # write: Conflict, without effect
     STALE = "stale"  # list: an older state
-    DROP = "drop"  # event: never arrives
+    DROP = "drop"  # event: never arrives, but the next watch finds its history gone
     DELAY = "delay"  # event: comes late, and so does what follows
     REORDER = "reorder"  # event: arrives after the next one, if that is of another object
     DUPLICATE = "duplicate"  # event: arrives twice
@@ -153,6 +153,7 @@ class FaultyCluster:
         self._frozen_until = float("-inf")
         self._cut = asyncio.Event()  # replaced when it is set
         self._late: set[asyncio.Task[None]] = set()
+        self._lossy: set[str] = set()  # kinds of which an event was dropped since their last list
 
     @property
     def writes(self) -> int:
@@ -217,6 +218,10 @@ class FaultyCluster:
         self, kind: str, resource_version: str, namespace: str | None = None, labels: Labels | None = None
     ) -> AsyncIterator[WatchEvent]:
         await self._travel()
+        if kind in self._lossy:
+            # A server that has lost events doesn't know what to go on with: else nobody would ever learn of them.
+            self._lossy.discard(kind)
+            raise Gone("injected: events before this version are lost")
         stream = self.inner.watch(kind, resource_version, namespace, labels)
         cut = asyncio.ensure_future(self._cut.wait())
         step: asyncio.Future[WatchEvent] | None = None
@@ -252,6 +257,8 @@ class FaultyCluster:
                 if fault is Fault.REORDER and held is None:
                     held = event
                     continue
+                if fault is Fault.DROP:
+                    self._lossy.add(kind)
                 for _ in range({Fault.DROP: 0, Fault.DUPLICATE: 2}.get(fault, 1) if fault else 1):
                     yield event
                 if held is not None:

@@ -23,6 +23,7 @@ class SlotState:
     heard_at: float
     round: int = 0
     report: Report | None = None  # the newest of `round`
+    parked: bool = False  # it has been in a round, and its newest word is that no ranks run there
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None
     verdict: Verdict | None = None  # the first of `round`
@@ -44,6 +45,7 @@ class SlotState:
         if 0 < request.round < self.round:
             return False
         news = self._enter(request.round)
+        news = self._take_park(request.round) or news
         return self._take_offer(request.next_store) or news
 
     def take_report(self, report: Report, now: float) -> bool:
@@ -51,8 +53,12 @@ class SlotState:
         that has ended its ranks, and so runs none, may still have opened the store that the next round needs."""
         self.heard_at = now
         if report.round < self.round:
-            return report.round == 0 and self._take_offer(report.next_store)
+            if report.round:
+                return False
+            news = self._take_park(0)
+            return self._take_offer(report.next_store) or news
         news = self._enter(report.round)
+        news = self._take_park(report.round) or news
         if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
             self.verdict = report.verdict
             self.verdict_at = now
@@ -71,6 +77,7 @@ class SlotState:
             incarnation=self.identity.incarnation,
             pod_uid=self.identity.pod_uid,
             round=self.round,
+            parked=self.parked,
             minor=report.minor,
             granted=tuple(report.granted),
             joined=self.joined(now),
@@ -94,6 +101,12 @@ class SlotState:
             clock={**report.clock, **clock},
             pauses=report.pauses,
         )
+
+    def _take_park(self, round: int) -> bool:
+        parked = round == 0 and self.round > 0
+        news = parked != self.parked
+        self.parked = parked
+        return news
 
     def _take_offer(self, store: StoreAddress | None) -> bool:
         news = store != self.next_store

@@ -44,6 +44,8 @@ def highest(spec: JobSpec, status: JobStatus) -> int:
 
 def taken_over(view: View) -> Change | None:
     """The granted round becomes the status' own; one that not all members came to is followed by another."""
+    if not view.round_is_open:
+        return _outnumbered(view)
     ahead = _ahead(view)
     if not ahead:
         return _agreed(view)
@@ -72,6 +74,19 @@ def _agreed(view: View) -> Change | None:
     words = f"round {status.round} was opened twice, with and without a leader; the ranks restart in place"
     fields = {**rounds.reopened(view), "round": status.round + 1, "roundMinor": 0, "phase": JobPhase.RECOVERING}
     return changed(status, warning("Recovering", words), **fields)
+
+
+def _outnumbered(view: View) -> Change | None:
+    """Before they heard of the round that forms, agents opened one with its number: it takes one above theirs, which
+    they obey."""
+    status = view.status
+    taken = max((agent.round for agent in view.agents if agent is not None and not agent.parked), default=0)
+    if not status.round or taken < status.round:
+        return None
+    recoveries = list(status.recoveries)
+    if recoveries and recoveries[-1].round == status.round:
+        recoveries[-1] = recoveries[-1].model_copy(update={"round": taken + 1})
+    return changed(status, round=taken + 1, recoveries=recoveries)
 
 
 def unsettled(view: View) -> bool:

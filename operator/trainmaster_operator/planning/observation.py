@@ -43,6 +43,7 @@ class AgentRecord:
     incarnation: int
     pod_uid: str
     round: int = 0  # whose ranks it runs
+    parked: bool = False  # it runs no ranks any more, as far as it has said
     minor: int = 0  # of such a round: how many were opened by the grant since a leader published one
     granted: tuple[Granted, ...] = ()  # those of them that it opened itself
     joined: bool = True  # it holds (or has just held) a join poll

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trainmaster.contract.config import share_of_each_rank
 from trainmaster.contract.ranges import merged
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.job import share_of_each_rank
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.view import View
 

@@ -104,6 +104,8 @@ def ready(view: View, slot: int) -> bool:
     pod, agent = view.pods[slot], view.agents[slot]
     if pod is None or agent is None or pod.deleting or pod.phase in ENDED:
         return False
+    if not view.round_is_open and agent.round > 0 and not agent.parked:
+        return False  # as long as it hasn't heard that its round is over, it may open another one by the grant
     return agent.joined and not agent.draining and agent.silent_s < view.lost_after_s
 
 
@@ -199,8 +201,17 @@ def due_s(view: View) -> float | None:
 
 
 def _fresh(view: View, agent: AgentRecord | None) -> str | None:
-    address = _address(agent.next_store) if agent is not None else None
+    """What an agent offers, unless a round took it since: one of the status, or one that members opened by the grant
+    and that this agent hasn't told of yet."""
+    if agent is None or (0 < agent.round < _reached(view) and not agent.parked):
+        return None
+    address = _address(agent.next_store)
     return None if address is None or address in _used(view) else address
+
+
+def _reached(view: View) -> int:
+    """The highest round that any agent is in."""
+    return max((agent.round for agent in view.agents if agent is not None), default=0)
 
 
 def _used(view: View) -> Iterable[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from trainmaster.contract.config import BatchConfig, ParallelismConfig
-from trainmaster_operator.api.job import share_of_each_rank
+from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
 from trainmaster_operator.api.status import JobPhase, WorkersStatus
 from trainmaster_operator.planning.change import normal, warning
 from trainmaster_operator.planning.observation import JobSpec, PlannedEvent

@@ -82,6 +82,10 @@ class OperatorProcess:
         self._calls: dict[asyncio.Task[Any], None] = {}  # agents that wait for an answer
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
+    @property
+    def leads(self) -> bool:
+        return not self.dead and self.operator.leader.leading
+
     def crash(self, why: str) -> None:
         """SIGKILL: nothing that it still wants to do takes effect."""
         if self.dead:

@@ -222,11 +222,17 @@ class World:
         await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
         if self.operator is None or agent.cut_off or not agent.alive:
             raise ConnectionError("nobody answers")
-        directive = await self.operator.send(token, message)
+        directive = await self._leader_or(self.operator).send(token, message)
         await asyncio.sleep(self._chance.uniform(0.0002, 0.003))
         if agent.cut_off:
             raise ConnectionError("the reply was lost")
         return directive
+
+    def _leader_or(self, reached: OperatorProcess) -> OperatorProcess:
+        """One that doesn't lead knows who does, and sends agents there (421)."""
+        if reached.leads:
+            return reached
+        return next((process for process in self.processes if process.leads), reached)
 
     # -- agents among themselves
 
