@@ -13,11 +13,20 @@ from typing import Any
 import pytest
 import torch
 
-from trainmaster import models, parallel
-from trainmaster.contract.config import ModelConfig
+from trainmaster import parallel
 
 ROOT = Path(__file__).parents[2]
-MESHES = ["replicate-3", "replicate-4", "fsdp2-2", "hsdp-2x2"]
+MESHES = [
+    "replicate-3",
+    "replicate-4",
+    "fsdp2-2",
+    "hsdp-2x2",
+    "tensor-2",
+    "shard-tensor-2x2",
+    "context-2",
+    "pipeline-2",
+    "expert-2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +43,15 @@ def found() -> dict[str, Any]:
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
 def test_two_runs_and_all_their_ranks_end_with_the_same_bits(found: dict[str, Any], mesh: str) -> None:
-    digests = found["digests"][mesh]
-    assert len(digests) >= 4
-    assert len(set(digests)) == 1
+    first, second = found["digests"][mesh]
+    assert first == second
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
 def test_the_norm_counts_each_gradient_once(found: dict[str, Any], mesh: str) -> None:
-    model = models.build(ModelConfig(options={"layers": 2, "heads": 2, "width": 32, "context": 16}), seed=0)
-    expected = sum(p.numel() for p in model.parameters()) * 0.25
-    assert sum(found["norms"][mesh]["sound"]) == pytest.approx(expected, rel=1e-6)
+    norms = found["norms"][mesh]
+    assert sum(norms["sound"]) == pytest.approx(norms["whole"], rel=1e-6)
 
 
 @pytest.mark.processes
@@ -54,8 +61,9 @@ def test_a_gradient_that_is_not_finite_shows_whichever_replica_has_it(found: dic
 
 
 @pytest.mark.processes
-def test_bf16_computes_coarsely_and_keeps_fp32_weights(found: dict[str, Any]) -> None:
-    losses = found["bf16"]
+@pytest.mark.parametrize("mesh", ["hsdp-2x2", "pipeline-2", "tensor-2", "expert-2"])
+def test_bf16_computes_coarsely_and_keeps_fp32_weights(found: dict[str, Any], mesh: str) -> None:
+    losses = found["bf16"][mesh]
     assert losses["kept"] == ["torch.float32"]
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=2e-2)
@@ -67,8 +75,3 @@ def test_gradients_of_a_plain_model_have_a_norm_and_a_scale_too() -> None:
     assert parallel.gradient_norm_squared(model).item() == pytest.approx(24.0)
     parallel.scale_gradients_(model, 0.5)
     assert model.weight.grad.tolist() == [[1.0] * 3] * 2
-
-
-def test_a_mesh_has_no_other_axes() -> None:
-    with pytest.raises(AssertionError, match=r"\['tp'\] are no axes"):
-        parallel.make_mesh({"tp": 2}, "cpu")

@@ -9,17 +9,17 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from trainmaster import data, faults, lastwords, models, optimizer, parallel
+from trainmaster import data, faults, lastwords, layout, models, optimizer, parallel
 from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Checkpoint, Resume
 from trainmaster.checkpoint.session import Session
@@ -74,6 +74,7 @@ class Training:
         self.reporter = reporter
         self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
         self.consumed = 0  # samples
+        self.own_tokens = 0  # of this rank in the step under way
         self.last_loss = math.nan
         self.numbers: dict[str, Any] = {}  # of the newest step whose numbers have arrived
         self.under_way: list[StepRecord] = []
@@ -98,11 +99,19 @@ class Training:
             self.micro, self.accumulation = config.accumulation(world.size, divisor)
         except ValueError as error:
             raise ConfigError(str(error)) from None
+        layout.validate(config)
         self.source = data.build(config)
         self._no_costs = torch.zeros(3, dtype=torch.float64, device=world.device)
         model = models.build(config.model, config.seed, world.device)
-        mesh = parallel.make_mesh(self.degrees, world.device.type)
-        self.model: nn.Module = parallel.parallelize(model, mesh, config)
+        self.parallel = parallel.parallelize(
+            model,
+            self.degrees,
+            config.parallelism,
+            config.precision,
+            world.device.type,
+            parallel.StepShape(models.validate(config.model).context, self.micro, self.accumulation),
+        )
+        self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer)
         self.session = Session(
             os.environ.get(environment.CHECKPOINT_DIR, ""),
@@ -112,6 +121,7 @@ class Training:
             world_size=world.size,
             store=world.store,
             keep=config.checkpoint.keep,
+            holders=self.parallel.mesh.stage_ranks,
         )
         reporter.progress.built_ns = time.monotonic_ns()
 
@@ -262,29 +272,27 @@ class Training:
         }
 
     def _forward_backward(self) -> tuple[Tensor, int, int]:
-        """(this rank's summand of the step's loss, valid tokens of the whole step, those of this rank).
+        """(this rank's summand of the step's loss, valid tokens of the whole step, those that this rank speaks for).
 
         Gradients are complete sums after it.
         """
         tokens = self.source.valid_tokens(self.consumed, self.config.batch.global_)
-        device = self.world.device
-        total = torch.zeros((), device=device)
-        own_tokens = 0
-        first = self.world.rank * self.micro * self.accumulation
+        self.own_tokens = 0
+        total = self.parallel.forward_backward(self._micro_batches(), self.accumulation, tokens)
+        return total, tokens, self.own_tokens
+
+    def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's part of the step's samples, on its device: tokens and targets."""
+        device, mesh = self.world.device, self.parallel.mesh
+        first = mesh.data_rank * self.micro * self.accumulation
         for index in range(self.accumulation):
-            parallel.set_gradient_sync(self.model, last=index == self.accumulation - 1)
             start = first + index * self.micro
             batch = self.source.batch(self.consumed, range(start, start + self.micro))
-            logits = self.model(batch.inputs.to(device, non_blocking=True))
-            targets = batch.targets.to(device, non_blocking=True)
-            summed = F.cross_entropy(
-                logits.flatten(0, 1).float(), targets.flatten(), ignore_index=data.IGNORED, reduction="sum"
-            )
-            loss = summed / tokens
-            loss.backward()
-            total += loss.detach()
-            own_tokens += batch.valid_tokens
-        return total, tokens, own_tokens
+            inputs, targets = self.parallel.own(batch.inputs), self.parallel.own(batch.targets)
+            if mesh.speaks:
+                whole = targets.shape == batch.targets.shape
+                self.own_tokens += batch.valid_tokens if whole else int((targets != data.IGNORED).sum())
+            yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
     def _publish(self, record: StepRecord, seconds: float) -> None:
         self.under_way.append(replace(record, seconds=seconds))

@@ -36,6 +36,13 @@ _VOLUME = "self.checkpoint.volume"
 _MESH = "self.training.parallelism"
 _BATCH = "self.training.batch"
 _WORLD = "self.workers.replicas * self.workers.ranksPerPod"
+_INNER = " * ".join(f"(has({_MESH}.{axis}) ? {_MESH}.{axis} : 1)" for axis in ("pp", "cp", "tp"))
+_DATA = f"({_WORLD}) / ({_INNER})"
+"""Data-parallel ranks, each with a share of the batch of its own."""
+_SHARDS = (
+    f"(has({_MESH}.dp_shard) ? {_MESH}.dp_shard : has({_MESH}.dp_replicate) ? {_DATA} / {_MESH}.dp_replicate : 1)"
+    f" * (has({_MESH}.cp) ? {_MESH}.cp : 1)"
+)
 _ELASTIC = "has(self.workers.min) || has(self.workers.max)"
 _SAVES = "has(self.checkpoint.volume) || has(self.checkpoint.directory)"
 
@@ -139,28 +146,47 @@ SPEC_RULES = [
         "message": "checkpoint.directory must be an absolute path to mount a volume",
     },
     {
+        "rule": f"{_ELASTIC} || !has(self.training) || ({_WORLD}) % ({_INNER}) == 0",
+        "message": "training.parallelism: pp x cp x tp must divide workers.replicas x workers.ranksPerPod",
+    },
+    {
         "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || !has({_MESH}.dp_shard)"
-        f" || {_MESH}.dp_replicate * {_MESH}.dp_shard == {_WORLD}",
-        "message": "training.parallelism: dp_replicate x dp_shard must be workers.replicas x workers.ranksPerPod",
+        f" || {_MESH}.dp_replicate * {_MESH}.dp_shard * {_INNER} == {_WORLD}",
+        "message": "training.parallelism: dp_replicate x dp_shard x pp x cp x tp must be workers.replicas x"
+        " workers.ranksPerPod",
     },
     {
         "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || has({_MESH}.dp_shard)"
-        f" || ({_WORLD}) % {_MESH}.dp_replicate == 0",
-        "message": "training.parallelism: dp_replicate must divide workers.replicas x workers.ranksPerPod",
+        f" || ({_DATA}) % {_MESH}.dp_replicate == 0",
+        "message": "training.parallelism: dp_replicate must divide workers.replicas x workers.ranksPerPod /"
+        " (pp x cp x tp)",
     },
     {
         "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_shard) || has({_MESH}.dp_replicate)"
-        f" || ({_WORLD}) % {_MESH}.dp_shard == 0",
-        "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod",
+        f" || ({_DATA}) % {_MESH}.dp_shard == 0",
+        "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod / (pp x cp x tp)",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || {_WORLD} < 1 || has({_BATCH}.scaling)"
-        f" || {_BATCH}.global % ({_WORLD}) == 0",
-        "message": "training.batch.global must be a multiple of workers.replicas x workers.ranksPerPod",
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.ep) || ({_WORLD}) % ({_INNER}) != 0"
+        f" || ({_SHARDS}) % {_MESH}.ep == 0",
+        "message": "training.parallelism: ep must divide dp_shard x cp",
+    },
+    *(
+        {
+            "rule": f"!has(self.training) || !has({_MESH}.{options}) || has({_MESH}.{axis})",
+            "message": f"training.parallelism.{options} says how axis {axis} works: {axis} must be given",
+        }
+        for options, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp"))
+    ),
+    {
+        "rule": f"{_ELASTIC} || !has(self.training) || {_DATA} < 1 || has({_BATCH}.scaling)"
+        f" || {_BATCH}.global % ({_DATA}) == 0",
+        "message": "training.batch.global must be a multiple of workers.replicas x workers.ranksPerPod /"
+        " (pp x cp x tp)",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has({_BATCH}.micro) || {_WORLD} < 1"
-        f" || {_BATCH}.global % ((has({_BATCH}.scaling) ? {_BATCH}.scaling.ranks : {_WORLD}) * {_BATCH}.micro) == 0",
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_BATCH}.micro) || {_DATA} < 1 || {_BATCH}.global"
+        f" % ((has({_BATCH}.scaling) ? {_BATCH}.scaling.ranks / ({_INNER}) : {_DATA}) * {_BATCH}.micro) == 0",
         "message": "training.batch.micro must divide each rank's share of training.batch.global",
     },
     {

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainmaster.contract.config import BatchConfig, Name, ParallelismConfig, Strict, TrainingConfig
+from trainmaster.contract.config import Name, Strict, TrainingConfig, share_of_each_rank
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.ram import Quantity, RamSpec, bytes_of
 from trainmaster_operator.api.recovery import RecoverySpec
@@ -216,14 +216,6 @@ class JobSpec(Strict):
         """What the user wants to run: command and args of the first container."""
         container = self.container()
         return [*(container.get("command") or []), *(container.get("args") or [])]
-
-
-def share_of_each_rank(
-    parallelism: ParallelismConfig, batch: BatchConfig, world_size: int, divisor: int = 1
-) -> tuple[int, int]:
-    """(micro batch, accumulation) in a world of this size. Raises ValueError in words when it can't be one."""
-    mesh = parallelism.resolve(world_size)
-    return batch.accumulation(mesh["dp_replicate"] * mesh["dp_shard"], divisor)
 
 
 class ObjectMeta(Strict):

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster.contract.config import BatchConfig, ParallelismConfig, multiples_near
+from trainmaster.contract.config import BatchConfig, ParallelismConfig, multiples_near, share_of_each_rank
 from trainmaster_operator.api import template
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, WorkersSpec
@@ -261,29 +261,39 @@ def _across(document: dict[str, Any]) -> Iterator[Problem]:
     if workers.min is not None or workers.max is not None:
         return  # a size is found below; if there is none, the models say so
     world_size = workers.replicas * workers.ranksPerPod
-    if parallelism is not None:
-        problem = _refusal(lambda: parallelism.resolve(world_size))
-        if problem:
-            made_of = f"workers.replicas {workers.replicas} x ranksPerPod {workers.ranksPerPod}"
-            yield Problem((*where, "parallelism"), f"{problem} ({made_of})")
+    problem = _refusal(lambda: parallelism.resolve(world_size)) if parallelism is not None else None
+    if problem:
+        made_of = f"workers.replicas {workers.replicas} x ranksPerPod {workers.ranksPerPod}"
+        yield Problem((*where, "parallelism"), f"{problem} ({made_of})")
     batch = _parsed(BatchConfig, training.get("batch"))
-    if batch is not None:
-        key, problem = _share(batch, world_size)
+    if batch is None:
+        return
+    ranks = world_size
+    if parallelism is not None and parallelism.inner:
         if problem:
-            yield Problem((*where, "batch", key), problem)
+            return  # nobody knows among how many ranks a batch is shared
+        ranks = parallelism.data_ranks(world_size)
+    key, problem = _share(batch.at(world_size), ranks, "ranks" if ranks == world_size else "data-parallel ranks")
+    if problem:
+        yield Problem((*where, "batch", key), problem)
+    elif parallelism is not None and parallelism.inner:
+        refusal = _refusal(lambda: share_of_each_rank(parallelism, batch, world_size))
+        if refusal:
+            place, _, words = refusal.partition(": ")
+            yield Problem((*where, *place.split(".")), words)
 
 
-def _share(batch: BatchConfig, world_size: int) -> tuple[str, str]:
+def _share(batch: BatchConfig, ranks: int, what: str) -> tuple[str, str]:
     """(field to change, what is wrong) of a batch over the data-parallel ranks; what is wrong is "" if it divides."""
-    share, rest = divmod(batch.at(world_size).global_, world_size)
+    share, rest = divmod(batch.global_, ranks)
     if rest:
-        near = multiples_near(batch.global_, world_size)
-        return "global", f"{batch.global_} doesn't divide by the job's {world_size} ranks; {near}"
+        near = multiples_near(batch.global_, ranks)
+        return "global", f"{batch.global_} doesn't divide by the job's {ranks} {what}; {near}"
     if batch.micro and share % batch.micro:
         divisors = [str(n) for n in range(1, min(share, 10_000) + 1) if share % n == 0]
         return "micro", (
-            f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {share * world_size} / "
-            f"{world_size} ranks); {', '.join(divisors[-6:])} would"
+            f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {share * ranks} / "
+            f"{ranks} {what}); {', '.join(divisors[-6:])} would"
         )
     return "global", ""
 

@@ -43,6 +43,13 @@ def option_problems(training: Any) -> Iterator[Problem]:
             yield from _problems(partial(module.validate, config))
 
 
+def layout_problems(training: TrainingConfig) -> Iterator[Problem]:
+    """Parallelism that the model doesn't allow. `training` has valid options."""
+    layout = trainer("layout")
+    if layout is not None:
+        yield from _problems(partial(layout.validate, training))
+
+
 def data_problems(training: TrainingConfig, world_size: int) -> Iterator[Problem]:
     """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
     files, data, models = trainer("data.files"), trainer("data"), trainer("models")

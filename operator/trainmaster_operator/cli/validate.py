@@ -22,6 +22,8 @@ def load_job(file: Path) -> tuple[Document, DistributedTrainingJob]:
         problems += image.option_problems(spec.get("training"))
     refuse(document, problems)
     job = DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
+    if job.spec.training is not None:
+        refuse(document, image.layout_problems(job.spec.training))
     return document, job
 
 

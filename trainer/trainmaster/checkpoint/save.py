@@ -45,10 +45,11 @@ class Piece:
         return self.name if self.whole == list(self.data.shape) else f"{self.name}@{','.join(map(str, self.offset))}"
 
 
-def owned(snapshot: Snapshot, rank: int, world_size: int) -> list[Piece]:
+def owned(snapshot: Snapshot, rank: int, holders: range) -> list[Piece]:
     """The pieces that this rank saves: over all ranks they cover each tensor exactly once.
 
-    Of a DTensor's replicas one speaks, chosen by the name; plain tensors are taken to be equal on all ranks.
+    Of a DTensor's replicas one speaks, chosen by the name; plain tensors are taken to be equal on `holders`, the ranks
+    that have the same ones: those of one stage of a pipeline.
     """
     pieces = []
     for name, tensor in snapshot.tensors.items():
@@ -56,7 +57,7 @@ def owned(snapshot: Snapshot, rank: int, world_size: int) -> list[Piece]:
         if isinstance(tensor, DTensor):
             if _is_spokesman(tensor, choice):
                 pieces += local_pieces(name, tensor)
-        elif name.startswith("rank.") or rank == (0 if name in snapshot.buffers else choice % world_size):
+        elif name.startswith("rank.") or rank == holders[0 if name in snapshot.buffers else choice % len(holders)]:
             pieces.append(Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor))
     return pieces
 
@@ -72,10 +73,12 @@ class Saver:
         world_size: int,
         round: int,
         keep: int = 0,
+        holders: range | None = None,
         send: Callable[[dict[str, Any], int], None] | None = None,
         on_result: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.storage, self.rank, self.world_size, self.round, self.keep = storage, rank, world_size, round, keep
+        self.holders = range(world_size) if holders is None else holders
         self._send, self._on_result = send, on_result
         self._work: queue.Queue[tuple[int, bytes, torch.Tensor]] = queue.Queue()
         self._room = threading.Semaphore(MAX_UNDER_WAY)
@@ -92,7 +95,7 @@ class Saver:
             return False
         self._saved.add(step)
         values = snapshot.values if self.rank == 0 else _own_values(snapshot.values, self.rank)
-        layout = lay_out(owned(snapshot, self.rank, self.world_size))
+        layout = lay_out(owned(snapshot, self.rank, self.holders))
         head, size = header(layout, values, common), layout.size
         self._room.acquire()
         buffer = next((b for b in self._spare if b.numel() == size), None)

@@ -38,7 +38,10 @@ _POLL_S = 0.0005
 
 
 class Session:
-    """`objects`: named modules, optimizers and other things with a state_dict. `url` "": nothing is saved."""
+    """`objects`: named modules, optimizers and other things with a state_dict. `url` "": nothing is saved.
+
+    `holders`: the ranks whose objects have the same names as this one's; all by default.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,11 @@ class Session:
         world_size: int,
         store: Any,
         keep: int = 0,
+        holders: range | None = None,
     ) -> None:
         self.url, self.objects, self.reporter = url, objects, reporter
         self.rank, self.world_size, self.store, self.keep = rank, world_size, store, keep
+        self.holders = range(world_size) if holders is None else holders
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
         self.ram_round = 0
@@ -79,6 +84,7 @@ class Session:
             world_size=self.world_size,
             round=round,
             keep=self.keep,
+            holders=self.holders,
             send=self.reporter.staged if self.reporter.channel is not None else None,
         )
         if found is not None:
@@ -158,7 +164,7 @@ class Session:
         """sha256 over all tensors of all ranks, the same on the same topology. All ranks call it; rank 0 gets it."""
         own = hashlib.sha256()
         with torch.no_grad():
-            pieces = owned(state.capture(self.objects, self.rank), self.rank, self.world_size)
+            pieces = owned(state.capture(self.objects, self.rank), self.rank, self.holders)
         for piece in sorted(pieces, key=lambda piece: piece.key):
             data = piece.data.detach().cpu().contiguous()
             own.update(f"{piece.key} {data.dtype} {list(data.shape)}\n".encode())

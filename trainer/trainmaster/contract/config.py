@@ -121,36 +121,172 @@ class OptimizerConfig(Strict):
     clipNorm: float | None = Field(1.0, gt=0, description="Global gradient norm. null: no clipping.")
 
 
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Of the mesh, outermost first: the inner axes get neighbouring ranks."""
+
+
+class PipelineConfig(Strict):
+    """How the stages of axis pp work. GPipe: Huang et al. (arXiv 1811.06965); 1F1B and its interleaved form: Narayanan
+    et al. (2104.04473); zero bubble: Qi et al. (2401.10241); DualPipeV: DeepSeek-V3 (2412.19437), cut in half.
+    """
+
+    schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBV", "DualPipeV"] = Field(
+        "1F1B", description="The order of forwards and backwards of micro-batches."
+    )
+    stagesPerRank: int | None = Field(
+        None, ge=1, le=64, description="Of the interleaved schedules; 2 by default. Of the others it is given."
+    )
+    balance: Literal["Parameters", "Compute"] = Field(
+        "Compute", description="What stages have alike: parameters, or estimated operations."
+    )
+
+    @model_validator(mode="after")
+    def _stages_suit(self) -> PipelineConfig:
+        known = {"GPipe": 1, "1F1B": 1, "ZBV": 2, "DualPipeV": 2}.get(self.schedule)
+        if known and self.stagesPerRank not in (None, known):
+            raise ValueError(f"stagesPerRank {self.stagesPerRank}: schedule {self.schedule} has {known}; leave it out")
+        if not known and self.stagesPerRank == 1:
+            raise ValueError(f"stagesPerRank 1 leaves {self.schedule} nothing to interleave; it must be at least 2")
+        return self
+
+    def refusal(self, degree: int, micro_batches: int) -> str | None:
+        """Why `degree` ranks can't work on so many micro-batches in a step."""
+        least = degree * self.stages_per_rank if self.schedule != "GPipe" else 1
+        if micro_batches < least:
+            return f"parallelism.pipeline: {self.schedule} over pp {degree} needs at least {least} micro-batches"
+        if self.schedule.startswith("Interleaved") and micro_batches % degree:
+            return f"parallelism.pipeline: {self.schedule} over pp {degree} needs a multiple of {degree} micro-batches"
+        return None
+
+    @property
+    def stages_per_rank(self) -> int:
+        if self.schedule in ("GPipe", "1F1B"):
+            return 1
+        return self.stagesPerRank or 2
+
+
+class TensorConfig(Strict):
+    """How matrices are split over axis tp (Shoeybi et al., arXiv 1909.08053)."""
+
+    sequence: bool = Field(
+        True, description="Also slice what lies between the matrices along the sequence (arXiv 2205.05198)."
+    )
+    vocabulary: bool = Field(True, description="Leave the logits split by vocabulary, and compute the loss so.")
+
+
+class ContextConfig(Strict):
+    """How sequences are split over axis cp. Ulysses: Jacobs et al. (arXiv 2309.14509)."""
+
+    method: Literal["AllGather", "Ulysses"] = Field(
+        "AllGather", description="Gather keys and values, or exchange parts of the sequence for heads."
+    )
+    balance: Literal["HeadTail", "None"] = Field(
+        "HeadTail", description="Each rank gets an early and a late chunk, since late tokens attend to more; or one."
+    )
+
+
+class ShardingConfig(Strict):
+    """What axis dp_shard spares (ZeRO: Rajbhandari et al., arXiv 1910.02054)."""
+
+    stage: Literal[1, 2, 3] = Field(
+        3,
+        description="Between steps all is sharded. In a step: 3 gathers parameters block by block, 2 once; 1 keeps "
+        "whole gradients too, until the last micro-batch.",
+    )
+    offload: bool = Field(False, description="Keep shards and optimizer state in host memory.")
+
+
 class ParallelismConfig(Strict):
-    """Degrees of the mesh axes. Their product is the world size; at most one may be left out (derived)."""
+    """Degrees of the mesh axes. Their product is the world size.
+
+    pp, cp and tp are 1 if left out; of dp_replicate and dp_shard one may be left out (derived), or both: then ranks
+    that these three leave are replicas.
+    """
 
     dp_replicate: int | None = Field(None, ge=1, description="Replicas of the (sharded) model.")
     dp_shard: int | None = Field(None, ge=1, description="Shards of parameters, gradients and optimizer state.")
+    pp: int | None = Field(None, ge=1, le=1024, description="Stages of a pipeline.")
+    cp: int | None = Field(None, ge=1, le=1024, description="Parts of each sequence.")
+    tp: int | None = Field(None, ge=1, le=1024, description="Parts of each matrix.")
+    ep: int | None = Field(
+        None, ge=1, le=1024, description="Parts that experts are dealt out to; of the ranks of dp_shard x cp."
+    )
+    pipeline: PipelineConfig | None = Field(None, description="Of axis pp.")
+    tensor: TensorConfig | None = Field(None, description="Of axis tp.")
+    context: ContextConfig | None = Field(None, description="Of axis cp.")
+    sharding: ShardingConfig | None = Field(None, description="Of axis dp_shard.")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is left out: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        return {k: v for k, v in fields.items() if v is not None or k in ("dp_replicate", "dp_shard")}
+
+    @model_validator(mode="after")
+    def _options_have_an_axis(self) -> ParallelismConfig:
+        for options, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp")):
+            if getattr(self, options) is not None and getattr(self, axis) is None:
+                raise ValueError(f"{options} says how axis {axis} works, but {axis} isn't given")
+        return self
 
     def resolve(self, world_size: int) -> dict[str, int]:
-        """The degree of each axis for a world size. Raises ValueError in words.
+        """The degree of each axis for a world size; pp, cp, tp and ep only where they are above 1.
 
-        With neither given, the world is pure data parallel (dp_replicate).
+        Raises ValueError in words.
         """
         if world_size < 1:
             raise ValueError(f"a world has at least one rank, not {world_size}")
-        replicate, shard = self.dp_replicate, self.dp_shard
-        if replicate is None and shard is None:
-            return {"dp_replicate": world_size, "dp_shard": 1}
-        if replicate is not None and shard is not None:
-            if replicate * shard != world_size:
+        inner = self.inner
+        ranks, rest = divmod(world_size, math.prod(inner.values()))
+        if rest or not ranks:
+            product = math.prod(inner.values())
+            of = " x ".join(f"{axis} {n}" for axis, n in inner.items())
+            equals = f" = {product}" if len(inner) > 1 else ""
+            raise ValueError(
+                f"{of}{equals} doesn't divide the job's {world_size} ranks; {multiples_near(world_size, product)}"
+            )
+        found = {**self._data_parallel(ranks, world_size), **inner}
+        degrees = {axis: found[axis] for axis in AXES if axis in found}
+        if (self.ep or 1) > 1:
+            assert self.ep is not None
+            shards = found["dp_shard"] * found.get("cp", 1)
+            if shards % self.ep:
                 raise ValueError(
-                    f"dp_replicate {replicate} x dp_shard {shard} = {replicate * shard} ranks, "
-                    f"but the job has {world_size}"
+                    f"ep {self.ep} doesn't divide dp_shard x cp = {shards} ranks, which experts are dealt out to; "
+                    f"{', '.join(map(str, divisors(shards)))} would"
+                )
+            degrees["ep"] = self.ep
+        return degrees
+
+    @property
+    def inner(self) -> dict[str, int]:
+        """The degrees above 1 of axes along which ranks work on the same samples."""
+        return {axis: n for axis in ("pp", "cp", "tp") if (n := getattr(self, axis) or 1) > 1}
+
+    def data_ranks(self, world_size: int) -> int:
+        """How many different shares a batch has. Raises ValueError in words."""
+        degrees = self.resolve(world_size)
+        return degrees["dp_replicate"] * degrees["dp_shard"]
+
+    def _data_parallel(self, ranks: int, world_size: int) -> dict[str, int]:
+        """Degrees for what the other axes leave of the world."""
+        replicate, shard = self.dp_replicate, self.dp_shard
+        left = f"{world_size}" if ranks == world_size else f"{ranks} left of {world_size}"
+        if replicate is None and shard is None:
+            return {"dp_replicate": ranks, "dp_shard": 1}
+        if replicate is not None and shard is not None:
+            if replicate * shard != ranks:
+                raise ValueError(
+                    f"dp_replicate {replicate} x dp_shard {shard} = {replicate * shard} ranks, but the job has {left}"
                 )
             return {"dp_replicate": replicate, "dp_shard": shard}
         given, name, other = (
             (replicate, "dp_replicate", "dp_shard") if shard is None else (shard, "dp_shard", "dp_replicate")
         )
         assert given is not None
-        if world_size % given:
-            raise ValueError(f"{name} {given} doesn't divide the job's {world_size} ranks, so {other} can't be derived")
-        return {name: given, other: world_size // given}
+        if ranks % given:
+            raise ValueError(f"{name} {given} doesn't divide the job's {left} ranks, so {other} can't be derived")
+        return {name: given, other: ranks // given}
 
 
 class CheckpointConfig(Strict):
@@ -191,8 +327,11 @@ class TrainingConfig(Strict):
         return self
 
     def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
-        """(micro batch, accumulation) of each rank: global = micro x accumulation x world. ValueError in words."""
-        return self.batch.accumulation(world_size, divisor)
+        """(micro batch, accumulation) of each rank: global = micro x accumulation x data-parallel ranks.
+
+        Raises ValueError in words.
+        """
+        return share_of_each_rank(self.parallelism, self.batch, world_size, divisor)
 
     def at(self, world_size: int) -> TrainingConfig:
         """The config of a world of this size: its batch, and the learning rate that suits it."""
@@ -203,10 +342,39 @@ class TrainingConfig(Strict):
         return self.model_copy(update={"batch": self.batch.at(world_size), "optimizer": optimizer})
 
 
+def share_of_each_rank(
+    parallelism: ParallelismConfig, batch: BatchConfig, world_size: int, divisor: int = 1
+) -> tuple[int, int]:
+    """(micro batch, accumulation) in a world of this size. Raises ValueError in words when it can't be one."""
+    ranks = parallelism.data_ranks(world_size)
+    batch = batch.at(world_size)
+    pipeline, stages = parallelism.pipeline or PipelineConfig(), parallelism.pp or 1
+    if stages == 1:
+        return batch.accumulation(ranks, divisor)
+    if batch.micro is None and batch.global_ % ranks == 0:
+        # Micro-batches are what keeps the stages busy: with twice as many a third of the time is lost at most.
+        share = batch.global_ // ranks
+        legal = [n for n in divisors(share) if pipeline.refusal(stages, n) is None]
+        wanted = min((n for n in legal if n >= 2 * stages), default=max(legal, default=share))
+        batch = batch.model_copy(update={"micro": share // wanted})
+    micro, accumulation = batch.accumulation(ranks, divisor)
+    refusal = pipeline.refusal(stages, accumulation)
+    if refusal:
+        raise ValueError(
+            f"{refusal}, and batch.global {batch.global_} over {ranks} data-parallel ranks makes {accumulation}"
+        )
+    return micro, accumulation
+
+
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({n for low in small for n in (low, number // low)})
+
+
 def _largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of `number` that is at most `limit`."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return max(n for low in small for n in (low, number // low) if n <= limit)
+    return max(n for n in divisors(number) if n <= limit)
 
 
 def multiples_near(number: int, of: int) -> str:

@@ -1,7 +1,7 @@
 """Models that know nothing of parallelism. Importing this package imports no torch; `build` does.
 
-A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` and an attribute `blocks`, the
-submodules that make good units of sharding and of recomputation.
+A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` and a `plan` (`parallel.plan.Plan`) of
+how it can be taken apart.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError, unknown
-from trainmaster.models.options import GPTOptions
+from trainmaster.models.options import DecoderOptions, GPTOptions, LlamaOptions, MoEOptions
 from trainmaster.options import read
 
 if TYPE_CHECKING:
     from torch import nn
 
-MODELS = {"gpt": GPTOptions}
+MODELS: dict[str, type[DecoderOptions]] = {"gpt": GPTOptions, "llama": LlamaOptions, "moe": MoEOptions}
 
 
-def validate(config: ModelConfig) -> GPTOptions:
+def validate(config: ModelConfig) -> DecoderOptions:
     """The model's options, checked. Raises ConfigError in words."""
     if config.name not in MODELS:
         raise ConfigError(unknown("model.name", config.name, MODELS))
@@ -33,9 +33,23 @@ def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:
     order of construction, not on torch's global generator. Raises ConfigError.
     """
     options = validate(config)
-    from trainmaster.models.gpt import GPT
     from trainmaster.models.initialization import initialize
 
-    model = GPT(options)
+    model = _model(options)
     initialize(model, seed)
     return model if device is None else model.to(device)
+
+
+def _model(options: DecoderOptions) -> nn.Module:
+    if isinstance(options, MoEOptions):
+        from trainmaster.models.moe import MoETransformer
+
+        return MoETransformer(options)
+    if isinstance(options, LlamaOptions):
+        from trainmaster.models.llama import Llama
+
+        return Llama(options)
+    assert isinstance(options, GPTOptions)
+    from trainmaster.models.gpt import GPT
+
+    return GPT(options)

@@ -2,29 +2,111 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
+from trainmaster.models.facts import Facts
 from trainmaster.options import Options
 
 
-class GPTOptions(Options):
-    """A decoder-only transformer over bytes: rotary positions, RMS norm, no biases."""
+class DecoderOptions(Options):
+    """What all decoder-only transformers have."""
 
     layers: int = Field(4, ge=1, le=1024)
     heads: int = Field(4, ge=1, le=1024)
     width: int = Field(128, ge=2, le=2**20)
-    context: int = Field(128, ge=1, le=2**24, description="Bytes that the model sees at once: T.")
-    dropout: float = Field(0.0, description="Only 0 so far.")
+    context: int = Field(128, ge=1, le=2**24, description="Tokens that the model sees at once: T.")
+
+    def facts(self, name: str) -> Facts:
+        """What of the model called `name` is dealt out to ranks."""
+        raise NotImplementedError
 
     @model_validator(mode="after")
-    def _fit_together(self) -> GPTOptions:
+    def _heads_fit(self) -> DecoderOptions:
         if self.width % self.heads or self.width // self.heads % 2:
             good = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
             raise ValueError(
                 f"width {self.width} over {self.heads} heads must leave each head an even number; width {good} would"
             )
+        return self
+
+
+class GPTOptions(DecoderOptions):
+    """A decoder-only transformer over bytes: rotary positions, RMS norm, no biases."""
+
+    dropout: float = Field(0.0, description="Only 0 so far.")
+
+    def facts(self, name: str) -> Facts:
+        return Facts(name, self.layers, self.heads, self.heads, 4 * self.width, 256, self.context)
+
+    @model_validator(mode="after")
+    def _without_dropout(self) -> GPTOptions:
         if self.dropout != 0.0:
             raise ValueError(
                 f"dropout {self.dropout} is not supported yet, only 0: its masks would have to survive a restart"
             )
+        return self
+
+
+class LlamaOptions(DecoderOptions):
+    """A Llama: SwiGLU, grouped queries, rotary positions, RMS norm, no biases."""
+
+    kv_heads: int = Field(0, ge=0, le=1024, description="Heads of keys and values; 0: as many as heads.")
+    hidden: int = Field(0, ge=0, le=2**24, description="Of the MLP. 0: 8/3 of width, up to the next multiple of 16.")
+    vocabulary: int = Field(256, ge=2, le=2**24, description="Tokens; bytes need 256.")
+    rope_theta: float = Field(10_000.0, gt=0, description="Base of the rotary embedding.")
+    norm_eps: float = Field(1e-5, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not values.get("kv_heads"):
+            values = {**values, "kv_heads": values.get("heads", cls.model_fields["heads"].default)}
+        return values
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> LlamaOptions:
+        if self.heads % self.kv_heads:
+            good = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
+            raise ValueError(
+                f"kv_heads {self.kv_heads} doesn't divide heads {self.heads}; {', '.join(map(str, good))} would"
+            )
+        return self
+
+    def facts(self, name: str) -> Facts:
+        return Facts(
+            name,
+            self.layers,
+            self.heads,
+            self.kv_heads,
+            self.hidden_width,
+            self.vocabulary,
+            self.context,
+            self._experts(),
+        )
+
+    def _experts(self) -> int:
+        return 0
+
+    @property
+    def hidden_width(self) -> int:
+        """Of the MLP."""
+        return self.hidden or -(-self.width * 8 // 3 // 16) * 16
+
+
+class MoEOptions(LlamaOptions):
+    """A Llama with a mixture of experts in each block."""
+
+    experts: int = Field(8, ge=2, le=4096)
+    experts_per_token: int = Field(2, ge=1, le=64)
+    balance: float = Field(0.01, ge=0, description="Weight of the loss that keeps experts evenly used.")
+
+    def _experts(self) -> int:
+        return self.experts
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> MoEOptions:
+        if self.experts_per_token > self.experts:
+            raise ValueError(f"experts_per_token {self.experts_per_token} is more than experts {self.experts}")
         return self

@@ -1,4 +1,4 @@
-"""Parallelism strategies, one verb each: `apply(model, mesh, config)`.
+"""Parallelism strategies, one verb each: `apply(model, …)`; `parallelize` puts them together.
 
 Whatever the strategy, a gradient is the SUM over all ranks: the loss is divided by the valid tokens of the whole
 step, so no strategy divides by its number of ranks.
@@ -6,51 +6,127 @@ step, so no strategy divides by its number of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import torch._dynamo  # noqa: F401  fully_shard imports it when first called: seconds that belong before a fork
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainmaster.contract.config import TrainingConfig
-from trainmaster.parallel import data, shard
+from trainmaster.contract.config import (
+    ContextConfig,
+    ParallelismConfig,
+    PipelineConfig,
+    ShardingConfig,
+    TensorConfig,
+)
+from trainmaster.parallel import context, data, expert, pipeline, shard, tensor
 from trainmaster.parallel.elementwise import elementwise
 from trainmaster.parallel.gradients import (
+    GradientSync,
     gradient_norm_squared,
     local_gradients,
     scale_gradients_,
-    set_gradient_sync,
 )
+from trainmaster.parallel.loss import cross_entropy
+from trainmaster.parallel.mesh import Mesh
+from trainmaster.parallel.partition import stream_and_logits
+from trainmaster.parallel.plan import Plan, check, named, plan_of
+from trainmaster.parallel.step import Parallel, StepShape
 
 __all__ = [
-    "AXES",
+    "Mesh",
+    "Parallel",
+    "Plan",
+    "StepShape",
+    "cross_entropy",
     "elementwise",
     "gradient_norm_squared",
     "local_gradients",
-    "make_mesh",
     "parallelize",
     "scale_gradients_",
-    "set_gradient_sync",
 ]
 
-AXES = ("dp_replicate", "dp_shard")  # outermost first: the inner axis gets neighbouring ranks
 
+def parallelize(
+    model: nn.Module,
+    degrees: Mapping[str, int],
+    config: ParallelismConfig,
+    precision: str,
+    device_type: str,
+    shape: StepShape,
+) -> Parallel:
+    """`model` (with its whole initial weights, on its device) over the mesh of `degrees` (`config.resolve(…)`).
 
-def make_mesh(mesh: dict[str, int], device_type: str) -> DeviceMesh:
-    """The device mesh of all ranks; an axis that `mesh` leaves out has degree 1. Needs the default process group."""
-    assert set(mesh) <= set(AXES), f"{sorted(set(mesh) - set(AXES))} are no axes of the mesh"
-    return init_device_mesh(device_type, tuple(mesh.get(axis, 1) for axis in AXES), mesh_dim_names=AXES)
-
-
-def parallelize(model: nn.Module, mesh: DeviceMesh, config: TrainingConfig) -> nn.Module:
-    """Turn `model` (with its whole initial weights, on its device) into the part of it that this rank trains.
-
-    The same module comes back: its parameters are DTensors now, and their gradients sums over all ranks.
+    Needs the default process group. The model is changed in place: what is left of it is what this rank trains.
+    Raises ConfigError for what the model's plan doesn't allow.
     """
-    # Parameters become DTensors by `detach` alone, which needs no plan: this halves the time it takes.
-    with elementwise():
-        # With one shard there is nothing to gather, so the parameters stay whole and only gradients travel.
-        if mesh["dp_shard"].size() == 1:
-            return data.apply(model, mesh, config)
+    check(model)
+    mesh = Mesh(degrees, device_type)
+    of_pipeline, of_tensor = config.pipeline or PipelineConfig(), config.tensor or TensorConfig()
+    of_context, sharding = config.context or ContextConfig(), config.sharding or ShardingConfig()
+    many_stages = mesh.degree("pp") > 1
 
-        # Shards, and with dp_replicate > 1 replicas of these shards (HSDP): one reduce-scatter within the shard
-        # group, one all-reduce of the result across replicas.
-        return shard.apply(model, mesh, config)
+    # The pipeline comes first, while the model is whole: its blocks' costs are compared, and nothing is done to blocks
+    # that other ranks have.
+    stages: list[pipeline.Stage] = []
+    if many_stages:
+        ends = stream_and_logits(model, shape.time)
+        stages = pipeline.apply(model, mesh["pp"], of_pipeline, shape.time)
+
+    # Experts are dealt out whole, or in the parts that tensor parallelism makes of each.
+    experts = expert.apply(model, mesh.experts()) if mesh.experts_over > 1 else []
+
+    # Then matrices, each of which is split as the whole that it is.
+    vocabulary = None
+    if mesh.degree("tp") > 1:
+        tensor.apply(model, mesh["tp"], of_tensor)
+        if of_tensor.vocabulary and "head" in plan_of(model).tensor.values():
+            vocabulary = mesh.group("tp")
+
+    # Attention gets the whole sequence, for the heads that are left to this rank.
+    chunks = None
+    if mesh.degree("cp") > 1:
+        context.apply(model, mesh.group("cp"), of_context)
+        chunks = context.Chunks(mesh.degree("cp"), of_context.balance == "HeadTail")
+
+    # Data parallelism comes last: it moves whatever parameters are left, just before and after they are used. They
+    # become DTensors by `detach` alone, which needs no plan: this halves the time it takes.
+    roots: list[nn.Module] = [*stages] or [model]
+    with elementwise():
+        if experts:
+            shard.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
+        for root in roots:
+            blocks = [*root.blocks] if isinstance(root, pipeline.Stage) else [*_blocks(model)]
+            casts = not isinstance(root, pipeline.Stage) or root.is_last
+            if mesh.is_sharded:
+                # Shards, and with dp_replicate > 1 replicas of these shards (HSDP): one reduce-scatter within the shard
+                # group, one all-reduce of the result across replicas. A stage computes many micro-batches between the
+                # first and the last use of its parameters, so there they are gathered once.
+                shard.apply(root, blocks, mesh.data(), sharding, precision, keep_whole=many_stages, casts=casts)
+            else:
+                # With one shard there is nothing to gather, so the parameters stay whole and only gradients travel.
+                data.apply(root, blocks, mesh.data(), precision, casts=casts)
+
+    parallel = Parallel(
+        model,
+        mesh,
+        GradientSync(roots, mesh, sharding.stage),
+        chunks,
+        vocabulary,
+        [module for _, module in named(model, plan_of(model).auxiliary)],
+    )
+    if many_stages:
+        sequence = of_tensor.sequence and mesh.degree("tp") > 1
+        parallel.pipeline = pipeline.Pipeline(
+            stages,
+            mesh["pp"],
+            of_pipeline,
+            shape.micro_batches,
+            parallel.summand,
+            pipeline.Examples.of(shape, *ends, precision, mesh, sliced=sequence, split=vocabulary is not None),
+        )
+    return parallel
+
+
+def _blocks(model: nn.Module) -> Iterable[nn.Module]:
+    path = plan_of(model).blocks
+    return model.get_submodule(path).children() if path else ()

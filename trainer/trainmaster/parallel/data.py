@@ -7,21 +7,24 @@ parameters per block, in the same order in each step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainmaster.contract.config import TrainingConfig
 from trainmaster.parallel.gradients import sum_gradients
 from trainmaster.precision import policies
 
 
-def apply(model: nn.Module, mesh: DeviceMesh, config: TrainingConfig) -> nn.Module:
-    """Replicate `model` over the axis dp_replicate, one reduction per block and one for the rest."""
-    replicas = mesh["dp_replicate"]
-    of_block, of_model = policies(config.precision)
-    for block in model.blocks:
-        replicate(block, mesh=replicas, mp_policy=of_block)
-    replicate(model, mesh=replicas, mp_policy=of_model)
+def apply(model: nn.Module, blocks: Iterable[nn.Module], mesh: DeviceMesh, precision: str, casts: bool) -> nn.Module:
+    """Replicate `model` over `mesh` (one-dimensional), one reduction per block and one for the rest.
+
+    `casts`: its output to fp32, whatever the precision.
+    """
+    of_block, of_model = policies(precision, casts)
+    for block in blocks:
+        replicate(block, mesh=mesh, mp_policy=of_block)
+    replicate(model, mesh=mesh, mp_policy=of_model)
     sum_gradients(model)
     return model

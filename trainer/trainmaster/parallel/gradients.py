@@ -5,12 +5,15 @@ Parameters are DTensors or plain tensors (a model that was not parallelized).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+
+from trainmaster.parallel.mesh import Mesh
 
 
 def sum_gradients(model: nn.Module) -> None:
@@ -24,11 +27,28 @@ def sum_gradients(model: nn.Module) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def set_gradient_sync(model: nn.Module, last: bool) -> None:
-    """Call before each micro-batch: only the last one of a step communicates."""
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(last)
-        model.set_is_last_backward(last)
+class GradientSync:
+    """When micro-batches of a step communicate. A pipeline's schedule decides that itself."""
+
+    def __init__(self, roots: Sequence[nn.Module], mesh: Mesh, stage: int) -> None:
+        """`stage`: of ZeRO."""
+        self._roots = [root for root in roots if isinstance(root, FSDPModule)]
+        # Gradients that are whole on each rank anyway are reduced once; shards of them as soon as they are there, so
+        # that no rank ever holds all of them.
+        self._once = not mesh.is_sharded or stage == 1
+        self._replicated = mesh.is_sharded and mesh.degree("dp_replicate") > 1
+        self._gathers_once = mesh.is_sharded and stage < 3
+
+    def before(self, last: bool) -> None:
+        """Call before each micro-batch's forward."""
+        for root in self._roots:
+            root.set_is_last_backward(last)
+            if self._once:
+                root.set_requires_gradient_sync(last)
+            elif self._replicated:
+                root.set_requires_all_reduce(last)
+            if self._gathers_once:
+                root.set_reshard_after_backward(last)
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:

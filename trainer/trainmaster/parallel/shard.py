@@ -1,23 +1,62 @@
-"""Sharded data parallelism (FSDP2), with replicas of the shards where dp_replicate > 1 (HSDP)."""
+"""Sharded data parallelism (FSDP2), with replicas of the shards where the mesh has two dimensions (HSDP)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
-from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.config import ShardingConfig
 from trainmaster.parallel.gradients import sum_gradients
 from trainmaster.precision import policies
 
 
-def apply(model: nn.Module, mesh: DeviceMesh, config: TrainingConfig) -> nn.Module:
-    """Shard `model` over the axis dp_shard, block by block: one block's parameters are whole at a time."""
-    axes = mesh if mesh["dp_replicate"].size() > 1 else mesh["dp_shard"]
-    of_block, of_model = policies(config.precision)
-    for block in model.blocks:
-        fully_shard(block, mesh=axes, mp_policy=of_block)
+def apply(
+    model: nn.Module,
+    blocks: Iterable[nn.Module],
+    mesh: DeviceMesh,
+    config: ShardingConfig,
+    precision: str,
+    *,
+    keep_whole: bool,
+    casts: bool,
+) -> nn.Module:
+    """Shard `model` over the last dimension of `mesh`, block by block: one block's parameters are whole at a time.
+
+    `keep_whole`: from the forward to the backward pass too, whatever the stage. `casts`: its output to fp32.
+    """
+    of_block, of_model = policies(precision, casts)
+    offload = _offload(config, mesh)
+    reshard = config.stage == 3 and not keep_whole
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=of_block, offload_policy=offload, reshard_after_forward=reshard)
     # The root's own parameters (embedding, head) are needed from the first to the last operation of a step.
-    fully_shard(model, mesh=axes, mp_policy=of_model, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, mp_policy=of_model, offload_policy=offload, reshard_after_forward=False)
     sum_gradients(model)
     return model
+
+
+def experts(
+    modules: Iterable[nn.Module], mesh: DeviceMesh, config: ShardingConfig, precision: str, *, keep_whole: bool
+) -> None:
+    """Shard experts, which were dealt out, over the last dimension of `mesh`; before the blocks they are part of."""
+    policy, _ = policies(precision)
+    n = mesh.size(mesh.ndim - 1)
+    for module in modules:
+        fully_shard(
+            module,
+            mesh=mesh,
+            mp_policy=policy,
+            offload_policy=_offload(config, mesh),
+            reshard_after_forward=config.stage == 3 and not keep_whole,
+            # Whole experts if there are enough, else a part of each.
+            shard_placement_fn=lambda parameter: Shard(0 if parameter.to_local().shape[0] % n == 0 else 1),
+        )
+        sum_gradients(module)
+
+
+def _offload(config: ShardingConfig, mesh: DeviceMesh) -> OffloadPolicy:
+    return CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if config.offload else OffloadPolicy()

@@ -1,0 +1,248 @@
+"""Each strategy broken on purpose, to see that its rows fail: what `test_mutations.py` looks at.
+
+python mutation_probe.py   prints JSON: name of the mutation -> {loss, update, passed}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from trainmaster import parallel, parity
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.parallel import collectives, context, expert, gradients, loss, mesh, pipeline, step, tensor
+from trainmaster.parity import Outcome, Row
+
+BREAK: dict[str, tuple[Row, Callable[[], None]]] = {}
+
+
+def mutation(row: Row) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Of a row; the function breaks something in the process of one rank."""
+
+    def register(function: Callable[[], None]) -> Callable[[], None]:
+        assert function.__doc__
+        BREAK[function.__doc__] = (row, function)
+        return function
+
+    return register
+
+
+REPLICATE = Row("P1", {"dp_replicate": 2})
+ACCUMULATE = Row("P1", {"dp_replicate": 2}, 2)
+SHARD = Row("P2", {"dp_shard": 2}, 2)
+HSDP = Row("P2", {"dp_replicate": 2, "dp_shard": 2}, 2)
+TENSOR = Row("P4", {"tp": 2}, 1)
+PLAIN_TENSOR = Row("P4", {"tp": 2, "tensor": {"sequence": False, "vocabulary": False}}, 1)
+PIPELINE = Row("P5", {"pp": 2}, 4)
+CONTEXT = Row("P6", {"cp": 2}, 1)
+ULYSSES = Row("P6", {"cp": 2, "context": {"method": "Ulysses"}}, 1)
+EXPERT = Row("P7", {"dp_shard": 2, "ep": 2}, 1, "moe")
+EXPERT_CONTEXT = Row("P7", {"cp": 2, "ep": 2}, 1, "moe")
+EXPERT_TENSOR = Row("P7", {"tp": 2}, 1, "moe")
+
+
+@mutation(REPLICATE)
+def _() -> None:
+    """replicate: gradients scaled by 1.01"""
+    whole = step.Parallel.forward_backward
+
+    def forward_backward(self: Any, batches: Any, count: int, divisor: float) -> torch.Tensor:
+        total = whole(self, batches, count, divisor)
+        parallel.scale_gradients_(self.model, 1.01)
+        return total
+
+    step.Parallel.forward_backward = forward_backward  # type: ignore[method-assign]
+
+
+@mutation(REPLICATE)
+def _() -> None:
+    """replicate: gradients are never reduced"""
+    gradients.GradientSync.before = lambda self, last: [  # type: ignore[method-assign]
+        root.set_requires_gradient_sync(False) for root in self._roots
+    ]
+
+
+@mutation(ACCUMULATE)
+def _() -> None:
+    """replicate: each micro-batch is the first one"""
+    mesh.Mesh.data_rank = property(lambda self: 0)  # type: ignore[method-assign]
+
+
+@mutation(SHARD)
+def _() -> None:
+    """shard: the sampler is shifted by one rank's share"""
+    mesh.Mesh.data_rank = property(lambda self: self.coordinates["dp_shard"] + 1)  # type: ignore[method-assign]
+
+
+@mutation(SHARD)
+def _() -> None:
+    """shard: gradients are averages"""
+    sums = FSDPModule.set_gradient_divide_factor
+    FSDPModule.set_gradient_divide_factor = lambda self, factor: sums(self, 2.0)
+
+
+@mutation(HSDP)
+def _() -> None:
+    """HSDP: replicas don't reduce"""
+    FSDPModule.set_requires_all_reduce = lambda self, on, recurse=True: [
+        setattr(part._get_fsdp_state()._fsdp_param_group, "all_reduce_grads", False)
+        for part in self.modules()
+        if isinstance(part, FSDPModule) and part._get_fsdp_state()._fsdp_param_group
+    ]
+
+
+@mutation(HSDP)
+def _() -> None:
+    """HSDP: the norm counts each replica"""
+    gradients._weight = lambda gradient: 1.0
+
+
+@mutation(PLAIN_TENSOR)
+def _() -> None:
+    """tensor: the gradients of a region's input are not summed"""
+    collectives._Copied.backward = staticmethod(lambda ctx, grad: (grad, None))
+
+
+@mutation(PLAIN_TENSOR)
+def _() -> None:
+    """tensor: the outputs of split rows are not summed"""
+    tensor.summed = lambda x, group: x
+
+
+@mutation(TENSOR)
+def _() -> None:
+    """sequence: gradients of norms are those of a slice"""
+    tensor.Split.view = lambda self, role: tensor.local  # type: ignore[method-assign]
+
+
+@mutation(TENSOR)
+def _() -> None:
+    """vocabulary: the sum of exponentials is that of a part"""
+    loss.dist = _Without("all_reduce", lambda x, op=dist.ReduceOp.SUM, group=None: None)  # type: ignore[assignment]
+
+
+@mutation(PIPELINE)
+def _() -> None:
+    """pipeline: gradients are divided by micro-batches"""
+    for name, schedule in pipeline.SCHEDULES.items():
+        pipeline.SCHEDULES[name] = lambda *a, schedule=schedule, **o: schedule(*a, **{**o, "scale_grads": True})
+
+
+@mutation(PIPELINE)
+def _() -> None:
+    """pipeline: one stage is not clipped"""
+    whole = parallel.scale_gradients_
+
+    def scale(model: torch.nn.Module, factor: Any) -> None:
+        if dist.get_rank() == 0:
+            whole(model, factor)
+
+    parallel.scale_gradients_ = scale
+
+
+@mutation(PIPELINE)
+def _() -> None:
+    """pipeline: the loss counts one micro-batch less"""
+    pipeline.torch = _Without("stack", lambda parts: torch.stack(parts[1:]), torch)  # type: ignore[assignment]
+
+
+@mutation(CONTEXT)
+def _() -> None:
+    """context: positions are those of a contiguous part"""
+    step.Parallel._own_positions = lambda self, tokens: torch.arange(tokens.shape[1])  # type: ignore[method-assign]
+
+
+@mutation(CONTEXT)
+def _() -> None:
+    """context: keys stay in the order of the ranks"""
+    context.Chunks.in_sequence = lambda self, x, dim: x  # type: ignore[method-assign]
+
+
+@mutation(CONTEXT)
+def _() -> None:
+    """context: gradients of gathered keys are not summed"""
+    collectives._Gathered.backward = staticmethod(
+        lambda ctx, grad: (grad.chunk(ctx.group.size(), ctx.dim)[ctx.group.rank()].contiguous(), None, None)
+    )
+
+
+@mutation(ULYSSES)
+def _() -> None:
+    """Ulysses: heads come back in the order of the sequence"""
+    context.Chunks.by_rank = lambda self, x, dim: x  # type: ignore[method-assign]
+
+
+@mutation(EXPERT)
+def _() -> None:
+    """expert: no gradient travels back"""
+    expert._Travelled.backward = staticmethod(
+        lambda ctx, grad: (grad.new_zeros(sum(ctx.leaving), grad.shape[1]), None, None, None)
+    )
+
+
+@mutation(EXPERT)
+def _() -> None:
+    """expert: gradients of experts are counted for each rank"""
+    whole = expert._Travelled.backward
+    expert._Travelled.backward = staticmethod(lambda ctx, grad: (whole(ctx, grad)[0] * 2, None, None, None))
+
+
+@mutation(EXPERT_CONTEXT)
+def _() -> None:
+    """expert: the balance counts a part of the sequence"""
+    context.all_reduce = lambda x, group: x
+
+
+@mutation(EXPERT_TENSOR)
+def _() -> None:
+    """expert: the router learns from one rank's part"""
+    view = tensor.Split.view
+    tensor.Split.view = (  # type: ignore[method-assign]
+        lambda self, role: tensor.local if role == "partial" else view(self, role)
+    )
+
+
+@dataclass
+class _Without:
+    """A module with one name replaced."""
+
+    name: str
+    value: Any
+    module: Any = dist
+
+    def __getattr__(self, name: str) -> Any:
+        return self.value if name == self.name else getattr(self.module, name)
+
+
+def broken(name: str) -> Callable[[TrainingConfig, Row, int], Outcome]:
+    def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
+        BREAK[name][1]()
+        return parity.train(config, row, rank)
+
+    return train
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        references: dict[str, Outcome] = {}
+        found = {}
+        for name, (row, _) in BREAK.items():
+            if row.model not in references:
+                expected = parity.reference(row)
+                references[row.model] = parity.merged(parity.run(expected, parity.example(Path(folder), expected)))
+            try:
+                outcome = parity.merged(parity.run(row, parity.example(Path(folder), row), work=broken(name)))
+            except RuntimeError as error:
+                found[name] = {"passed": False, "raised": str(error)}
+                continue
+            found[name] = asdict(parity.compare(row, outcome, references[row.model]))
+        json.dump(found, sys.stdout)

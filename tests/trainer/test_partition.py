@@ -1,0 +1,71 @@
+"""Blocks of a pipeline's stages."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from trainmaster import models
+from trainmaster.contract.config import ModelConfig
+from trainmaster.errors import ConfigError
+from trainmaster.parallel.partition import Costs, by_operations, by_parameters, partition, table
+
+
+def dearest(costs: Costs, ranges: list[range]) -> float:
+    ends = [costs.stem, *([0.0] * (len(ranges) - 2)), costs.tail] if len(ranges) > 1 else [costs.stem + costs.tail]
+    return max(end + sum(costs.blocks[i] for i in blocks) for end, blocks in zip(ends, ranges, strict=True))
+
+
+def test_no_partition_is_better() -> None:
+    numbers = random.Random(1)
+    for _ in range(200):
+        count = numbers.randint(1, 8)
+        costs = Costs(numbers.random() * 3, [numbers.random() for _ in range(count)], numbers.random() * 3)
+        stages = numbers.randint(1, count)
+        found = partition(costs, stages)
+        assert [i for blocks in found for i in blocks] == [*range(count)]
+        every = [
+            [range(a, b) for a, b in itertools.pairwise([0, *cuts, count])]
+            for cuts in itertools.combinations(range(1, count), stages - 1)
+        ]
+        assert dearest(costs, found) == pytest.approx(min(dearest(costs, ranges) for ranges in every))
+
+
+def test_embedding_and_head_count() -> None:
+    assert partition(Costs(0, [1.0] * 8, 2.0), 2) == [range(5), range(5, 8)]
+    assert partition(Costs(2.0, [1.0] * 8, 0), 2) == [range(3), range(3, 8)]
+
+
+def test_fewer_blocks_than_stages_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"parallelism\.pp: 3 stages need at least as many blocks, and the model has 2"
+    ):
+        partition(Costs(0, [1.0, 1.0], 0), 3)
+
+
+OPTIONS = {"layers": 3, "heads": 2, "width": 16, "context": 8}
+
+
+def test_parameters_are_counted() -> None:
+    costs = by_parameters(models.build(ModelConfig(name="gpt", options=OPTIONS), 0))
+    assert costs == Costs(256 * 16, [12 * 16 * 16 + 32] * 3, 256 * 16 + 16)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "moe"])
+def test_operations_are_counted(name: str) -> None:
+    model = models.build(ModelConfig(name=name, options=OPTIONS), 0)
+    costs = by_operations(model, 8)
+    assert costs.stem == 0
+    assert costs.tail == 2 * 8 * 16 * 256
+    attention = 2 * 2 * 8 * 8 * 16
+    matrices = {"gpt": 12 * 16 * 16, "llama": (4 * 16 + 3 * 48) * 16, "moe": (4 * 16 + 2 * 3 * 48 + 8) * 16}[name]
+    assert costs.blocks == [2 * 8 * matrices + attention] * 3
+
+
+def test_the_table_shows_the_balance() -> None:
+    costs = Costs(0, [1.0] * 8, 2.0)
+    assert table(partition(costs, 2), costs, "compute") == (
+        "stage  blocks  compute\n    0     0-4    50.0%\n    1     5-7    50.0%"
+    )

@@ -1,0 +1,83 @@
+"""Which parallelism a model allows: known from its options, before any process starts.
+
+Imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmaster import models
+from trainmaster.contract.config import ContextConfig, PipelineConfig, TensorConfig, TrainingConfig, divisors
+from trainmaster.errors import ConfigError
+from trainmaster.models.facts import Facts
+
+
+def validate(config: TrainingConfig) -> None:
+    """Raises ConfigError with all that the model doesn't allow, one sentence a line."""
+    problems = list(_problems(config, models.validate(config.model).facts(config.model.name)))
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
+    degrees = config.parallelism
+    tp, cp, pp, ep = (degrees.tp or 1), (degrees.cp or 1), (degrees.pp or 1), (degrees.ep or 1)
+    yield from _tensor(tp, facts)
+    yield from _context(cp, tp, degrees.context or ContextConfig(), facts)
+    tensor = degrees.tensor or TensorConfig()
+    if tp > 1 and tensor.sequence and facts.context % cp == 0 and facts.context // cp % tp:
+        yield (
+            f"parallelism.tp: {tp} doesn't divide the {facts.context // cp} tokens that a rank has of each sequence "
+            f"(model.options.context {facts.context} / cp {cp}); {_listed(facts.context // cp)} would, or any with "
+            f"parallelism.tensor.sequence false"
+        )
+    pipeline = degrees.pipeline or PipelineConfig()
+    stages = pp * pipeline.stages_per_rank
+    if pp > 1 and facts.layers < stages:
+        most = facts.layers // pipeline.stages_per_rank
+        each = f" x {pipeline.stages_per_rank} stages per rank" if pipeline.stages_per_rank > 1 else ""
+        yield (
+            f"parallelism.pp: {pp}{each} needs at least {stages} layers, and model.options.layers is {facts.layers}; "
+            f"at most {most} would do"
+        )
+    if ep > 1 and not facts.experts:
+        yield f"parallelism.ep: model {facts.name} has no experts; only 1 would do"
+    elif ep > 1 and facts.experts % ep:
+        good = _listed(facts.experts)
+        yield f"parallelism.ep: {ep} doesn't divide model.options.experts {facts.experts}; {good} would"
+
+
+def _tensor(tp: int, facts: Facts) -> Iterator[str]:
+    parts = {"heads": facts.heads, "kv_heads": facts.kv_heads, "hidden": facts.hidden, "vocabulary": facts.vocabulary}
+    for name, size in parts.items():
+        if size % tp:
+            yield f"parallelism.tp: {tp} doesn't divide the model's {name} {size}; {_listed(size)} would"
+            return  # the same degree is wrong for more of them, mostly
+
+
+def _context(cp: int, tp: int, context: ContextConfig, facts: Facts) -> Iterator[str]:
+    if cp == 1:
+        return
+    chunks = 2 * cp if context.balance == "HeadTail" else cp
+    if facts.context % chunks:
+        each = "2 chunks for each of cp" if context.balance == "HeadTail" else "a chunk for each of cp"
+        nearest = facts.context // chunks * chunks or chunks
+        yield (
+            f"parallelism.cp: model.options.context {facts.context} doesn't divide into {chunks} ({each} {cp} ranks); "
+            f"{nearest} and {nearest + chunks} would"
+        )
+    if context.method == "Ulysses" and facts.heads % tp == 0:
+        for name, size in (("heads", facts.heads), ("kv_heads", facts.kv_heads)):
+            if size // tp % cp:
+                yield (
+                    f"parallelism.cp: {cp} doesn't divide the {size // tp} {name} that a rank has, which Ulysses "
+                    f"exchanges; {_listed(size // tp)} would, or parallelism.context.method AllGather"
+                )
+                return
+
+
+def _listed(size: int) -> str:
+    """The divisors of a size, as far as people would take them."""
+    found = [n for n in divisors(size) if n <= 1024]
+    return ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")

@@ -1,0 +1,140 @@
+"""A mixture of experts: a Llama whose MLPs are several, of which each token takes a few. Shapes as in `layers`; E
+experts, k of them for each token, N = B x T tokens.
+
+Shazeer et al., arXiv 1701.06538; no token is ever dropped. The loss that keeps experts evenly used is computed for each
+sequence by itself (DeepSeek-V3, arXiv 2412.19437, section 2.1.2), so that it is a sum over sequences: the same, however
+these are spread over micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainmaster.models.layers import AuxiliaryLoss, Decoder, Rotation, SequenceSums, residual_std
+from trainmaster.models.llama import ATTENTION, ENDS, Attention
+from trainmaster.models.options import MoEOptions
+from trainmaster.parallel.plan import Plan
+
+
+class Experts(nn.Module):  # type: ignore[misc]
+    """E MLPs with SwiGLU. gate and up are [E, F, W], down is [E, W, F]."""
+
+    def __init__(self, experts: int, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.empty(experts, hidden, width))
+        self.up = nn.Parameter(torch.empty(experts, hidden, width))
+        self.down = nn.Parameter(torch.empty(experts, width, hidden))
+
+    def forward(self, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
+        """[N, W]: of each token x [N, W] the sum of its experts `choices` [N, k], weighted by `weights` [N, k]."""
+        order, counts = by_expert(choices, self.gate.shape[0])
+        y = self.compute(x[order // choices.shape[1]], counts.tolist())
+        return combined(y, order, weights)
+
+    def compute(self, x: Tensor, counts: list[int]) -> Tensor:
+        """[M, W]: the first counts[0] of x [M, W] through the first expert, and so on."""
+        return torch.cat(
+            [
+                F.linear(F.silu(F.linear(part, gate)) * F.linear(part, up), down)
+                for part, gate, up, down in zip(x.split(counts), self.gate, self.up, self.down, strict=True)
+            ]
+        )
+
+
+def by_expert(choices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """(order [N k], which sorts the flat choices by expert; how many chose each [E])."""
+    flat = choices.flatten()
+    return flat.argsort(stable=True), torch.bincount(flat, minlength=experts)
+
+
+def combined(y: Tensor, order: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sum [N, W] of each token's outputs y [N k, W], which are sorted by expert."""
+    unsorted = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    return (y[unsorted].unflatten(0, weights.shape) * weights.unsqueeze(-1)).sum(1)
+
+
+class MoE(nn.Module):  # type: ignore[misc]
+    def __init__(self, options: MoEOptions) -> None:
+        super().__init__()
+        self.chosen, self.balance = options.experts_per_token, options.balance
+        self.router = nn.Linear(options.width, options.experts, bias=False)
+        self.experts = Experts(options.experts, options.width, options.hidden_width)
+        self.sums = SequenceSums()
+        self.auxiliary = AuxiliaryLoss()
+        self.last_choices: Tensor | None = None  # [B, T, k], for who wants to look
+
+    def forward(self, x: Tensor) -> Tensor:
+        probabilities = self.router(x).float().softmax(-1)
+        weights, choices = probabilities.topk(self.chosen, -1)
+        weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
+        self.last_choices = choices
+        y = self.experts(x.flatten(0, 1), choices.flatten(0, 1), weights.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return self.auxiliary(y, self.balance * self._imbalance(probabilities, choices)) if self.balance else y
+
+    def _imbalance(self, probabilities: Tensor, choices: Tensor) -> Tensor:
+        """Summed over tokens: E x (share of the sequence's choices) x (probability), 1 per token if all is even."""
+        batch, time, experts = probabilities.shape
+        counts = torch.zeros(batch, experts + 1, device=choices.device)
+        counts[:, :experts].scatter_add_(1, choices.flatten(1), torch.ones_like(choices.flatten(1), dtype=counts.dtype))
+        counts[:, experts] = time * self.chosen
+        sums = self.sums(counts)
+        shares = sums[:, :experts] / sums[:, experts:]
+        return experts * (shares * probabilities.sum(1)).sum()
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    def __init__(self, options: MoEOptions) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(options.width, eps=options.norm_eps)
+        self.attention = Attention(options)
+        self.mlp_norm = nn.RMSNorm(options.width, eps=options.norm_eps)
+        self.moe = MoE(options)
+
+    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotation)
+        return x + self.moe(self.mlp_norm(x))
+
+
+class MoETransformer(Decoder):
+    plan = Plan(
+        blocks="blocks",
+        stem=("embedding",),
+        tail=("norm", "head"),
+        tensor={
+            **ENDS,
+            **ATTENTION,
+            "blocks.*.mlp_norm": "norm",
+            "blocks.*.moe": "summed_region",
+            "blocks.*.moe.router": "partial",
+            "blocks.*.moe.experts": "experts",
+        },
+        attention="blocks.*.attention.core",
+        sequence_sums="blocks.*.moe.sums",
+        auxiliary="blocks.*.moe.auxiliary",
+        experts="blocks.*.moe.experts",
+    )
+
+    def __init__(self, options: MoEOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.head_width, self.rotary_base = options.width // options.heads, options.rope_theta
+        self.embedding = nn.Embedding(options.vocabulary, options.width)
+        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
+        self.norm = nn.RMSNorm(options.width, eps=options.norm_eps)
+        self.head = nn.Linear(options.width, options.vocabulary, bias=False)
+
+    def initial_std(self, name: str) -> float | None:
+        """Standard deviation of a parameter's initial values; None: it starts as ones."""
+        if "norm" in name:
+            return None
+        if name == "embedding.weight":
+            return 1.0
+        if name.endswith("attention.out.weight"):
+            return residual_std(self.options.width, self.options.layers)
+        if name.endswith("experts.down"):
+            return residual_std(self.options.hidden_width, self.options.layers)
+        return 1 / math.sqrt(self.options.width)

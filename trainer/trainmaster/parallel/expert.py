@@ -1,0 +1,100 @@
+"""Expert parallelism: each rank has some experts, and tokens travel to those that they chose.
+
+Lepikhin et al. (GShard), arXiv 2006.16668.
+
+The ranks that share out the experts are those that have different tokens anyway, dp_shard x cp: no token is computed
+twice. Gradients of an expert are complete on the rank that has it, for the tokens of its ep group; they are summed over
+the other groups only, which is what the second mesh is for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Shard
+
+from trainmaster.errors import ConfigError
+from trainmaster.models.moe import by_expert, combined
+from trainmaster.parallel.collectives import Group, all_to_all
+from trainmaster.parallel.plan import named, plan_of
+from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, local, rebase
+
+
+def apply(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """Deal out the experts of each layer over axis ep of `mesh`, and split each over axis tp if it has that.
+
+    Returns the modules.
+    """
+    if not plan_of(model).experts:
+        raise ConfigError(
+            f"parallelism.ep: model {type(model).__name__} declares no experts (plan.experts); only ep 1 would do"
+        )
+    found = list(named(model, plan_of(model).experts))
+    for path, experts in found:
+        for name, parameter in list(experts._parameters.items()):
+            if parameter is not None:
+                experts._parameters[name] = _dealt(parameter, name, mesh, path)
+        rebase(experts, _travelling(mesh.get_group("ep")), local)
+    return [experts for _, experts in found]
+
+
+def _travelling(group: Group) -> Forward:
+    def forward(module: Any, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
+        n, own = group.size(), module.gate.shape[0]
+        order, counts = by_expert(choices, n * own)
+        sent = counts.view(n, own)
+        received = all_to_all(sent, group)
+        # The sizes of what travels are needed on the host: one wait for the device.
+        sizes = torch.cat([sent.sum(1), received.sum(1), received.sum(0)]).tolist()
+        leaving, arriving, per_expert = sizes[:n], sizes[n : 2 * n], sizes[2 * n :]
+        x = _Travelled.apply(x[order // choices.shape[1]], leaving, arriving, group)
+        # What arrives is sorted by where it is from, then by expert.
+        experts = torch.arange(own, device=x.device).repeat(n).repeat_interleave(received.flatten())
+        by_own_expert = experts.argsort(stable=True)
+        y = module.compute(x[by_own_expert], per_expert)
+        y = torch.empty_like(y).index_copy(0, by_own_expert, y)
+        return combined(_Travelled.apply(y, arriving, leaving, group), order, weights)
+
+    return forward
+
+
+class _Travelled(torch.autograd.Function):  # type: ignore[misc]
+    """Rows of x [M, W]: the first leaving[0] to the first rank, and so on; arriving[i] come from rank i."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, leaving: list[int], arriving: list[int], group: Group) -> Tensor:
+        ctx.leaving, ctx.arriving, ctx.group = leaving, arriving, group
+        return _exchange_rows(x, leaving, arriving, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _exchange_rows(grad, ctx.arriving, ctx.leaving, ctx.group), None, None, None
+
+
+def _exchange_rows(x: Tensor, leaving: list[int], arriving: list[int], group: Group) -> Tensor:
+    received = x.new_empty((sum(arriving), *x.shape[1:]))
+    dist.all_to_all_single(received, x.contiguous(), arriving, leaving, group=group)
+    return received
+
+
+def _dealt(parameter: nn.Parameter, name: str, mesh: DeviceMesh, path: str) -> nn.Parameter:
+    """The parameter as a DTensor, made without communication: all ranks start with the same whole."""
+    axes = mesh.mesh_dim_names
+    assert axes is not None
+    placements: list[Placement] = [Shard(0) if axis == "ep" else EXPERT_SPLITS[name] for axis in axes]
+    part = parameter.data
+    for axis, placement in enumerate(placements):
+        assert isinstance(placement, Shard)
+        n, size = mesh.size(axis), part.shape[placement.dim]
+        if size % n:
+            what = "experts" if placement.dim == 0 else f"dimension {placement.dim} of {path}.{name}"
+            raise ConfigError(f"parallelism.{axes[axis]} {n} doesn't divide the {size} {what}")
+        part = part.narrow(placement.dim, mesh.get_local_rank(axis) * size // n, size // n)
+    whole = DTensor.from_local(
+        part.contiguous(), mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
+    return nn.Parameter(whole, requires_grad=parameter.requires_grad)

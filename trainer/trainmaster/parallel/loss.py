@@ -1,0 +1,51 @@
+"""The loss: a sum over tokens, also where each rank has the logits of a part of the vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORED = -100  # a target that doesn't count: torch's own default of `ignore_index`
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The sum over tokens, a scalar, in fp32. logits [B, T, V], targets [B, T] int64, IGNORED where none counts.
+
+    `group`: the ranks that have V/n of the vocabulary each, in the order of the ranks; each of them gets the sum over
+    the tokens, which no rank ever has all logits of.
+    """
+    logits, targets = logits.flatten(0, 1).float(), targets.flatten()
+    if group is None:
+        return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    return _VocabularyParallel.apply(logits, targets, group)
+
+
+class _VocabularyParallel(torch.autograd.Function):  # type: ignore[misc]
+    """Of Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3): three numbers per token travel, not V."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
+        highest = logits.amax(-1)
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+        shifted = logits - highest.unsqueeze(-1)
+        own = targets - group.rank() * logits.shape[-1]
+        is_own = (own >= 0) & (own < logits.shape[-1])
+        own = own.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
+        picked = shifted.gather(-1, own).squeeze(-1) * is_own
+        exponentials = shifted.exp_()
+        sums = torch.stack([exponentials.sum(-1), picked])
+        dist.all_reduce(sums, group=group)
+        total, picked = sums
+        counts = targets != IGNORED
+        ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)), own, is_own, counts)
+        return ((total.log() - picked) * counts).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        probabilities, own, is_own, counts = ctx.saved_tensors
+        gradient = probabilities.scatter_add(-1, own, -is_own.to(probabilities.dtype).unsqueeze(-1))
+        return gradient * (counts * grad).unsqueeze(-1), None, None

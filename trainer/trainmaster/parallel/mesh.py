@@ -1,0 +1,138 @@
+"""The mesh of all ranks: who holds which part of the model, and of the batch.
+
+Axes, outermost first (the innermost gets neighbouring ranks, which talk most):
+
+    pp            stages of a pipeline
+    dp_replicate  replicas of the (sharded) model
+    dp_shard      shards of parameters, gradients and optimizer state
+    cp            parts of each sequence
+    tp            parts of each matrix
+
+Ranks that differ only in cp or tp or pp work on the same samples. A group of collectives is made only for what has a
+degree above 1, because each costs a rendezvous.
+
+    ep            parts that experts are dealt out to: not a further axis, but neighbours among dp_shard x cp
+
+For the parameters of experts there is a second mesh, (pp, dp_replicate, shard of experts, ep, tp).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from trainmaster.contract.config import AXES
+
+SHARD = "shard"
+"""The axis that parameters are sharded over: dp_shard x cp. Ranks that hold parts of one sequence compute gradients of
+the same parameters from different tokens, just as ranks with different samples do."""
+
+
+class Mesh:
+    """Needs the default process group, whose size is the product of all degrees."""
+
+    def __init__(self, degrees: Mapping[str, int], device_type: str) -> None:
+        assert set(degrees) <= {*AXES, "ep"}, f"{sorted(set(degrees) - set(AXES))} are no axes of the mesh"
+        self.experts_over = degrees.get("ep", 1)
+        self.degrees: dict[str, int] = {axis: degrees.get(axis, 1) for axis in AXES}
+        rank, size = dist.get_rank(), dist.get_world_size()
+        assert math.prod(self.degrees.values()) == size, f"{self.degrees} is no mesh of {size} ranks"
+        self.coordinates: dict[str, int] = {}
+        rest = rank
+        for axis in reversed(AXES):
+            rest, self.coordinates[axis] = divmod(rest, self.degrees[axis])
+        shards = self.degrees["dp_shard"] * self.degrees["cp"]
+        self._device_type = device_type
+        self._mesh = self._make(shards)
+        self._experts = self._make(shards // self.experts_over, self.experts_over) if self.experts_over > 1 else None
+        self._context = self._context_group()
+
+    def data(self) -> DeviceMesh:
+        """Over which gradients are summed: (dp_replicate, shard), or the one of these that there is."""
+        return _sub(self._mesh, "dp_replicate", SHARD)
+
+    def experts_data(self) -> DeviceMesh:
+        """Over which gradients of experts are summed, which are dealt out over ep."""
+        assert self._experts is not None
+        return _sub(self._experts, "dp_replicate", SHARD)
+
+    def experts(self) -> DeviceMesh:
+        """Over which experts are dealt out and split: (ep, tp), or ep alone."""
+        assert self._experts is not None
+        return _sub(self._experts, "ep", "tp")
+
+    def __getitem__(self, axis: str) -> DeviceMesh:
+        """The one-dimensional mesh of an axis above degree 1: pp, dp_replicate, shard or tp."""
+        return _sub(self._mesh, axis)
+
+    @property
+    def is_sharded(self) -> bool:
+        return SHARD in _names(self._mesh)
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """Of pp, cp or tp above degree 1."""
+        return self._context if axis == "cp" else self[axis].get_group()
+
+    def degree(self, axis: str) -> int:
+        return self.degrees[axis]
+
+    def coordinate(self, axis: str) -> int:
+        return self.coordinates[axis]
+
+    @property
+    def data_ranks(self) -> int:
+        """How many different shares a batch has."""
+        return self.degrees["dp_replicate"] * self.degrees["dp_shard"]
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the batch is ours."""
+        return self.coordinates["dp_replicate"] * self.degrees["dp_shard"] + self.coordinates["dp_shard"]
+
+    @property
+    def stage_ranks(self) -> range:
+        """The ranks with the same stages of the pipeline as this one: with the same names of parameters."""
+        size = dist.get_world_size() // self.degrees["pp"]
+        return range(self.coordinates["pp"] * size, (self.coordinates["pp"] + 1) * size)
+
+    @property
+    def speaks(self) -> bool:
+        """Exactly one of the ranks that see the same tokens does."""
+        return self.coordinates["tp"] == 0 and self.coordinates["pp"] == 0
+
+    def _make(self, shards: int, experts: int = 1) -> DeviceMesh:
+        sizes = {
+            "pp": self.degrees["pp"],
+            "dp_replicate": self.degrees["dp_replicate"],
+            SHARD: shards,
+            "ep": experts,
+            "tp": self.degrees["tp"],
+        }
+        # There is always an axis to reduce gradients over, and be it of one rank: it casts to the run's precision too.
+        always = SHARD if shards > 1 or experts > 1 else "dp_replicate"
+        kept = [axis for axis, n in sizes.items() if n > 1 or axis == always]
+        return init_device_mesh(self._device_type, tuple(sizes[axis] for axis in kept), mesh_dim_names=tuple(kept))
+
+    def _context_group(self) -> dist.ProcessGroup | None:
+        if self.degrees["cp"] == 1:
+            return None
+        if self.degrees["dp_shard"] == 1:
+            return self[SHARD].get_group()
+        ranks = torch.arange(dist.get_world_size()).view(-1, self.degrees["cp"], self.degrees["tp"]).transpose(1, 2)
+        own, _ = dist.new_subgroups_by_enumeration(ranks.flatten(0, 1).tolist())
+        return own
+
+
+def _names(mesh: DeviceMesh) -> tuple[str, ...]:
+    names: tuple[str, ...] = mesh.mesh_dim_names
+    return names
+
+
+def _sub(mesh: DeviceMesh, *axes: str) -> DeviceMesh:
+    """The part of a mesh with those of the axes that it has."""
+    kept = tuple(axis for axis in axes if axis in _names(mesh))
+    return mesh if _names(mesh) == kept else mesh[kept]

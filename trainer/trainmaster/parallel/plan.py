@@ -1,0 +1,96 @@
+"""What a model says of itself, so that it can be parallelized without knowing how.
+
+A plan names submodules by their paths in the model; `*` stands for one component of a path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from torch import nn
+
+from trainmaster.errors import ConfigError
+
+Role = Literal["vocabulary", "region", "summed_region", "column", "row", "head", "norm", "partial", "experts"]
+"""What tensor parallelism makes of a submodule:
+
+vocabulary  an nn.Embedding: each rank has the rows of some tokens
+region      what is split inside of it starts from the same input, which is gathered once, here
+summed_region  the same, and what comes out of it is summed over the ranks
+column      an nn.Linear whose outputs are split (heads of attention, the hidden width of an MLP)
+row         an nn.Linear whose inputs are split so; its outputs are summed over the ranks
+head        the nn.Linear to the vocabulary: each rank has the logits of some tokens
+norm        works on the stream between regions, which sequence parallelism slices along the sequence
+partial     has whole parameters, of whose gradients each rank gets a summand: a norm of each head, a router
+experts     see `models.moe.Experts`: the hidden width of each is split
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`model.plan`. Whatever is left empty can't be parallelized that way, and is refused in a sentence."""
+
+    blocks: str = ""
+    """The nn.ModuleList of layers: units of sharding, of recomputation and of a pipeline's stages."""
+
+    stem: tuple[str, ...] = ()
+    """Submodules that only what comes before the blocks uses. For a pipeline."""
+
+    tail: tuple[str, ...] = ()
+    """Submodules that only what comes after the blocks uses. For a pipeline."""
+
+    tensor: Mapping[str, Role] = field(default_factory=dict)
+    """Roles by path."""
+
+    attention: str = ""
+    """Submodules with `forward(q, k, v)`, [B, H, T, K] each: causal attention, scaled by 1/sqrt(K)."""
+
+    sequence_sums: str = ""
+    """Submodules whose forward is called with sums over a sequence, and returns them: where each rank has a part of
+    the sequence, those of the whole one."""
+
+    auxiliary: str = ""
+    """Submodules that are `layers.AuxiliaryLoss`."""
+
+    experts: str = ""
+    """Submodules that are experts, see `models.moe.Experts`."""
+
+
+def plan_of(model: nn.Module) -> Plan:
+    """The plan that a model declares; an empty one if it declares none."""
+    plan = getattr(model, "plan", None)
+    return plan if isinstance(plan, Plan) else Plan()
+
+
+def named(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
+    """The submodules whose path is like `pattern`."""
+    if pattern:
+        for path, module in model.named_modules():
+            if _like(pattern).fullmatch(path):
+                yield path, module
+
+
+@lru_cache(maxsize=256)
+def _like(pattern: str) -> re.Pattern[str]:
+    return re.compile(r"[^.]+".join(map(re.escape, pattern.split("*"))))
+
+
+def check(model: nn.Module) -> None:
+    """A plan that names what isn't there is a mistake in the model's code. Raises ConfigError."""
+    plan = plan_of(model)
+    for pattern in (
+        plan.blocks,
+        plan.attention,
+        plan.sequence_sums,
+        plan.auxiliary,
+        plan.experts,
+        *plan.stem,
+        *plan.tail,
+        *plan.tensor,
+    ):
+        if pattern and not any(named(model, pattern)):
+            raise ConfigError(f"the plan of model {type(model).__name__} names {pattern!r}, which it has not")

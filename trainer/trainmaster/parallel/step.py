@@ -1,0 +1,106 @@
+"""The forward and backward passes of a step, whatever the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainmaster.parallel.context import Chunks
+from trainmaster.parallel.gradients import GradientSync
+from trainmaster.parallel.loss import cross_entropy
+from trainmaster.parallel.mesh import Mesh
+
+if TYPE_CHECKING:
+    from trainmaster.parallel.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What a rank computes in a step."""
+
+    time: int  # tokens of a sequence
+    micro_batch: int  # sequences
+    micro_batches: int
+
+
+class Parallel:
+    """A model over a mesh.
+
+    model   what this rank trains: its parameters are DTensors, each gradient the sum over all ranks; in a pipeline it
+            lacks what other ranks' stages have
+    mesh    who has which part of it, and of the batch
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mesh: Mesh,
+        sync: GradientSync,
+        chunks: Chunks | None,
+        vocabulary: dist.ProcessGroup | None,
+        auxiliary: list[Any],
+    ) -> None:
+        self.model, self.mesh, self.sync = model, mesh, sync
+        self.pipeline: Pipeline | None = None
+        self._chunks, self._vocabulary, self._auxiliary = chunks, vocabulary, auxiliary
+        self._positions: dict[int, Tensor] = {}
+        self._divisor = 1.0
+
+    def own(self, x: Tensor) -> Tensor:
+        """What this rank has of sequences x [B, T]: [B, T / cp]."""
+        if self._chunks is None:
+            return x
+        return x[:, self._chunks.positions(self.mesh.coordinate("cp"), x.shape[1])]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of `own` tokens, of this rank's part of the vocabulary. Not in a pipeline, whose micro-batches are
+        computed together."""
+        assert self.pipeline is None, "a pipeline computes whole steps only"
+        if self._chunks is None:
+            return self.model(tokens)
+        return self.model(tokens, self._own_positions(tokens))
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The cross entropy, summed over this rank's tokens."""
+        return cross_entropy(logits, targets, self._vocabulary)
+
+    def summand(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Of the loss of the step under way."""
+        return self.loss(logits, targets) / self._divisor
+
+    def forward_backward(self, batches: Iterable[tuple[Tensor, Tensor]], count: int, divisor: float) -> Tensor:
+        """This rank's summand of the loss of a step, a scalar. Gradients are complete sums after it.
+
+        batches: `count` micro-batches (tokens, targets) of this rank's `own` parts. divisor: of the loss, the tokens of
+        the whole step that count.
+        """
+        speaks = self.mesh.coordinate("tp") == 0  # the ranks of a tp group compute the same loss
+        self._divisor = divisor
+        for module in self._auxiliary:
+            module.scale = 1 / divisor if speaks else 0.0
+        if self.pipeline is not None:
+            tokens, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+            total = self.pipeline.forward_backward(tokens, targets, self._own_positions(tokens))
+        else:
+            total = torch.zeros((), device=next(self.model.parameters()).device)
+            for index, (tokens, targets) in enumerate(batches):
+                self.sync.before(last=index == count - 1)
+                loss = self.summand(self.forward(tokens), targets)
+                loss.backward()
+                total += loss.detach()
+        return total if speaks else total * 0.0
+
+    def _own_positions(self, tokens: Tensor) -> Tensor:
+        """Of the tokens [B, T / cp] that this rank has, in their sequence."""
+        time = tokens.shape[1]
+        if time not in self._positions:
+            positions = torch.arange(time)
+            if self._chunks is not None:
+                positions = self._chunks.positions(self.mesh.coordinate("cp"), time * self.mesh.degree("cp"))
+            self._positions[time] = positions.to(tokens.device)
+        return self._positions[time]

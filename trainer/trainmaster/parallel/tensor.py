@@ -1,0 +1,172 @@
+"""Tensor parallelism: each matrix in parts (Shoeybi et al., arXiv 1909.08053), and what lies between them in slices of
+the sequence (Korthikanti et al., arXiv 2205.05198).
+
+A submodule computes with its own part of each parameter as a plain tensor: it gets a class of its own, whose `forward`
+puts these in their place, and communicates before or after. The parameters themselves are DTensors, so that
+checkpoints, sharding and the gradient norm know which part of the whole they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from trainmaster.contract.config import TensorConfig
+from trainmaster.errors import ConfigError
+from trainmaster.parallel.collectives import Group, all_gather, copied, gathered, scattered_sum, summed
+from trainmaster.parallel.plan import Role, named, plan_of
+
+Forward = Callable[..., Any]
+SEQUENCE = 1  # the dimension of x [B, T, W]
+
+EXPERT_SPLITS: dict[str, Placement] = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
+"""Of `models.moe.Experts`, [E, F, W] and [E, W, F]."""
+_SPLITS: dict[str, dict[str, Placement]] = {
+    "vocabulary": {"weight": Shard(0)},
+    "column": {"weight": Shard(0), "bias": Shard(0)},
+    "head": {"weight": Shard(0), "bias": Shard(0)},
+    "row": {"weight": Shard(1)},
+    "experts": EXPERT_SPLITS,
+}
+
+
+def apply(model: nn.Module, mesh: DeviceMesh, config: TensorConfig) -> nn.Module:
+    """Split `model` over `mesh` (one-dimensional) as its plan says; what the plan doesn't name stays whole."""
+    plan = plan_of(model)
+    if not plan.tensor:
+        raise ConfigError(
+            f"parallelism.tp: model {type(model).__name__} declares no plan for tensor parallelism (plan.tensor); "
+            f"only tp 1 would do"
+        )
+    roles = {path: role for pattern, role in plan.tensor.items() for path, _ in named(model, pattern)}
+    split = Split(
+        mesh.get_group(), config, [path for path, role in roles.items() if role in ("region", "summed_region")]
+    )
+    for path, module in list(model.named_modules()):
+        role: Role | None = roles.get(path)
+        for name, parameter in list(module._parameters.items()):
+            # Experts that were dealt out are split already.
+            if parameter is not None and not isinstance(parameter.data, DTensor):
+                placement = _SPLITS.get(role or "", {}).get(name, Replicate())
+                module._parameters[name] = _distribute(parameter, mesh, placement, f"{path}.{name}")
+        rebase(module, split.forward(path, role, type(module)), split.view(role))
+    return model
+
+
+class Split:
+    """How modules of each role compute. `regions`: the paths of these modules."""
+
+    def __init__(self, group: Group, config: TensorConfig, regions: list[str]) -> None:
+        self.group, self.sequence, self.vocabulary = group, config.sequence, config.vocabulary
+        self.regions = regions
+
+    def forward(self, path: str, role: Role | None, cls: type[nn.Module]) -> Forward:
+        """What replaces `forward` of a module, whose parameters are local meanwhile."""
+        inner: Forward = cls.forward
+        if role == "summed_region":
+            return _entering(inner, self.enter, self.leave)
+        if role == "region" or role == "head":
+            leave = self._whole_logits if role == "head" and not self.vocabulary else None
+            return _entering(inner, self.enter, leave)
+        if role == "column":
+            in_region = any(path.startswith(f"{region}.") for region in self.regions)
+            return inner if in_region else _entering(inner, self.enter)
+        return {"row": self._row, "vocabulary": self._embedding}.get(role or "", inner)
+
+    def view(self, role: Role | None) -> Callable[[Tensor], Tensor]:
+        """What a module of this role computes with, of each of its parameters."""
+        # A whole parameter that works on other tokens on each rank, or on other heads: its gradients are summed.
+        if role == "partial" or (role == "norm" and self.sequence):
+            return lambda parameter: copied(local(parameter), self.group)
+        return local
+
+    def enter(self, x: Tensor) -> Tensor:
+        """From the stream to the input of split matrices."""
+        return gathered(x, SEQUENCE, self.group) if self.sequence else copied(x, self.group)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """From summands of the ranks to the stream."""
+        return scattered_sum(x, SEQUENCE, self.group) if self.sequence else summed(x, self.group)
+
+    def _row(self, module: nn.Linear, x: Tensor) -> Tensor:
+        y = self.leave(F.linear(x, module.weight))
+        # Once, not once per rank. On slices of the sequence each rank has a part of its gradient.
+        if module.bias is None:
+            return y
+        return y + (copied(module.bias, self.group) if self.sequence else module.bias)
+
+    def _embedding(self, module: nn.Embedding, tokens: Tensor) -> Tensor:
+        rows = module.weight.shape[0]
+        own = tokens - self.group.rank() * rows
+        is_own = (own >= 0) & (own < rows)
+        return self.leave(F.embedding(own.clamp(0, rows - 1), module.weight) * is_own.unsqueeze(-1))
+
+    def _whole_logits(self, logits: Tensor) -> Tensor:
+        # The loss is the same on all ranks, so each takes its own part of the gradient.
+        return _Joined.apply(logits, self.group)
+
+
+def local(parameter: Tensor) -> Tensor:
+    """This rank's part as a plain tensor."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+class _Joined(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group, ctx.width = group, x.shape[-1]
+        return all_gather(x, x.dim() - 1, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.narrow(-1, ctx.group.rank() * ctx.width, ctx.width), None
+
+
+def _entering(
+    inner: Forward, enter: Callable[[Tensor], Tensor], leave: Callable[[Tensor], Tensor] | None = None
+) -> Forward:
+    def forward(module: nn.Module, x: Tensor, *rest: Any) -> Any:
+        y = inner(module, enter(x), *rest)
+        return y if leave is None else leave(y)
+
+    return forward
+
+
+def rebase(module: nn.Module, inner: Forward, view: Callable[[Tensor], Tensor]) -> None:
+    """Give a module a class of its own, whose `forward` is `inner` with views of the parameters in their place."""
+    cls = type(module)
+    forward = inner
+
+    def with_views(module: nn.Module, *inputs: Any) -> Any:
+        parameters = module._parameters
+        # Not by assignment, which is for users.
+        module.__dict__["_parameters"] = {k: None if p is None else view(p) for k, p in parameters.items()}
+        try:
+            return inner(module, *inputs)
+        finally:
+            module.__dict__["_parameters"] = parameters
+
+    if any(parameter is not None for parameter in module._parameters.values()):
+        forward = with_views
+    if forward is not cls.forward:
+        module.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
+
+
+def _distribute(parameter: nn.Parameter, mesh: DeviceMesh, placement: Placement, path: str) -> nn.Parameter:
+    """The parameter as a DTensor, made without communication: all ranks start with the same whole."""
+    part = parameter.data
+    if isinstance(placement, Shard):
+        size, n = part.shape[placement.dim], mesh.size()
+        if size % n:
+            raise ConfigError(f"parallelism.tp {n} doesn't divide dimension {placement.dim} of {path}, which is {size}")
+        part = part.narrow(placement.dim, mesh.get_local_rank() * size // n, size // n).contiguous()
+    whole = DTensor.from_local(
+        part, mesh, (placement,), run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
+    return nn.Parameter(whole, requires_grad=parameter.requires_grad)
