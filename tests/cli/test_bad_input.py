@@ -209,3 +209,13 @@ def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: Write
         "resume": str(tmp_path.resolve() / "good"),
         "directory": str(tmp_path.resolve() / "out" / "checkpoints"),
     }
+
+
+def test_parity_without_such_a_row_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "--only", "nonsense"]) == 2
+    assert "no row holds 'nonsense'; rows are: P1-replicate gpt dp_replicate=2" in capfd.readouterr().err
+
+
+def test_parity_into_a_folder_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "--json", str(tmp_path / "none" / "table.json")]) == 2
+    assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err

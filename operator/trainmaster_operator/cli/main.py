@@ -49,6 +49,18 @@ def parser() -> argparse.ArgumentParser:
     prove.add_argument("--out", type=Path, metavar="DIR", help="for both runs (default: runs/prove-<job name>)")
     prove.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
 
+    parity = commands.add_parser(
+        "parity",
+        help="train a small model in each parallel way, and hold it against one process",
+        description="Trains a small model in each parallel way and in one process, on this machine, and compares "
+        "losses and parameters. Exit code 0: all rows are within the tolerance. 1: some aren't.",
+    )
+    parity.add_argument(
+        "--only", metavar="PATTERN", action="append", default=[], help="rows whose name holds this; may be repeated"
+    )
+    parity.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
+    parity.add_argument("--page", metavar="FILE", type=Path, help="write the table as a page too")
+
     demo = commands.add_parser("demo", help="train a small GPT over four ranks, kill one, and lose nothing")
     demo.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/demo"), help="(default: runs/demo)")
     demo.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
@@ -134,6 +146,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         return validate(options.job)
     if options.command in ("status", "submit", "watch", "logs", "delete", "fault"):
         return _dispatch_to_cluster(options)
+    if options.command == "parity":
+        from trainmaster_operator.cli.parity import parity
+
+        return parity(options.only, options.json, options.page)
     if options.command == "report":
         from trainmaster_operator.cli.report import report
 

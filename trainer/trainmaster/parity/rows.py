@@ -1,0 +1,188 @@
+"""The rows of the parity table: which ways to train are held against one process, and on what."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainmaster.contract.config import AXES, ParallelismConfig, TrainingConfig
+
+STEPS = 10
+GLOBAL_BATCH = 24
+CONTEXT = 16
+
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {"layers": 8, "heads": 4, "width": 32},
+    "llama": {"layers": 8, "heads": 4, "kv_heads": 4, "width": 32},
+    "moe": {"layers": 4, "heads": 4, "width": 32, "hidden": 32, "experts": 4},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to train. `covers`: what this row alone tests, in words."""
+
+    name: str
+    parallelism: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    accumulation: int = 1
+    model: str = "gpt"
+    covers: str = ""
+
+    @property
+    def config(self) -> ParallelismConfig:
+        return ParallelismConfig.model_validate(dict(self.parallelism))
+
+    @property
+    def ranks(self) -> int:
+        return math.prod(self.parallelism.get(axis, 1) for axis in AXES)
+
+    def __str__(self) -> str:
+        axes = " ".join(f"{a}={self.parallelism[a]}" for a in (*AXES, "ep") if a in self.parallelism)
+        return f"{self.name} {self.model} {axes} accumulation={self.accumulation}"
+
+
+def _rows() -> Iterator[Row]:
+    yield from _data_parallel()
+    yield from _tensor()
+    yield from _pipeline()
+    yield from _context()
+    yield from _experts()
+    yield from _products()
+
+
+def _data_parallel() -> Iterator[Row]:
+    for n in (2, 3, 4):
+        yield Row("P1-replicate", {"dp_replicate": n}, 1, covers="one sum of gradients over replicas")
+        yield Row("P1-replicate", {"dp_replicate": n}, 2, covers="gradients summed after the last micro-batch alone")
+    for n in (2, 4):
+        yield Row("P2-fsdp2", {"dp_shard": n}, 1, covers="parameters gathered block by block")
+        yield Row("P2-fsdp2", {"dp_shard": n}, 2, covers="gradients scattered after each micro-batch")
+    yield Row("P2-fsdp2", {"dp_shard": 2}, 1, "llama", covers="parameters of other shapes")
+    hsdp = {"dp_replicate": 2, "dp_shard": 2}
+    yield Row("P2-hsdp", hsdp, 1, covers="shards summed over replicas")
+    yield Row("P2-hsdp", hsdp, 2, covers="shards summed over replicas after the last micro-batch alone")
+    yield Row("P2-zero-1", {"dp_shard": 2, "sharding": {"stage": 1}}, 2, covers="whole gradients until the last")
+    yield Row("P2-zero-2", {"dp_shard": 2, "sharding": {"stage": 2}}, 2, covers="parameters kept between micro-batches")
+    yield Row("P2-zero-1-hsdp", {**hsdp, "sharding": {"stage": 1}}, 2, covers="both sums after the last micro-batch")
+    yield Row("P2-offload", {"dp_shard": 2, "sharding": {"offload": True}}, 2, covers="shards in host memory")
+
+
+def _tensor() -> Iterator[Row]:
+    whole = {"gpt": "heads in one matrix", "llama": "three matrices that share their input"}
+    for model, covers in whole.items():
+        for n in (2, 4):
+            yield Row("P4-tensor", {"tp": n}, 1, model, covers)
+        for sequence in (False, True):
+            for vocabulary in (False, True):
+                options = {"sequence": sequence, "vocabulary": vocabulary}
+                name = f"P4-tensor{'-sequence' if sequence else ''}{'-vocabulary' if vocabulary else ''}"
+                stream = "slices of the sequence" if sequence else "whole sequences"
+                loss = "the loss of a part of the logits" if vocabulary else "joined logits"
+                yield Row(name, {"tp": 2, "tensor": options}, 2, model, f"{stream}, {loss}")
+
+
+def _pipeline() -> Iterator[Row]:
+    one = {"schedule": "GPipe"}
+    yield Row("P3-layers", {"pp": 2, "pipeline": one}, 1, covers="layers on several ranks, without micro-batches")
+    for schedule in ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBV", "DualPipeV"):
+        for n in (2, 4):
+            if n == 2 or schedule in ("GPipe", "1F1B"):
+                stages = "a first and a last stage" if n == 2 else "stages that are neither first nor last"
+                yield Row(f"P5-{schedule}", {"pp": n, "pipeline": {"schedule": schedule}}, 4, covers=stages)
+    yield Row("P5-1F1B", {"pp": 2}, 4, "llama", "another stem and tail")
+    parameters = {"balance": "Parameters"}
+    yield Row("P9-parameters", {"pp": 3, "pipeline": parameters}, 3, covers="stages of other sizes")
+
+
+def _context() -> Iterator[Row]:
+    methods = {"AllGather": "gathered keys and values", "Ulysses": "heads exchanged for the sequence"}
+    for method, covers in methods.items():
+        for balance in ("HeadTail", "None"):
+            options = {"method": method, "balance": balance}
+            yield Row(f"P6-{method}-{balance}", {"cp": 2, "context": options}, 1, covers=f"{covers}, {balance}")
+        yield Row(f"P6-{method}", {"cp": 2, "context": {"method": method}}, 2, "llama", f"{covers}, accumulated")
+        yield Row(f"P6-{method}", {"cp": 4, "context": {"method": method}}, 1, covers=f"{covers}, of four ranks")
+
+
+def _experts() -> Iterator[Row]:
+    plain = {"tp": 2, "tensor": {"sequence": False}}
+    rows: list[tuple[str, dict[str, Any], int, str]] = [
+        ("dense", {"dp_shard": 2}, 2, "experts as any other parameters"),
+        ("dense-replicate", {"dp_replicate": 2}, 1, "replicated experts"),
+        ("dense-tensor", {"tp": 2}, 1, "experts of which each rank has a part"),
+        ("dense-tensor-plain", plain, 1, "the same, on whole sequences"),
+        ("dense-context", {"cp": 2}, 1, "a balance over parts of a sequence"),
+        ("dense-pipeline", {"pp": 2}, 4, "a balance loss in each stage"),
+        ("expert", {"dp_shard": 2, "ep": 2}, 2, "tokens that travel"),
+        ("expert", {"dp_shard": 4, "ep": 4}, 1, "one expert on each rank"),
+        ("expert-shard", {"dp_shard": 4, "ep": 2}, 1, "sharded experts"),
+        ("expert-replicate", {"dp_replicate": 2, "dp_shard": 2, "ep": 2}, 1, "replicas of experts"),
+        ("expert-context", {"cp": 2, "ep": 2}, 1, "experts dealt out over parts of a sequence"),
+        ("expert-shard-context", {"dp_shard": 2, "cp": 2, "ep": 4}, 1, "experts dealt out over both"),
+        ("expert-tensor", {"dp_shard": 2, "tp": 2, "ep": 2}, 1, "experts dealt out and split"),
+        ("expert-pipeline", {"pp": 2, "dp_shard": 2, "ep": 2}, 4, "tokens that travel within a stage"),
+    ]
+    for name, parallelism, accumulation, covers in rows:
+        yield Row(f"P7-{name}", parallelism, accumulation, "moe", covers)
+    everything = {"pp": 2, "dp_shard": 2, "tp": 2, "ep": 2}
+    yield Row("P8-4D-expert", everything, 4, "moe", "experts dealt out and split, in stages")
+
+
+def _products() -> Iterator[Row]:
+    yield Row("P8-replicate-tensor", {"dp_replicate": 2, "tp": 2}, 2, covers="replicas of parts of matrices")
+    yield Row("P8-shard-tensor", {"dp_shard": 2, "tp": 2}, 2, covers="shards of parts of matrices")
+    yield Row("P8-shard-tensor", {"dp_shard": 2, "tp": 2}, 1, "llama", "the same, of other shapes")
+    yield Row("P8-replicate-context", {"dp_replicate": 2, "cp": 2}, 1, covers="sharding over cp alone, in replicas")
+    yield Row("P8-shard-context", {"dp_shard": 2, "cp": 2}, 1, covers="a group for cp within dp_shard x cp")
+    yield Row("P8-context-tensor", {"cp": 2, "tp": 2}, 1, covers="attention of split heads over parts of a sequence")
+    ulysses = {"method": "Ulysses"}
+    yield Row("P8-context-tensor-ulysses", {"cp": 2, "tp": 2, "context": ulysses}, 1, covers="split heads, exchanged")
+    for schedule in ("1F1B", "Interleaved1F1B", "ZBV"):
+        pipeline = {"schedule": schedule}
+        for name, axis, covers in [
+            ("replicate", "dp_replicate", "stages, replicated"),
+            ("shard", "dp_shard", "stages, gathered once"),
+            ("tensor", "tp", "a stream that travels in slices"),
+            ("context", "cp", "stages that know their positions"),
+        ]:
+            yield Row(f"P8-{schedule}-{name}", {"pp": 2, axis: 2, "pipeline": pipeline}, 4, covers=covers)
+    yield Row("P8-3D", {"pp": 2, "dp_shard": 2, "tp": 2}, 4, covers="stages of shards of parts")
+    zbv = {"schedule": "ZBV"}
+    yield Row("P8-3D-ZBV", {"pp": 2, "dp_shard": 2, "tp": 2, "pipeline": zbv}, 4, covers="the same, two stages a rank")
+    yield Row("P8-hsdp-tensor", {"dp_replicate": 2, "dp_shard": 2, "tp": 2}, 1, covers="replicas of shards of parts")
+    yield Row("P8-shard-context-tensor", {"dp_shard": 2, "cp": 2, "tp": 2}, 1, covers="a group for cp beside tp")
+    yield Row("P8-4D", {"pp": 2, "cp": 2, "tp": 2}, 4, covers="sharding over cp in stages of parts")
+
+
+ROWS = list(_rows())
+
+
+def reference(row: Row) -> Row:
+    return Row("one-process", model=row.model)
+
+
+def select(patterns: Sequence[str]) -> list[Row]:
+    """The rows whose name holds one of the patterns; all without any."""
+    return [row for row in ROWS if not patterns or any(fnmatch.fnmatch(str(row), f"*{p}*") for p in patterns)]
+
+
+def example(folder: Path, row: Row) -> TrainingConfig:
+    """A tiny model on a tiny text that is written into `folder`."""
+    letters = np.random.default_rng(7).choice(list(b"abcdefghij \n"), size=150 * CONTEXT + 5)
+    (folder / "text.txt").write_bytes(bytes(letters.tolist()))
+    return TrainingConfig.model_validate(
+        {
+            "model": {"name": row.model, "options": {**MODELS[row.model], "context": CONTEXT}},
+            "data": {"path": str(folder)},
+            "steps": STEPS,
+            "batch": {"global": GLOBAL_BATCH},
+            "parallelism": dict(row.parallelism),
+            "seed": 3,
+        }
+    )

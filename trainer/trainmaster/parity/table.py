@@ -1,0 +1,117 @@
+"""Rows beside one process: compared, printed, written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainmaster.parity.rows import ROWS, Row, example, reference, select
+from trainmaster.parity.training import Outcome, merged
+from trainmaster.parity.world import run
+
+LOSS_TOLERANCE = 1e-6  # of fp32, relative
+# Relative to a parameter's update, which is smaller than the parameter: rounding a 4.0 that moved by 0.1 is 5e-6.
+UPDATE_TOLERANCE = 5e-5
+
+
+@dataclass(frozen=True)
+class Comparison:
+    row: str  # str(Row)
+    covers: str
+    world: int  # ranks
+    loss: float  # the largest relative difference of a step's loss
+    update: float  # the largest difference of a parameter, relative to the largest update of that parameter
+    passed: bool
+    seconds: float = 0.0
+
+
+def compare(row: Row, outcome: Outcome, reference: Outcome) -> Comparison:
+    losses, expected = np.array(outcome.losses), np.array(reference.losses)
+    loss = float(np.max(np.abs(losses - expected) / np.abs(expected)))
+    update = max(
+        float(np.max(np.abs(outcome.after[name] - after)) / np.max(np.abs(after - reference.before[name])))
+        for name, after in reference.after.items()
+    )
+    same_start = all(np.array_equal(outcome.before[name], value) for name, value in reference.before.items())
+    same_choices = outcome.choices == reference.choices
+    passed = same_start and same_choices and loss <= LOSS_TOLERANCE and update <= UPDATE_TOLERANCE  # NaN passes nothing
+    return Comparison(str(row), row.covers, row.ranks, loss, update, passed)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="trainmaster parity",
+        description="Trains a small model in each parallel way and in one process, and compares. Exit code 0: all rows "
+        "are within the tolerance. 1: some aren't.",
+    )
+    parser.add_argument(
+        "--only", metavar="PATTERN", action="append", default=[], help="rows whose name holds this; may be repeated"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write the table as a page too (docs/parity.md)")
+    options = parser.parse_args(arguments)
+    rows = select(options.only)
+    if not rows:
+        patterns = " or ".join(map(repr, options.only))
+        sys.stderr.write(f"no row holds {patterns}; rows are: {', '.join(map(str, ROWS))}\n")
+        return 2
+    table = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        references: dict[Row, Outcome] = {}
+        sys.stdout.write(f"{'row':62} world     loss   update  seconds\n")
+        for row in rows:
+            comparison = _compared(row, Path(folder), references)
+            table.append(comparison)
+            sys.stdout.write(
+                f"{row!s:62} {comparison.world:5} {comparison.loss:8.1e} {comparison.update:8.1e} "
+                f"{comparison.seconds:8.1f}{'' if comparison.passed else '  BEYOND TOLERANCE'}\n"
+            )
+            sys.stdout.flush()
+    failed = sum(not comparison.passed for comparison in table)
+    sys.stdout.write(
+        f"{len(table)} rows in {time.monotonic() - began:.0f} s, {failed} beyond {LOSS_TOLERANCE:.0e} of the loss or "
+        f"{UPDATE_TOLERANCE:.0e} of a parameter's update\n"
+    )
+    if options.json:
+        options.json.write_text(json.dumps({"rows": [asdict(comparison) for comparison in table]}, indent=1) + "\n")
+    if options.page:
+        options.page.write_text(page(table))
+    return 1 if failed else 0
+
+
+def page(table: Sequence[Comparison]) -> str:
+    """The table for people."""
+    lines = [
+        "# Parity",
+        "",
+        "Each row trains a small model for 10 steps over several ranks, and is held against one process that knows of",
+        "no parallelism: the same weights, samples and momentum SGD. Loss: the largest relative difference of a step's",
+        f"loss, which may be {LOSS_TOLERANCE:.0e}. Update: the largest difference of a parameter in the end, relative",
+        f"to how far training moved it, which may be {UPDATE_TOLERANCE:.0e}. In rows with experts each token also",
+        "chose the same ones.",
+        "",
+        "Made by `trainmaster parity --page docs/parity.md`.",
+        "",
+        "| row | what it alone covers | ranks | loss | update |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [f"| {c.row} | {c.covers} | {c.world} | {c.loss:.0e} | {c.update:.0e} |" for c in table]
+    return "\n".join(lines) + "\n"
+
+
+def _compared(row: Row, folder: Path, references: dict[Row, Outcome]) -> Comparison:
+    expected = reference(row)
+    if expected not in references:
+        references[expected] = merged(run(expected, example(folder, expected)))
+    began = time.monotonic()
+    comparison = compare(row, merged(run(row, example(folder, row))), references[expected])
+    return Comparison(**{**asdict(comparison), "seconds": round(time.monotonic() - began, 2)})
