@@ -88,6 +88,36 @@ def test_what_is_not_there_is_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize(
+    ("parallelism", "sentence"),
+    [
+        ({"tp": 4}, "parallelism.tp: 4 doesn't divide the model's heads 2; 1, 2 would"),
+        ({"pp": 4}, "parallelism.pp: 4 needs at least 4 layers, and model.options.layers is 2; at most 2 would do"),
+        ({"cp": 4}, "parallelism.cp: model.options.context 20 doesn't divide into 8"),
+        ({"dp_shard": 4, "ep": 2}, "parallelism.ep: model llama has no experts; only 1 would do"),
+        ({"tp": 3}, "parallelism: tp 3 doesn't divide the job's 4 ranks; 3 and 6 would (workers.replicas 4"),
+        (
+            {"pp": 2, "pipeline": {"schedule": "ZBV"}, "dp_replicate": 2},
+            "parallelism.pipeline: ZBV over pp 2 needs at least 4 micro-batches, and batch.global 4 over 2 "
+            "data-parallel ranks makes 2",
+        ),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_layout_that_the_model_does_not_allow_is_refused(
+    write_job: WriteJob, capsys: pytest.CaptureFixture[str], parallelism: dict[str, Any], sentence: str
+) -> None:
+    file = write_job(
+        spec__workers={"replicas": 4},
+        spec__training__model={"name": "llama", "options": {"layers": 2, "heads": 2, "width": 16, "context": 20}},
+        spec__training__batch={"global": 4},
+        spec__training__parallelism=parallelism,
+    )
+    for command in ("validate", "run"):
+        lines = refused(capsys, command, str(file))
+        assert any(f"spec.training.{sentence}" in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
     ("container", "sentence"),
     [
         ({"command": ["python", "train.py"]}, "there is no script {here}/train.py"),
