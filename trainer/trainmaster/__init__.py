@@ -11,9 +11,15 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {"init": "trainmaster.steps", "State": "trainmaster.steps", "Run": "trainmaster.steps"}
+_LAZY = {
+    "init": "trainmaster.steps",
+    "State": "trainmaster.steps",
+    "Run": "trainmaster.steps",
+    "Plan": "trainmaster.parallel",
+    "parallelize": "trainmaster.parallel.own_loop",
+}
 
-__all__ = ["Run", "State", "__version__", "init"]
+__all__ = ["Plan", "Run", "State", "__version__", "init", "parallelize"]
 
 
 def __getattr__(name: str) -> Any:

@@ -121,7 +121,6 @@ class Training:
             world_size=world.size,
             store=world.store,
             keep=config.checkpoint.keep,
-            holders=self.parallel.mesh.stage_ranks,
         )
         reporter.progress.built_ns = time.monotonic_ns()
 

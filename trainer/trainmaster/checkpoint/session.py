@@ -38,10 +38,7 @@ _POLL_S = 0.0005
 
 
 class Session:
-    """`objects`: named modules, optimizers and other things with a state_dict. `url` "": nothing is saved.
-
-    `holders`: the ranks whose objects have the same names as this one's; all by default.
-    """
+    """`objects`: named modules, optimizers and other things with a state_dict. `url` "": nothing is saved."""
 
     def __init__(
         self,
@@ -53,11 +50,12 @@ class Session:
         world_size: int,
         store: Any,
         keep: int = 0,
-        holders: range | None = None,
     ) -> None:
         self.url, self.objects, self.reporter = url, objects, reporter
         self.rank, self.world_size, self.store, self.keep = rank, world_size, store, keep
-        self.holders = range(world_size) if holders is None else holders
+        # In a pipeline only the ranks of a stage have the same names.
+        stages = [thing.stage_ranks for thing in objects.values() if hasattr(thing, "stage_ranks")]
+        self.holders: range = stages[0] if stages else range(world_size)
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
         self.ram_round = 0

@@ -106,6 +106,7 @@ def parallelize(
                 # With one shard there is nothing to gather, so the parameters stay whole and only gradients travel.
                 data.apply(root, blocks, mesh.data(), precision, casts=casts)
 
+    model.stage_ranks = mesh.stage_ranks  # checkpoints ask who has parameters of the same names
     parallel = Parallel(
         model,
         mesh,

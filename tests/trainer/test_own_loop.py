@@ -1,0 +1,137 @@
+"""`tm.parallelize`: a user's own module in a user's own loop, over several ranks as in one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainmaster as tm
+from tests.trainer.ranks import Ranks
+from trainmaster.contract.wire import environment
+from trainmaster.errors import ConfigError
+
+SCRIPT = """
+import json, os
+import torch
+import torch.distributed as dist
+from torch import nn
+import trainmaster as tm
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.up = nn.Linear(16, 32)
+        self.down = nn.Linear(32, 16)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+class Net(nn.Module):
+    plan = tm.Plan(
+        blocks="layers",
+        stem=("start",),
+        tail=("end",),
+        tensor={"start": "vocabulary", "layers.*.norm": "norm", "layers.*.up": "column", "layers.*.down": "row",
+                "end": "head"},
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Embedding(32, 16)
+        self.layers = nn.ModuleList(Layer() for _ in range(4))
+        self.end = nn.Linear(16, 32)
+
+    def embed(self, tokens):
+        return self.start(tokens)
+
+    def shared(self, positions, x):
+        return ()
+
+    def unembed(self, x):
+        return self.end(x)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.unembed(x)
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = Net()
+many = 4 if "pp" in os.environ["PARALLELISM"] else 1
+parallel = tm.parallelize(
+    model, json.loads(os.environ["PARALLELISM"]), sequence=8, micro_batch=8 // many, micro_batches=many
+)
+share = 8 // parallel.mesh.data_ranks
+optimizer = torch.optim.AdamW(parallel.model.parameters(), lr=0.01, foreach=False)
+run = tm.init()
+losses = {}
+for step in run.steps(tm.State(model=parallel.model, optimizer=optimizer), total=6, save_every=2):
+    numbers = torch.Generator().manual_seed(step)
+    tokens = torch.randint(32, (8, 9), generator=numbers)
+    own = tokens[parallel.mesh.data_rank * share:][:share]
+    batches = list(zip(own[:, :-1].chunk(many), own[:, 1:].chunk(many)))
+    loss = parallel.forward_backward(batches, many, 64)
+    dist.all_reduce(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses[step] = loss.item()
+if dist.get_rank() == 0:
+    with open(os.environ["LOSSES"], "w") as file:
+        json.dump(losses, file)
+"""
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "shard": {"dp_shard": 2},
+    "tensor": {"tp": 2},
+    "pipeline": {"pp": 2},
+}
+
+
+def losses(ranks: Ranks, folder: Path, world: int, parallelism: dict[str, Any], number: int = 1) -> dict[str, float]:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(SCRIPT)
+    env = {
+        "PARALLELISM": json.dumps(parallelism),
+        "LOSSES": str(folder / f"losses-{number}.json"),
+        environment.CHECKPOINT_DIR: str(folder / "checkpoints"),
+        environment.ROUND: str(number),
+        environment.JOB_UID: "job",
+    }
+    outcome = ranks.run(folder, world, env, script=str(folder / "train.py"))
+    assert outcome.codes == [0] * world, outcome.output
+    found: dict[str, float] = json.loads((folder / f"losses-{number}.json").read_text())
+    return found
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_module_of_ones_own_trains_over_several_ranks_as_in_one(ranks: Ranks, tmp_path: Path, name: str) -> None:
+    alone = losses(ranks, tmp_path / "alone", 1, {})
+    several = losses(ranks, tmp_path / "several", 2, LAYOUTS[name])
+    assert several == {step: pytest.approx(loss, rel=2e-6) for step, loss in alone.items()}
+
+
+@pytest.mark.processes
+def test_it_goes_on_in_another_layout(ranks: Ranks, tmp_path: Path) -> None:
+    alone = losses(ranks, tmp_path / "alone", 1, {})
+    folder = tmp_path / "moving"
+    for number, name in enumerate(["pipeline", "tensor", "shard"], start=1):
+        found = losses(ranks, folder, 2, LAYOUTS[name], number)
+        assert sorted(map(int, found)) == [*range(2 * number - 1, 7)]
+        assert found == {step: pytest.approx(alone[step], rel=2e-6) for step in found}
+        for path in (folder / "checkpoints").glob("step-*"):
+            if int(path.name.split(".")[0].removeprefix("step-")) > 2 * number:
+                shutil.rmtree(path)
+
+
+def test_a_process_group_is_needed() -> None:
+    with pytest.raises(ConfigError, match=r"needs torch\.distributed\.init_process_group"):
+        tm.parallelize(torch.nn.Linear(2, 2), {"dp_shard": 2})
