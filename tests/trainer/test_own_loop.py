@@ -70,7 +70,7 @@ parallel = tm.parallelize(
     model, json.loads(os.environ["PARALLELISM"]), sequence=8, micro_batch=8 // many, micro_batches=many
 )
 share = 8 // parallel.mesh.data_ranks
-optimizer = torch.optim.AdamW(parallel.model.parameters(), lr=0.01, foreach=False)
+optimizer = torch.optim.AdamW(parallel.model.parameters(), lr=0.01)
 run = tm.init()
 losses = {}
 for step in run.steps(tm.State(model=parallel.model, optimizer=optimizer), total=6, save_every=2):
