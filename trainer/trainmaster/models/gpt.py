@@ -7,7 +7,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.layers import CausalAttention, Decoder, Rotation, residual_std, rotate
+from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, residual_std, rotate
 from trainmaster.models.options import GPTOptions
 from trainmaster.parallel.plan import Plan
 
@@ -39,19 +39,6 @@ class MLP(nn.Module):  # type: ignore[misc]
         return self.down(F.gelu(self.up(x), approximate="tanh"))
 
 
-class Block(nn.Module):  # type: ignore[misc]
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(width, eps=1e-5)
-        self.attention = Attention(width, heads)
-        self.mlp_norm = nn.RMSNorm(width, eps=1e-5)
-        self.mlp = MLP(width)
-
-    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation)
-        return x + self.mlp(self.mlp_norm(x))
-
-
 class GPT(Decoder):
     plan = Plan(
         blocks="blocks",
@@ -76,7 +63,10 @@ class GPT(Decoder):
         self.options = options
         self.head_width = options.width // options.heads
         self.embedding = nn.Embedding(VOCABULARY, options.width)
-        self.blocks = nn.ModuleList(Block(options.width, options.heads) for _ in range(options.layers))
+        self.blocks = nn.ModuleList(
+            Block(options.width, 1e-5, Attention(options.width, options.heads), MLP(options.width))
+            for _ in range(options.layers)
+        )
         self.norm = nn.RMSNorm(options.width, eps=1e-5)
         self.head = nn.Linear(options.width, VOCABULARY, bias=False)
 

@@ -61,6 +61,21 @@ class _Attached(torch.autograd.Function):  # type: ignore[misc]
         return grad, torch.full_like(loss, ctx.scale), None
 
 
+class Block(nn.Module):  # type: ignore[misc]
+    """Attention and an MLP, each added to the stream, of which it gets the normalized values."""
+
+    def __init__(self, width: int, eps: float, attention: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width, eps=eps)
+        self.attention = attention
+        self.mlp_norm = nn.RMSNorm(width, eps=eps)
+        self.mlp = mlp
+
+    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotation)
+        return x + self.mlp(self.mlp_norm(x))
+
+
 class Decoder(nn.Module):  # type: ignore[misc]
     """What decoder-only transformers have in common; a subclass makes `blocks`, `embedding`, `norm` and `head`.
 

@@ -10,7 +10,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.layers import CausalAttention, Decoder, Rotation, residual_std, rotate
+from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, residual_std, rotate
 from trainmaster.models.options import LlamaOptions
 from trainmaster.parallel.plan import Plan, Role
 
@@ -22,7 +22,12 @@ ATTENTION: dict[str, Role] = {
     "blocks.*.attention.value": "column",
     "blocks.*.attention.out": "row",
 }
-ENDS: dict[str, Role] = {"embedding": "vocabulary", "norm": "norm", "head": "head"}
+ENDS: dict[str, Role] = {
+    "embedding": "vocabulary",
+    "blocks.*.mlp_norm": "norm",
+    "norm": "norm",
+    "head": "head",
+}
 
 
 class Attention(nn.Module):  # type: ignore[misc]
@@ -56,19 +61,6 @@ class SwiGLU(nn.Module):  # type: ignore[misc]
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-class Block(nn.Module):  # type: ignore[misc]
-    def __init__(self, options: LlamaOptions) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(options.width, eps=options.norm_eps)
-        self.attention = Attention(options)
-        self.mlp_norm = nn.RMSNorm(options.width, eps=options.norm_eps)
-        self.mlp = SwiGLU(options.width, options.hidden_width)
-
-    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation)
-        return x + self.mlp(self.mlp_norm(x))
-
-
 class Llama(Decoder):
     plan = Plan(
         blocks="blocks",
@@ -77,7 +69,6 @@ class Llama(Decoder):
         tensor={
             **ENDS,
             **ATTENTION,
-            "blocks.*.mlp_norm": "norm",
             "blocks.*.mlp": "region",
             "blocks.*.mlp.gate": "column",
             "blocks.*.mlp.up": "column",
@@ -91,9 +82,15 @@ class Llama(Decoder):
         self.options = options
         self.head_width, self.rotary_base = options.width // options.heads, options.rope_theta
         self.embedding = nn.Embedding(options.vocabulary, options.width)
-        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
+        self.blocks = nn.ModuleList(
+            Block(options.width, options.norm_eps, Attention(options), self.mlp(options)) for _ in range(options.layers)
+        )
         self.norm = nn.RMSNorm(options.width, eps=options.norm_eps)
         self.head = nn.Linear(options.width, options.vocabulary, bias=False)
+
+    def mlp(self, options: LlamaOptions) -> nn.Module:
+        """Of a block."""
+        return SwiGLU(options.width, options.hidden_width)
 
     def initial_std(self, name: str) -> float | None:
         """Standard deviation of a parameter's initial values; None: it starts as ones."""
@@ -103,6 +100,6 @@ class Llama(Decoder):
             return 1.0
         if name.endswith("attention.out.weight"):
             return residual_std(self.options.width, self.options.layers)
-        if name.endswith("mlp.down.weight"):
+        if ".down" in name:
             return residual_std(self.options.hidden_width, self.options.layers)
         return 1 / math.sqrt(self.options.width)

@@ -8,15 +8,13 @@ these are spread over micro-batches and ranks.
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.layers import AuxiliaryLoss, Decoder, Rotation, SequenceSums, residual_std
-from trainmaster.models.llama import ATTENTION, ENDS, Attention
-from trainmaster.models.options import MoEOptions
+from trainmaster.models.layers import AuxiliaryLoss, SequenceSums
+from trainmaster.models.llama import ATTENTION, ENDS, Llama
+from trainmaster.models.options import LlamaOptions, MoEOptions
 from trainmaster.parallel.plan import Plan
 
 
@@ -86,20 +84,7 @@ class MoE(nn.Module):  # type: ignore[misc]
         return experts * (shares * probabilities.sum(1)).sum()
 
 
-class Block(nn.Module):  # type: ignore[misc]
-    def __init__(self, options: MoEOptions) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(options.width, eps=options.norm_eps)
-        self.attention = Attention(options)
-        self.mlp_norm = nn.RMSNorm(options.width, eps=options.norm_eps)
-        self.moe = MoE(options)
-
-    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation)
-        return x + self.moe(self.mlp_norm(x))
-
-
-class MoETransformer(Decoder):
+class MoETransformer(Llama):
     plan = Plan(
         blocks="blocks",
         stem=("embedding",),
@@ -107,34 +92,16 @@ class MoETransformer(Decoder):
         tensor={
             **ENDS,
             **ATTENTION,
-            "blocks.*.mlp_norm": "norm",
-            "blocks.*.moe": "summed_region",
-            "blocks.*.moe.router": "partial",
-            "blocks.*.moe.experts": "experts",
+            "blocks.*.mlp": "summed_region",
+            "blocks.*.mlp.router": "partial",
+            "blocks.*.mlp.experts": "experts",
         },
         attention="blocks.*.attention.core",
-        sequence_sums="blocks.*.moe.sums",
-        auxiliary="blocks.*.moe.auxiliary",
-        experts="blocks.*.moe.experts",
+        sequence_sums="blocks.*.mlp.sums",
+        auxiliary="blocks.*.mlp.auxiliary",
+        experts="blocks.*.mlp.experts",
     )
 
-    def __init__(self, options: MoEOptions) -> None:
-        super().__init__()
-        self.options = options
-        self.head_width, self.rotary_base = options.width // options.heads, options.rope_theta
-        self.embedding = nn.Embedding(options.vocabulary, options.width)
-        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
-        self.norm = nn.RMSNorm(options.width, eps=options.norm_eps)
-        self.head = nn.Linear(options.width, options.vocabulary, bias=False)
-
-    def initial_std(self, name: str) -> float | None:
-        """Standard deviation of a parameter's initial values; None: it starts as ones."""
-        if "norm" in name:
-            return None
-        if name == "embedding.weight":
-            return 1.0
-        if name.endswith("attention.out.weight"):
-            return residual_std(self.options.width, self.options.layers)
-        if name.endswith("experts.down"):
-            return residual_std(self.options.hidden_width, self.options.layers)
-        return 1 / math.sqrt(self.options.width)
+    def mlp(self, options: LlamaOptions) -> nn.Module:
+        assert isinstance(options, MoEOptions)
+        return MoE(options)
