@@ -14,22 +14,28 @@ from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError
 from trainmaster.models.gpt import GPT
 from trainmaster.models.initialization import initialize
-from trainmaster.models.options import GPTOptions
+from trainmaster.models.moe import MoE
+from trainmaster.models.options import GPTOptions, MoEOptions
 
 SMALL = {"layers": 2, "heads": 2, "width": 16, "context": 12}
 
 
-def small(**options: Any) -> ModelConfig:
-    return ModelConfig(options={**SMALL, **options})
+NAMES = ["gpt", "llama", "moe"]
 
 
-def test_logits_cover_all_bytes_at_each_position() -> None:
+def small(name: str = "gpt", **options: Any) -> ModelConfig:
+    return ModelConfig(name=name, options={**SMALL, **options})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_cover_all_bytes_at_each_position(name: str) -> None:
     tokens = torch.zeros(3, 12, dtype=torch.int64)
-    assert models.build(small(), seed=0)(tokens).shape == (3, 12, 256)
+    assert models.build(small(name), seed=0)(tokens).shape == (3, 12, 256)
 
 
-def test_a_position_sees_nothing_that_follows_it() -> None:
-    model = models.build(small(), seed=0)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_position_sees_nothing_that_follows_it(name: str) -> None:
+    model = models.build(small(name), seed=0)
     tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))
     changed = tokens.clone()
     changed[:, 7:] = (changed[:, 7:] + 1) % 256
@@ -38,14 +44,16 @@ def test_a_position_sees_nothing_that_follows_it() -> None:
     assert (before[:, 7:] != after[:, 7:]).any()
 
 
-def test_the_order_of_bytes_matters() -> None:
-    model = models.build(small(), seed=0)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_bytes_matters(name: str) -> None:
+    model = models.build(small(name), seed=0)
     one, other = torch.tensor([[65, 66, 67]]), torch.tensor([[66, 65, 67]])
     assert not torch.allclose(model(one)[:, -1], model(other)[:, -1])
 
 
-def test_an_untrained_model_is_about_as_good_as_guessing() -> None:
-    model = models.build(small(width=64), seed=0)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_untrained_model_is_about_as_good_as_guessing(name: str) -> None:
+    model = models.build(small(name, width=64), seed=0)
     tokens = torch.randint(0, 256, (8, 12), generator=torch.Generator().manual_seed(1))
     loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
     assert 5.5 < loss.item() < 7.0
@@ -112,3 +120,84 @@ def test_options_are_checked_without_torch_and_numpy() -> None:
         "import sys, trainmaster.data.files, trainmaster.faults; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_only_differences_of_positions_matter() -> None:
+    model = models.build(small("llama"), seed=0)
+    tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model(tokens), model(tokens, torch.arange(5, 17)))
+    assert not torch.allclose(model(tokens), model(tokens, torch.arange(0, 24, 2)))
+
+
+def test_heads_of_queries_share_keys_and_values() -> None:
+    model = models.build(small("llama", heads=4, kv_heads=2), seed=0)
+    attention = model.blocks[0].attention
+    assert (attention.query.weight.shape, attention.key.weight.shape) == ((16, 16), (8, 16))
+    whole = models.build(small("llama", heads=4), seed=0)
+    state = model.state_dict()
+    for name, weight in state.items():
+        if ".key." in name or ".value." in name:
+            state[name] = weight.unflatten(0, (2, 4)).repeat_interleave(2, 0).flatten(0, 1)
+    whole.load_state_dict(state)
+    tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model(tokens), whole(tokens))
+
+
+def test_each_token_gets_the_weighted_sum_of_the_experts_that_it_chose() -> None:
+    torch.manual_seed(0)
+    moe = MoE(MoEOptions(width=16, hidden=8, experts=5, experts_per_token=3, balance=0.0))
+    for parameter in moe.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x = torch.randn(2, 7, 16)
+    y = moe(x)
+    assert moe.last_choices is not None
+    assert moe.last_choices.shape == (2, 7, 3)
+    for sample in range(2):
+        for position in range(7):
+            token = x[sample, position]
+            probabilities = moe.router(token).softmax(-1)
+            best = probabilities.topk(3).indices
+            expected = torch.zeros(16)
+            for expert in best:
+                gate, up, down = (getattr(moe.experts, name)[expert] for name in ("gate", "up", "down"))
+                output = down @ (torch.nn.functional.silu(gate @ token) * (up @ token))
+                expected += probabilities[expert] / probabilities[best].sum() * output
+            torch.testing.assert_close(y[sample, position], expected)
+
+
+def test_the_balance_is_one_per_token_when_all_experts_are_used_alike() -> None:
+    moe = MoE(MoEOptions(width=16, experts=4, experts_per_token=2))
+    even = torch.full((1, 4, 4), 0.25)
+    choices = torch.tensor([[[0, 1], [2, 3], [0, 1], [2, 3]]])
+    assert moe._imbalance(even, choices).item() == pytest.approx(4.0)
+    certain = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 4, 4)
+    always = torch.tensor([[[0, 1]] * 4])
+    assert moe._imbalance(certain, always).item() == pytest.approx(8.0)
+
+
+def test_the_balance_loss_reaches_the_router_and_changes_no_output() -> None:
+    options = {"width": 16, "hidden": 8, "experts": 4}
+    gradients = []
+    for balance in (0.0, 0.1):
+        torch.manual_seed(0)
+        moe = MoE(MoEOptions(**options, balance=balance))
+        for parameter in moe.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        y = moe(torch.randn(2, 6, 16))
+        y.sum().backward()
+        gradients.append((y.detach(), moe.router.weight.grad))
+    torch.testing.assert_close(gradients[0][0], gradients[1][0])
+    assert not torch.allclose(gradients[0][1], gradients[1][1])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("llama", {"heads": 4, "kv_heads": 3}, "model.options: kv_heads 3 doesn't divide heads 4; 1, 2, 4 would"),
+        ("moe", {"experts": 2, "experts_per_token": 3}, "model.options: experts_per_token 3 is more than experts 2"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(name: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        models.validate(small(name, **options))
+    assert sentence in str(refused.value)
