@@ -292,3 +292,16 @@ def test_an_agent_that_never_starts_a_round_loses_its_pod() -> None:
     world.now += 0.5
     world.write()
     assert world.status.incarnations == "0*3,1"
+
+
+def test_a_new_leader_counts_from_when_it_could_tell_of_the_round() -> None:
+    world = opened(spec())
+    world.agent(3, round=0, ranks=())
+    world.now += 100.0
+    world.leading_s = 1.0
+    decision = world.plan()
+    assert not decision.intent
+    assert decision.requeue_after_s == pytest.approx(LIMIT - 1.0)
+    world.leading_s = LIMIT
+    world.write()
+    assert world.status.incarnations == "0*3,1"

@@ -87,7 +87,7 @@ def hang_due_s(view: View) -> float | None:
         return None
     silences = _silences(view)
     due = [max(view.interval_s, s.limit_s - s.rank.silent_s - s.agent.silent_s) for s in silences]
-    late = limit - since(view.status.roundOpenedAt, view.now)
+    late = limit - _told_for_s(view)
     if late > 0 and len(view.in_round()) < len(view.members):
         due.append(late)
     return min(due, default=None)
@@ -260,8 +260,13 @@ def _waiting(silences: list[Silence], first: Silence) -> str:
     return f"; {len(ahead)} of {len(silences)} ranks wait for it (at step {furthest.step}{where})"
 
 
+def _told_for_s(view: View) -> float:
+    """How long agents have been told of the round: the leader that opened it may have died before it told anyone."""
+    return min(since(view.status.roundOpenedAt, view.now), view.observed.leading_s)
+
+
 def _never_started(view: View, limit: float) -> Fault | None:
-    waited = since(view.status.roundOpenedAt, view.now)
+    waited = _told_for_s(view)
     if waited < limit:
         return None
     for slot in view.members:
