@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainmaster.contract.config import ContextConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.collectives import Group, all_reduce, exchanged, gathered
-from trainmaster.parallel.plan import named, plan_of
+from trainmaster.parallel.plan import named, plan_of, replace_forward
 
 
 def apply(model: nn.Module, group: Group, config: ContextConfig) -> nn.Module:
@@ -31,13 +31,9 @@ def apply(model: nn.Module, group: Group, config: ContextConfig) -> nn.Module:
     chunks = Chunks(group.size(), config.balance == "HeadTail")
     make = _all_gather if config.method == "AllGather" else _ulysses
     for _, core in cores:
-        cls = type(core)
-        forward = make(cls.forward, group, chunks)
-        core.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
+        replace_forward(core, make(type(core).forward, group, chunks))
     for _, module in named(model, plan_of(model).sequence_sums):
-        cls = type(module)
-        forward = lambda module, sums: all_reduce(sums, group)  # noqa: E731
-        module.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
+        replace_forward(module, lambda module, sums: all_reduce(sums, group))
     return model
 
 

@@ -6,10 +6,10 @@ A plan names submodules by their paths in the model; `*` stands for one componen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -72,6 +72,12 @@ def named(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
         for path, module in model.named_modules():
             if _like(pattern).fullmatch(path):
                 yield path, module
+
+
+def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
+    """Give a module a class of its own, with this `forward`; sharding may wrap that class again."""
+    cls = type(module)
+    module.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from trainmaster.contract.config import TensorConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.collectives import Group, all_gather, copied, gathered, scattered_sum, summed
-from trainmaster.parallel.plan import Role, named, plan_of
+from trainmaster.parallel.plan import Role, named, plan_of, replace_forward
 
 Forward = Callable[..., Any]
 SEQUENCE = 1  # the dimension of x [B, T, W]
@@ -155,7 +155,7 @@ def rebase(module: nn.Module, inner: Forward, view: Callable[[Tensor], Tensor]) 
     if any(parameter is not None for parameter in module._parameters.values()):
         forward = with_views
     if forward is not cls.forward:
-        module.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
+        replace_forward(module, forward)
 
 
 def _distribute(parameter: nn.Parameter, mesh: DeviceMesh, placement: Placement, path: str) -> nn.Parameter:
