@@ -23,12 +23,26 @@ def resized(training: LiveRun, size: int) -> None:
     training.wait_step(at + 5)
 
 
-@pytest.mark.parametrize("mesh", [{"dp_shard": 1}, {"dp_replicate": 1}, {"dp_shard": 2}], ids=["ddp", "fsdp", "hsdp"])
-def test_fewer_pods_and_more_again_train_what_a_constant_size_does(tmp_path: Path, mesh: dict[str, int]) -> None:
-    job = elastic(small_demo_job(tmp_path, 4, mesh, STEPS, checkpoint={"every": 50, "keep": 3}))
+MOE = {"name": "moe", "options": {"layers": 2, "heads": 2, "width": 32, "context": 32, "experts": 4}}
+MESHES: dict[str, dict[str, int]] = {
+    "ddp": {"dp_shard": 1},
+    "fsdp": {"dp_replicate": 1},
+    "hsdp": {"dp_shard": 2},
+    "tensor": {"tp": 2, "dp_replicate": 1},
+    "context": {"cp": 2},
+    "pipeline": {"pp": 2},
+    "expert": {"ep": 2, "dp_replicate": 1},
+}
+
+
+@pytest.mark.parametrize("family", MESHES)
+def test_fewer_pods_and_more_again_train_what_a_constant_size_does(tmp_path: Path, family: str) -> None:
+    model = {"model": MOE} if family == "expert" else {}
+    checkpoint = {"every": 50, "keep": 3}
+    job = elastic(small_demo_job(tmp_path, 4, MESHES[family], STEPS, checkpoint=checkpoint, **model))
     calm = run(job, tmp_path / "calm")
     assert calm.exit_code == 0, calm.output
-    smaller = 2 if mesh == {"dp_shard": 2} else 3  # of which the mesh can make use
+    smaller = 3 if family in ("ddp", "fsdp") else 2  # of which the mesh can make use
     with live(job, tmp_path / "resized", "stdlib-gpt") as training:
         training.wait_step(10)
         resized(training, smaller)

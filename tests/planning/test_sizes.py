@@ -33,6 +33,9 @@ SCALED: dict[str, Any] = {"global": 24, "scaling": {"ranks": 4, "learningRate": 
         (spec_of(9, {"global": 24}, {"dp_replicate": 2, "dp_shard": 2}, min=1), (4,), 4),
         (spec_of(5, {"global": 24}, min=1, ranksPerPod=4), (1, 2, 3, 6), 3),
         (spec_of(3, {"global": 24}, {"dp_shard": 6}, min=1, ranksPerPod=4), (3, 6), 3),
+        (spec_of(16, {"global": 6}, {"tp": 4}, min=1), (4, 8, 12, 24), 12),  # one sequence for each four ranks
+        (spec_of(8, {"global": 8}, {"pp": 2, "tp": 2}, min=1), (4, 8, 16), 8),
+        (spec_of(3, {"global": 4}, {"cp": 2}, min=1, ranksPerPod=2), (1, 2, 4), 2),
         (spec_of(7, SCALED, min=5, max=9), (5, 6, 7, 8, 9), 7),
         (spec_of(7, SCALED, {"dp_shard": 3}, min=1), (3, 6), 6),
     ],
@@ -54,13 +57,14 @@ def test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_witho
     micro=st.none() | st.integers(1, 8),
     ranks=st.integers(1, 4),
     shard=st.none() | st.integers(1, 6),
+    tensor=st.none() | st.integers(1, 4),
     low=st.integers(1, 20),
     more=st.integers(0, 30),
 )
 def test_every_legal_size_is_a_job_and_no_other_is(
-    batch: int, micro: int | None, ranks: int, shard: int | None, low: int, more: int
+    batch: int, micro: int | None, ranks: int, shard: int | None, tensor: int | None, low: int, more: int
 ) -> None:
-    mesh = {"dp_shard": shard} if shard else {}
+    mesh = {axis: n for axis, n in (("dp_shard", shard), ("tp", tensor)) if n}
     given_batch = {"global": batch} | ({"micro": micro} if micro else {})
 
     def is_a_job(replicas: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster.contract.config import BatchConfig, ParallelismConfig, multiples_near, share_of_each_rank
+from trainmaster.contract.config import BatchConfig, ParallelismConfig, divisors, multiples_near, share_of_each_rank
 from trainmaster_operator.api import template
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, WorkersSpec
@@ -290,10 +290,9 @@ def _share(batch: BatchConfig, ranks: int, what: str) -> tuple[str, str]:
         near = multiples_near(batch.global_, ranks)
         return "global", f"{batch.global_} doesn't divide by the job's {ranks} {what}; {near}"
     if batch.micro and share % batch.micro:
-        divisors = [str(n) for n in range(1, min(share, 10_000) + 1) if share % n == 0]
         return "micro", (
             f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {share * ranks} / "
-            f"{ranks} {what}); {', '.join(divisors[-6:])} would"
+            f"{ranks} {what}); {', '.join(map(str, divisors(share)[-6:]))} would"
         )
     return "global", ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -28,8 +29,9 @@ def legal(spec: JobSpec) -> tuple[int, ...]:
         return tuple(range(workers.min or 1, (workers.max or workers.replicas) + 1))
     if training.batch.scaling is not None:
         high = workers.max or workers.replicas
-    else:  # a rank gets at least one sequence of each batch
-        high = min(workers.max or MOST, training.batch.global_ // workers.ranksPerPod)
+    else:  # ranks that share the work on a sequence get at least one of each batch
+        ranks = training.batch.global_ * math.prod(training.parallelism.inner.values())
+        high = min(workers.max or MOST, ranks // workers.ranksPerPod)
     return _legal(training.parallelism, training.batch, workers.ranksPerPod, workers.min or 1, high)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, residual_std, rotate
+from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, rotate
 from trainmaster.models.options import GPTOptions
 from trainmaster.parallel.plan import Plan
 
@@ -59,23 +57,6 @@ class GPT(Decoder):
     )
 
     def __init__(self, options: GPTOptions) -> None:
-        super().__init__()
-        self.options = options
-        self.head_width = options.width // options.heads
-        self.embedding = nn.Embedding(VOCABULARY, options.width)
-        self.blocks = nn.ModuleList(
-            Block(options.width, 1e-5, Attention(options.width, options.heads), MLP(options.width))
-            for _ in range(options.layers)
-        )
-        self.norm = nn.RMSNorm(options.width, eps=1e-5)
-        self.head = nn.Linear(options.width, VOCABULARY, bias=False)
-
-    def initial_std(self, name: str) -> float | None:
-        """Standard deviation of a parameter's initial values; None: it starts as ones."""
-        if "norm" in name:
-            return None
-        if name == "embedding.weight":
-            return 1.0
-        if name.endswith(("attention.out.weight", "mlp.down.weight")):
-            return residual_std(self.options.width, self.options.layers) / (2 if "mlp" in name else 1)
-        return 1 / math.sqrt(self.options.width)
+        width = options.width
+        blocks = (Block(width, 1e-5, Attention(width, options.heads), MLP(width)) for _ in range(options.layers))
+        super().__init__(options, VOCABULARY, 4 * width, blocks)

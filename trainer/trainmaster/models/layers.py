@@ -7,11 +7,14 @@ Nothing here counts heads or hidden units but by the shapes that it meets: so th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from trainmaster.models.options import DecoderOptions
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -77,17 +80,40 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Decoder(nn.Module):  # type: ignore[misc]
-    """What decoder-only transformers have in common; a subclass makes `blocks`, `embedding`, `norm` and `head`.
+    """A decoder-only transformer of `blocks`.
 
-    embed, shared, blocks and unembed are `forward` in parts: stages of a pipeline call them one by one.
+    hidden: of the MLPs. embed, shared, blocks and unembed are `forward` in parts: stages of a pipeline call them one by
+    one.
     """
 
-    embedding: nn.Embedding
-    blocks: nn.ModuleList
-    norm: nn.Module
-    head: nn.Linear
-    head_width: int
-    rotary_base = 10_000.0
+    def __init__(
+        self,
+        options: DecoderOptions,
+        vocabulary: int,
+        hidden: int,
+        blocks: Iterable[nn.Module],
+        eps: float = 1e-5,
+        rotary_base: float = 10_000.0,
+    ) -> None:
+        super().__init__()
+        self.layers, self.width, self.hidden = options.layers, options.width, hidden
+        self.head_width, self.rotary_base = options.width // options.heads, rotary_base
+        self.embedding = nn.Embedding(vocabulary, options.width)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.RMSNorm(options.width, eps=eps)
+        self.head = nn.Linear(options.width, vocabulary, bias=False)
+
+    def initial_std(self, name: str) -> float | None:
+        """Standard deviation of a parameter's initial values; None: it starts as ones."""
+        if "norm" in name:
+            return None
+        if name == "embedding.weight":
+            return 1.0
+        if name.endswith("attention.out.weight"):
+            return residual_std(self.width, self.layers)
+        if ".down" in name:
+            return residual_std(self.hidden, self.layers)
+        return 1 / math.sqrt(self.width)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] of the token that follows each of tokens [B, T].

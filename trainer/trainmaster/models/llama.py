@@ -5,12 +5,10 @@ Touvron et al., arXiv 2302.13971; grouped queries: Ainslie et al., arXiv 2305.13
 
 from __future__ import annotations
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, residual_std, rotate
+from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, rotate
 from trainmaster.models.options import LlamaOptions
 from trainmaster.parallel.plan import Plan, Role
 
@@ -78,28 +76,10 @@ class Llama(Decoder):
     )
 
     def __init__(self, options: LlamaOptions) -> None:
-        super().__init__()
-        self.options = options
-        self.head_width, self.rotary_base = options.width // options.heads, options.rope_theta
-        self.embedding = nn.Embedding(options.vocabulary, options.width)
-        self.blocks = nn.ModuleList(
-            Block(options.width, options.norm_eps, Attention(options), self.mlp(options)) for _ in range(options.layers)
-        )
-        self.norm = nn.RMSNorm(options.width, eps=options.norm_eps)
-        self.head = nn.Linear(options.width, options.vocabulary, bias=False)
+        width, eps = options.width, options.norm_eps
+        blocks = (Block(width, eps, Attention(options), self.mlp(options)) for _ in range(options.layers))
+        super().__init__(options, options.vocabulary, options.hidden_width, blocks, eps, options.rope_theta)
 
     def mlp(self, options: LlamaOptions) -> nn.Module:
         """Of a block."""
         return SwiGLU(options.width, options.hidden_width)
-
-    def initial_std(self, name: str) -> float | None:
-        """Standard deviation of a parameter's initial values; None: it starts as ones."""
-        if "norm" in name:
-            return None
-        if name == "embedding.weight":
-            return 1.0
-        if name.endswith("attention.out.weight"):
-            return residual_std(self.options.width, self.options.layers)
-        if ".down" in name:
-            return residual_std(self.options.hidden_width, self.options.layers)
-        return 1 / math.sqrt(self.options.width)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
 
+from trainmaster.contract.config import divisors
 from trainmaster.models.facts import Facts
 from trainmaster.options import Options
 
@@ -68,10 +70,8 @@ class LlamaOptions(DecoderOptions):
     @model_validator(mode="after")
     def _groups_fit(self) -> LlamaOptions:
         if self.heads % self.kv_heads:
-            good = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
-            raise ValueError(
-                f"kv_heads {self.kv_heads} doesn't divide heads {self.heads}; {', '.join(map(str, good))} would"
-            )
+            good = ", ".join(map(str, divisors(self.heads)))
+            raise ValueError(f"kv_heads {self.kv_heads} doesn't divide heads {self.heads}; {good} would")
         return self
 
     def facts(self, name: str) -> Facts:
@@ -83,11 +83,7 @@ class LlamaOptions(DecoderOptions):
             self.hidden_width,
             self.vocabulary,
             self.context,
-            self._experts(),
         )
-
-    def _experts(self) -> int:
-        return 0
 
     @property
     def hidden_width(self) -> int:
@@ -102,8 +98,8 @@ class MoEOptions(LlamaOptions):
     experts_per_token: int = Field(2, ge=1, le=64)
     balance: float = Field(0.01, ge=0, description="Weight of the loss that keeps experts evenly used.")
 
-    def _experts(self) -> int:
-        return self.experts
+    def facts(self, name: str) -> Facts:
+        return replace(super().facts(name), experts=self.experts)
 
     @model_validator(mode="after")
     def _enough_experts(self) -> MoEOptions:

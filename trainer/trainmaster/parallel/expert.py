@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor import Shard
 
 from trainmaster.errors import ConfigError
 from trainmaster.models.moe import by_expert, combined
 from trainmaster.parallel.collectives import Group, all_to_all
 from trainmaster.parallel.plan import named, plan_of
-from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, local, rebase
+from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, dealt, local, rebase
 
 
 def apply(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
@@ -33,11 +33,13 @@ def apply(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
         raise ConfigError(
             f"parallelism.ep: model {type(model).__name__} declares no experts (plan.experts); only ep 1 would do"
         )
+    assert mesh.mesh_dim_names is not None
     found = list(named(model, plan_of(model).experts))
     for path, experts in found:
         for name, parameter in list(experts._parameters.items()):
             if parameter is not None:
-                experts._parameters[name] = _dealt(parameter, name, mesh, path)
+                placements = [Shard(0) if axis == "ep" else EXPERT_SPLITS[name] for axis in mesh.mesh_dim_names]
+                experts._parameters[name] = dealt(parameter, mesh, placements, f"{path}.{name}")
         rebase(experts, _travelling(mesh.get_group("ep")), local)
     return [experts for _, experts in found]
 
@@ -79,22 +81,3 @@ def _exchange_rows(x: Tensor, leaving: list[int], arriving: list[int], group: Gr
     received = x.new_empty((sum(arriving), *x.shape[1:]))
     dist.all_to_all_single(received, x.contiguous(), arriving, leaving, group=group)
     return received
-
-
-def _dealt(parameter: nn.Parameter, name: str, mesh: DeviceMesh, path: str) -> nn.Parameter:
-    """The parameter as a DTensor, made without communication: all ranks start with the same whole."""
-    axes = mesh.mesh_dim_names
-    assert axes is not None
-    placements: list[Placement] = [Shard(0) if axis == "ep" else EXPERT_SPLITS[name] for axis in axes]
-    part = parameter.data
-    for axis, placement in enumerate(placements):
-        assert isinstance(placement, Shard)
-        n, size = mesh.size(axis), part.shape[placement.dim]
-        if size % n:
-            what = "experts" if placement.dim == 0 else f"dimension {placement.dim} of {path}.{name}"
-            raise ConfigError(f"parallelism.{axes[axis]} {n} doesn't divide the {size} {what}")
-        part = part.narrow(placement.dim, mesh.get_local_rank(axis) * size // n, size // n)
-    whole = DTensor.from_local(
-        part.contiguous(), mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
-    )
-    return nn.Parameter(whole, requires_grad=parameter.requires_grad)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-IGNORED = -100  # a target that doesn't count: torch's own default of `ignore_index`
+from trainmaster.data import IGNORED
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:

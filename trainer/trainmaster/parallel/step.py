@@ -48,14 +48,14 @@ class Parallel:
         self.model, self.mesh, self.sync = model, mesh, sync
         self.pipeline: Pipeline | None = None
         self._chunks, self._vocabulary, self._auxiliary = chunks, vocabulary, auxiliary
-        self._positions: dict[int, Tensor] = {}
+        self._positions: dict[tuple[int, torch.device], Tensor] = {}
         self._divisor = 1.0
 
     def own(self, x: Tensor) -> Tensor:
         """What this rank has of sequences x [B, T]: [B, T / cp]."""
         if self._chunks is None:
             return x
-        return x[:, self._chunks.positions(self.mesh.coordinate("cp"), x.shape[1])]
+        return x[:, self._own_positions(x.shape[1] // self.mesh.degree("cp"), x.device)]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of `own` tokens, of this rank's part of the vocabulary. Not in a pipeline, whose micro-batches are
@@ -63,7 +63,7 @@ class Parallel:
         assert self.pipeline is None, "a pipeline computes whole steps only"
         if self._chunks is None:
             return self.model(tokens)
-        return self.model(tokens, self._own_positions(tokens))
+        return self.model(tokens, self._own_positions(tokens.shape[1], tokens.device))
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The cross entropy, summed over this rank's tokens."""
@@ -85,7 +85,7 @@ class Parallel:
             module.scale = 1 / divisor if speaks else 0.0
         if self.pipeline is not None:
             tokens, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-            total = self.pipeline.forward_backward(tokens, targets, self._own_positions(tokens))
+            total = self.pipeline.forward_backward(tokens, targets, self._own_positions(tokens.shape[1], tokens.device))
         else:
             total = torch.zeros((), device=next(self.model.parameters()).device)
             for index, (tokens, targets) in enumerate(batches):
@@ -95,12 +95,11 @@ class Parallel:
                 total += loss.detach()
         return total if speaks else total * 0.0
 
-    def _own_positions(self, tokens: Tensor) -> Tensor:
-        """Of the tokens [B, T / cp] that this rank has, in their sequence."""
-        time = tokens.shape[1]
-        if time not in self._positions:
+    def _own_positions(self, time: int, device: torch.device) -> Tensor:
+        """Of the `time` tokens, T / cp, that this rank has of each sequence."""
+        if (time, device) not in self._positions:
             positions = torch.arange(time)
             if self._chunks is not None:
                 positions = self._chunks.positions(self.mesh.coordinate("cp"), time * self.mesh.degree("cp"))
-            self._positions[time] = positions.to(tokens.device)
-        return self._positions[time]
+            self._positions[time, device] = positions.to(device)
+        return self._positions[time, device]

@@ -8,7 +8,7 @@ checkpoints, sharding and the gradient norm know which part of the whole they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ def apply(model: nn.Module, mesh: DeviceMesh, config: TensorConfig) -> nn.Module
             # Experts that were dealt out are split already.
             if parameter is not None and not isinstance(parameter.data, DTensor):
                 placement = _SPLITS.get(role or "", {}).get(name, Replicate())
-                module._parameters[name] = _distribute(parameter, mesh, placement, f"{path}.{name}")
+                module._parameters[name] = dealt(parameter, mesh, [placement], f"{path}.{name}")
         rebase(module, split.forward(path, role, type(module)), split.view(role))
     return model
 
@@ -158,15 +158,20 @@ def rebase(module: nn.Module, inner: Forward, view: Callable[[Tensor], Tensor]) 
         replace_forward(module, forward)
 
 
-def _distribute(parameter: nn.Parameter, mesh: DeviceMesh, placement: Placement, path: str) -> nn.Parameter:
-    """The parameter as a DTensor, made without communication: all ranks start with the same whole."""
+def dealt(parameter: nn.Parameter, mesh: DeviceMesh, placements: Sequence[Placement], path: str) -> nn.Parameter:
+    """The parameter as a DTensor, one placement per axis of `mesh`; made without communication: all ranks start with
+    the same whole."""
+    assert mesh.mesh_dim_names is not None
     part = parameter.data
-    if isinstance(placement, Shard):
-        size, n = part.shape[placement.dim], mesh.size()
-        if size % n:
-            raise ConfigError(f"parallelism.tp {n} doesn't divide dimension {placement.dim} of {path}, which is {size}")
-        part = part.narrow(placement.dim, mesh.get_local_rank() * size // n, size // n).contiguous()
+    for i, (axis, placement) in enumerate(zip(mesh.mesh_dim_names, placements, strict=True)):
+        if isinstance(placement, Shard):
+            n, size = mesh.size(i), part.shape[placement.dim]
+            if size % n:
+                raise ConfigError(
+                    f"parallelism.{axis} {n} doesn't divide dimension {placement.dim} of {path}, which is {size}"
+                )
+            part = part.narrow(placement.dim, mesh.get_local_rank(axis) * size // n, size // n)
     whole = DTensor.from_local(
-        part, mesh, (placement,), run_check=False, shape=parameter.shape, stride=parameter.stride()
+        part.contiguous(), mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
     return nn.Parameter(whole, requires_grad=parameter.requires_grad)
