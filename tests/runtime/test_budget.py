@@ -74,3 +74,16 @@ def test_a_job_that_is_gone_leaves_nothing_behind() -> None:
     budget.forget("job")
     assert not budget._turns.keys() & {"job"}
     assert not budget._written_at
+
+
+def test_who_waits_for_a_turn_is_told_when_it_is() -> None:
+    time = Time()
+    budget = ProgressBudget(time, rate=1.0, burst=1.0)
+    budget.wait_s("a")
+    assert (budget.turn_s("a"), budget.turn_s("b")) == (0.0, 0.0)
+    budget.wait_s("b")
+    assert budget.turn_s("b") == pytest.approx(1.0)
+    time.at += 0.75
+    assert budget.turn_s("b") == pytest.approx(0.25)
+    budget.spend("b", counts=True)
+    assert budget.turn_s("b") == 0.0

@@ -33,6 +33,10 @@ class ProgressBudget:
         own = self._written_at.get(key, float("-inf")) + self._interval_s
         return max(0.0, own - now, turn - now)
 
+    def turn_s(self, key: Hashable) -> float:
+        """Seconds until the turn that this job waits for; 0 if it doesn't wait for one."""
+        return max(0.0, self._turns.get(key, 0.0) - self._clock.monotonic())
+
     def spend(self, key: Hashable, *, counts: bool) -> None:
         """A write of this job's status happens now; `counts` when it is one of mere progress. A turn that another
         write has made needless is kept for the next progress."""

@@ -134,6 +134,7 @@ class Operator:
         self.ledger: Ledger | None = None
         if settings.judge_nodes:
             self.ledger = Ledger(cluster, clock, self.leader, settings.lease.namespace, self._node_names)
+        self._budget = ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate)
         self.reconciler = Reconciler(
             cluster=cluster,
             clock=clock,
@@ -146,7 +147,7 @@ class Operator:
             ca_bundle=settings.ca_bundle,
             peer_key=settings.peer_key,
             ledger=self.ledger,
-            budget=ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate),
+            budget=self._budget,
             events=self.events,
             metrics=self.metrics,
             looks=self.queue.looked_at,
@@ -331,7 +332,8 @@ class Operator:
         if delay_s == 0:
             self.queue.add(job)
         elif not self.queue.failures(job):  # progress of a job that can't be handled doesn't cut its back-off short
-            self.queue.add_after(job, delay_s)
+            # Among hundreds of jobs it may be long until its progress may be written: looks before would be in vain.
+            self.queue.add_after(job, max(delay_s, self._budget.turn_s(job)))
 
     def _relay(self, key: Key, reason: str, message: str) -> None:
         record = self.jobs.get(JobKey(*key))
