@@ -34,6 +34,12 @@ def test_logits_cover_all_bytes_at_each_position(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_built_by_a_process_that_has_imported_nothing_else(name: str) -> None:
+    build = f"from trainmaster import models as m; m.build(m.ModelConfig(name={name!r}), 0)"
+    subprocess.run([sys.executable, "-c", build], check=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_position_sees_nothing_that_follows_it(name: str) -> None:
     model = models.build(small(name), seed=0)
     tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))

@@ -6,6 +6,7 @@ how it can be taken apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.contract.config import ModelConfig
@@ -24,6 +25,32 @@ def validate(config: ModelConfig) -> DecoderOptions:
     if config.name not in MODELS:
         raise ConfigError(unknown("model.name", config.name, MODELS))
     return read(MODELS[config.name], config.options, "model.options")
+
+
+def described(config: ModelConfig) -> dict[str, Any]:
+    """{name, options}, all of them: what a checkpoint says of the model whose weights it has. Raises ConfigError."""
+    return {"name": config.name, "options": validate(config).resolved()}
+
+
+def check_same(saved: Mapping[str, Any], config: ModelConfig, checkpoint: str) -> None:
+    """Raises ConfigError, one sentence a line, if `config` isn't the model `saved` (`described`) of a checkpoint.
+
+    A checkpoint that says nothing of its model passes.
+    """
+    if not saved:
+        return
+    options, wanted = validate(config), described(config)
+    if saved.get("name") != config.name:
+        name = saved.get("name")
+        raise ConfigError(f"model.name: is {config.name}, but {checkpoint} was made with {name}; {name} would be right")
+    had = saved.get("options", {})
+    differ = [
+        f"model.options.{name}: is {value}, but {checkpoint} was made with {had[name]}; {had[name]} would be right"
+        for name, value in wanted["options"].items()
+        if name in had and had[name] != value and name not in options.free
+    ]
+    if differ:
+        raise ConfigError("\n".join(differ))
 
 
 def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,9 @@ from trainmaster.options import Options
 class DecoderOptions(Options):
     """What all decoder-only transformers have."""
 
+    free: ClassVar[frozenset[str]] = frozenset({"context"})
+    """Options that weights don't depend on: they may change when a job goes on from a checkpoint."""
+
     layers: int = Field(4, ge=1, le=1024)
     heads: int = Field(4, ge=1, le=1024)
     width: int = Field(128, ge=2, le=2**20)
@@ -23,6 +26,10 @@ class DecoderOptions(Options):
     def facts(self, name: str) -> Facts:
         """What of the model called `name` is dealt out to ranks."""
         raise NotImplementedError
+
+    def resolved(self) -> dict[str, Any]:
+        """All options by name, with what was left to be derived."""
+        return self.model_dump()
 
     @model_validator(mode="after")
     def _heads_fit(self) -> DecoderOptions:
@@ -37,6 +44,7 @@ class DecoderOptions(Options):
 class GPTOptions(DecoderOptions):
     """A decoder-only transformer over bytes: rotary positions, RMS norm, no biases."""
 
+    free = DecoderOptions.free | {"dropout"}
     dropout: float = Field(0.0, description="Only 0 so far.")
 
     def facts(self, name: str) -> Facts:
@@ -85,6 +93,9 @@ class LlamaOptions(DecoderOptions):
             self.context,
         )
 
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "hidden": self.hidden_width}
+
     @property
     def hidden_width(self) -> int:
         """Of the MLP."""
@@ -94,6 +105,7 @@ class LlamaOptions(DecoderOptions):
 class MoEOptions(LlamaOptions):
     """A Llama with a mixture of experts in each block."""
 
+    free = LlamaOptions.free | {"balance"}
     experts: int = Field(8, ge=2, le=4096)
     experts_per_token: int = Field(2, ge=1, le=64)
     balance: float = Field(0.01, ge=0, description="Weight of the loss that keeps experts evenly used.")

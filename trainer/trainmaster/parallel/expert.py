@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from trainmaster.errors import ConfigError
-from trainmaster.models.moe import by_expert, combined
+from trainmaster.models.experts import by_expert, combined
 from trainmaster.parallel.collectives import Group, all_to_all
 from trainmaster.parallel.plan import named, plan_of
 from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, dealt, local, rebase

@@ -26,7 +26,7 @@ row         an nn.Linear whose inputs are split so; its outputs are summed over 
 head        the nn.Linear to the vocabulary: each rank has the logits of some tokens
 norm        works on the stream between regions, which sequence parallelism slices along the sequence
 partial     has whole parameters, of whose gradients each rank gets a summand: a norm of each head, a router
-experts     see `models.moe.Experts`: the hidden width of each is split
+experts     see `models.experts.Experts`: the hidden width of each is split
 """
 
 
@@ -57,7 +57,7 @@ class Plan:
     """Submodules that are `layers.AuxiliaryLoss`."""
 
     experts: str = ""
-    """Submodules that are experts, see `models.moe.Experts`."""
+    """Submodules that are experts, see `models.experts.Experts`."""
 
 
 def plan_of(model: nn.Module) -> Plan:

@@ -26,7 +26,7 @@ Forward = Callable[..., Any]
 SEQUENCE = 1  # the dimension of x [B, T, W]
 
 EXPERT_SPLITS: dict[str, Placement] = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
-"""Of `models.moe.Experts`, [E, F, W] and [E, W, F]."""
+"""Of `models.experts.Experts`, [E, F, W] and [E, W, F]."""
 _SPLITS: dict[str, dict[str, Placement]] = {
     "vocabulary": {"weight": Shard(0)},
     "column": {"weight": Shard(0), "bias": Shard(0)},
