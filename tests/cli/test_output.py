@@ -103,7 +103,10 @@ def test_a_status_file_that_is_none_is_refused(tmp_path: Path, text: str) -> Non
     ("changes", "words"),
     [
         ({"spec__training__batch": {"global": 16}}, r"spec\.training\.batch\.global \(8, now 16\)"),
-        ({"spec__training__model": {"options": {"layers": 9}}}, r"another spec\.training\.model;"),
+        (
+            {"spec__training__model": {"options": {"layers": 9}}},
+            r"another spec\.training\.model\.options\.layers \(.*, now 9\);",
+        ),
     ],
 )
 def test_a_job_that_would_continue_another_is_refused(changes: dict[str, Any], words: str) -> None:

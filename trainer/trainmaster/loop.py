@@ -126,7 +126,7 @@ class Training:
 
     def resume(self) -> None:
         """Go on from the newest valid checkpoint, or start."""
-        found = self.session.restore(Resume.from_environment())
+        found = self.session.restore(Resume.from_environment(self.config.model))
         if found is not None:
             self.step = found.manifest.step
             self.consumed = self._consumed(found)
@@ -267,6 +267,7 @@ class Training:
             },
             "numbers": self.numbers if self.numbers.get("step") == self.step else {},
             "losses": self.divergence.losses(),
+            "model": models.described(self.config.model),
             "config_sha256": self._config_sha256,
         }
 
@@ -343,6 +344,8 @@ class Training:
     def _consumed(self, found: Checkpoint) -> int:
         """Samples consumed by the checkpoint. Raises DataError if they were samples of other data."""
         cursor = found.manifest.data
+        if not cursor:
+            return 0  # weights from elsewhere, which have seen none of our data
         for key, now in (("kind", self.source.kind), ("version", self.source.version)):
             if cursor.get(key) != now:
                 raise DataError(

@@ -50,6 +50,13 @@ def layout_problems(training: TrainingConfig) -> Iterator[Problem]:
         yield from _problems(partial(layout.validate, training))
 
 
+def checkpoint_problems(training: TrainingConfig, saved: Any, directory: Any) -> Iterator[Problem]:
+    """A checkpoint of another model: `saved` is what its manifest says of it. `training` has valid options."""
+    models = trainer("models")
+    if models is not None and isinstance(saved, dict):
+        yield from _problems(partial(models.check_same, saved, training.model, f"checkpoint {directory}"))
+
+
 def data_problems(training: TrainingConfig, world_size: int) -> Iterator[Problem]:
     """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
     files, data, models = trainer("data.files"), trainer("data"), trainer("models")

@@ -173,9 +173,23 @@ def _changes(old: DistributedTrainingJob, now: DistributedTrainingJob) -> Iterat
     a, b = old.spec.model_dump(mode="json"), now.spec.model_dump(mode="json")
     for path in _IDENTITY:
         was, wanted = _at(a, path), _at(b, path)
-        if was != wanted:
-            shown = "" if isinstance(was, dict) or isinstance(wanted, dict) else f" ({was}, now {wanted})"
-            yield f"spec.{'.'.join(path)}{shown}"
+        for place, old_value, new_value in _leaves(".".join(path), was, wanted):
+            yield f"spec.{place} ({_shown(old_value)}, now {_shown(new_value)})"
+
+
+def _leaves(place: str, was: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(path, old, new) of what differs, as deep as both are maps."""
+    if isinstance(was, dict) and isinstance(wanted, dict):
+        for key in dict.fromkeys([*was, *wanted]):
+            yield from _leaves(f"{place}.{key}", was.get(key), wanted.get(key))
+    elif was != wanted:
+        yield place, was, wanted
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not given"
+    return "given" if isinstance(value, (dict, list)) else str(value)
 
 
 def _at(value: Any, path: tuple[str, ...]) -> Any:

@@ -47,7 +47,7 @@ def problems(job: DistributedTrainingJob) -> Iterator[Problem]:
     if job.spec.framework is not Framework.TRAINMASTER:
         yield from _command_problems(job)
     if job.spec.checkpoint.resume not in ("Auto", "Never"):
-        yield from _checkpoint_problems(Path(job.spec.checkpoint.resume))
+        yield from _checkpoint_problems(Path(job.spec.checkpoint.resume), job)
 
 
 def _command_problems(job: DistributedTrainingJob) -> Iterator[Problem]:
@@ -64,7 +64,7 @@ def _command_problems(job: DistributedTrainingJob) -> Iterator[Problem]:
         yield Problem((*_CONTAINER, "command"), f"there is no script {working_directory / script}")
 
 
-def _checkpoint_problems(directory: Path) -> Iterator[Problem]:
+def _checkpoint_problems(directory: Path, job: DistributedTrainingJob) -> Iterator[Problem]:
     path = ("spec", "checkpoint", "resume")
     manifest = directory / "manifest.json"
     if not directory.is_dir():
@@ -73,10 +73,14 @@ def _checkpoint_problems(directory: Path) -> Iterator[Problem]:
         yield Problem(path, f"{directory} is no complete checkpoint: it holds no manifest.json")
     else:
         try:
-            if not isinstance(json.loads(manifest.read_bytes()), dict):
-                yield Problem(path, f"{manifest} can't be read: it holds no JSON object")
+            content = json.loads(manifest.read_bytes())
         except (OSError, ValueError) as error:
             yield Problem(path, f"{manifest} can't be read: {error}")
+            return
+        if not isinstance(content, dict):
+            yield Problem(path, f"{manifest} can't be read: it holds no JSON object")
+        elif job.spec.training is not None:
+            yield from image.checkpoint_problems(job.spec.training, content.get("model"), directory)
 
 
 def _absolute(path: str, directory: Path) -> Path:

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainmaster import models
 from trainmaster.checkpoint import lineage
 from trainmaster.checkpoint.storage import Storage, open_storage
 from trainmaster.checkpoint.tiers import Inventory, Memory, RamFile, hear, tell
+from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.lineage import MANIFEST, Lineage, Manifest, parse_directory
 from trainmaster.data.skips import Skips
@@ -44,21 +46,29 @@ class Resume:
     job: str = ""
     resume: str = "Auto"
     skipped: tuple[tuple[int, int], ...] = ()  # samples to leave out: no checkpoint made with them will do
+    model: ModelConfig | None = None  # a checkpoint of another one is refused; None: a model of one's own
 
     @classmethod
-    def from_environment(cls) -> Resume:
+    def from_environment(cls, model: ModelConfig | None = None) -> Resume:
         env = os.environ
         return cls(
+            model=model,
             round=int(env.get(environment.ROUND) or 0),
             job=env.get(environment.JOB_UID, ""),
             resume=env.get(environment.RESUME) or "Auto",
             skipped=tuple((first, end) for first, end in json.loads(env.get(environment.SKIPPED) or "[]")),
         )
 
+    def check_model(self, manifest: Manifest, path: str) -> None:
+        """Raises ConfigError if the checkpoint at `path` is of another model."""
+        if self.model is not None:
+            models.check_same(manifest.model, self.model, f"checkpoint {path}")
+
     def comes_late(self, manifest: Manifest) -> bool:
         """Whether this checkpoint was made with samples that are to be left out."""
         cursor = manifest.data
-        return bool(self.skipped) and Skips(cursor.get("skipped", [])).took(int(cursor["consumed"]), self.skipped)
+        consumed = int(cursor.get("consumed", 0))
+        return bool(self.skipped) and Skips(cursor.get("skipped", [])).took(consumed, self.skipped)
 
 
 def agree(
@@ -198,9 +208,11 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
         source = open_storage(root)
         try:
             if candidate in held and (tier := turns.held(directory, whole=True)):
-                if turns.part.opened is not None and asked.comes_late(turns.part.opened.manifest):
-                    late.append(candidate)
-                    continue
+                if turns.part.opened is not None:
+                    asked.check_model(turns.part.opened.manifest, directory)
+                    if asked.comes_late(turns.part.opened.manifest):
+                        late.append(candidate)
+                        continue
                 chosen = root, directory, tier
                 break
             # Its last uploader may have died between the last receipt and the manifest.
@@ -208,6 +220,7 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
             if incomplete and candidate == directory and lineage.commit(source, directory) is None:
                 continue
             manifest = lineage.read_manifest(source, directory)
+            asked.check_model(manifest, f"{root}/{directory}")
             if asked.comes_late(manifest):
                 late.append(candidate)
                 continue
@@ -245,20 +258,29 @@ def _follow(part: _Part) -> dict[str, Any]:
 
 
 def _resolve(storage: Storage, candidate: str) -> tuple[str, str]:
-    """(root, directory). A path of a person's may be a checkpoint or a folder of checkpoints: then its newest."""
+    """(root, directory)."""
     if parse_directory(candidate) is not None:
         return storage.root, candidate
-    root, directory = os.path.split(candidate.rstrip("/"))
+    try:
+        return locate(candidate)
+    except ConfigError as error:
+        raise ConfigError(f"checkpoint.resume: {error}") from None
+
+
+def locate(path: str) -> tuple[str, str]:
+    """(root, directory) of a person's path: a checkpoint, or a folder of checkpoints, of which it is the newest.
+
+    Raises ConfigError.
+    """
+    root, directory = os.path.split(path.rstrip("/"))
     if parse_directory(directory) is not None:
         return open_storage(root).root, directory
-    whole = open_storage(candidate)
+    whole = open_storage(path)
     try:
         found = lineage.chain(lineage.read_lineages(whole), whole.list())
     except lineage.Damaged as error:
-        raise ConfigError(f"checkpoint.resume: {candidate} can't be used: {error}") from None
+        raise ConfigError(f"{path} can't be used: {error}") from None
     for name in found:
         if MANIFEST in whole.list(name):
             return whole.root, name
-    raise ConfigError(
-        f"checkpoint.resume: {candidate} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with any"
-    )
+    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with any")

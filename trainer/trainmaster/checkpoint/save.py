@@ -205,9 +205,14 @@ def lay_out(pieces: list[Piece], behind: Layout | None = None) -> Layout:
 
 
 def header(layout: Layout, values: dict[str, Any], common: dict[str, Any], reserved: int = 0) -> bytes:
-    """The file's header, padded to `reserved` bytes if it is shorter."""
-    metadata = _json({"chunks": layout.chunks_text, "values": _json(values), "common": _json(common)})
-    parts = [part for part in (layout.entries_text, f'"{METADATA}":{metadata}') if part]
+    """The header of a checkpoint's file, padded to `reserved` bytes if it is shorter."""
+    metadata = {"chunks": layout.chunks_text, "values": _json(values), "common": _json(common)}
+    return file_header(layout, metadata, reserved)
+
+
+def file_header(layout: Layout, metadata: dict[str, str], reserved: int = 0) -> bytes:
+    """Of any file in the safetensors format."""
+    parts = [part for part in (layout.entries_text, f'"{METADATA}":{_json(metadata)}') if part]
     text = ("{" + ",".join(parts) + "}").encode()
     text += b" " * max(-len(text) % 8, reserved - 8 - len(text))
     return struct.pack("<Q", len(text)) + text

@@ -63,7 +63,7 @@ class Receipt:
     file: ShardFile
     tensors: dict[str, TensorIndex]
     values: dict[str, Any] = field(default_factory=dict)  # what isn't a tensor, as tagged JSON
-    common: dict[str, Any] = field(default_factory=dict)  # {mesh, data, rng, batch, numbers, losses, config_sha256}
+    common: dict[str, Any] = field(default_factory=dict)  # {mesh, data, rng, batch, numbers, losses, model, …}
     shard: str = ""  # of files in RAM: what of the model they hold; those with the same are replicas of each other
     protocol: int = PROTOCOL
 
@@ -83,6 +83,7 @@ class Manifest:
     batch: dict[str, int] = field(default_factory=dict)  # {global, micro, accumulation}
     numbers: dict[str, Any] = field(default_factory=dict)  # of this step, for whoever hadn't written them down yet
     losses: list[float] = field(default_factory=list)  # of the steps before, where a rule on divergence needs them
+    model: dict[str, Any] = field(default_factory=dict)  # {name, options}, all of them; empty: a model of one's own
     protocol: int = PROTOCOL
 
 
