@@ -61,6 +61,23 @@ def parser() -> argparse.ArgumentParser:
     parity.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
     parity.add_argument("--page", metavar="FILE", type=Path, help="write the table as a page too")
 
+    export = commands.add_parser(
+        "export",
+        help="make a checkpoint of a Llama a model that Hugging Face's transformers loads",
+        description="Writes config.json and safetensors files. The checkpoint may be of any layout.",
+    )
+    export.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="its folder, or one of checkpoints")
+    export.add_argument("out", type=Path, metavar="OUT_DIR", help="an empty or a new folder")
+    export.add_argument("--file-gb", type=float, default=5.0, metavar="N", help="most of a file, in 10^9 bytes (5)")
+
+    import_ = commands.add_parser(
+        "import",
+        help="make a Llama of Hugging Face's transformers a checkpoint that a job starts from",
+        description="Reads config.json and safetensors files, and says what to write into the job.",
+    )
+    import_.add_argument("folder", type=Path, metavar="HF_DIR", help="with config.json and model.safetensors")
+    import_.add_argument("out", type=Path, metavar="CHECKPOINT_DIR", help="an empty or a new folder")
+
     demo = commands.add_parser("demo", help="train a small GPT over four ranks, kill one, and lose nothing")
     demo.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/demo"), help="(default: runs/demo)")
     demo.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
@@ -150,6 +167,14 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.parity import parity
 
         return parity(options.only, options.json, options.page)
+    if options.command == "export":
+        from trainmaster_operator.cli.huggingface import export
+
+        return export(options.checkpoint, options.out, options.file_gb)
+    if options.command == "import":
+        from trainmaster_operator.cli.huggingface import import_
+
+        return import_(options.folder, options.out)
     if options.command == "report":
         from trainmaster_operator.cli.report import report
 

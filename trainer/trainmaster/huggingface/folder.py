@@ -1,0 +1,38 @@
+"""The folder that is written: empty before, and again if anything goes wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainmaster.errors import ConfigError
+
+
+def check_empty(folder: Path) -> None:
+    """Raises ConfigError unless `folder` is empty, or can be made."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; an empty or a new one is expected")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; an empty or a new folder is expected")
+    if not folder.absolute().parent.is_dir():
+        raise ConfigError(f"{folder}: there is no folder {folder.absolute().parent}")
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Makes the folder for what the body writes there. If the body fails nothing of it stays."""
+    existed = folder.exists()
+    folder.mkdir(exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if not existed:
+            folder.rmdir()
+        raise
