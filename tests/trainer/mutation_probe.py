@@ -19,7 +19,19 @@ from torch.distributed.fsdp import FSDPModule
 
 from trainmaster import parallel, parity
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.parallel import collectives, context, expert, gradients, loss, mesh, pipeline, step, tensor
+from trainmaster.parallel import (
+    collectives,
+    context,
+    expert,
+    gradients,
+    layers,
+    loss,
+    mesh,
+    pipeline,
+    replicas,
+    step,
+    tensor,
+)
 from trainmaster.parity import Outcome, Row
 
 BREAK: dict[str, tuple[Row, Callable[[], None]]] = {}
@@ -40,6 +52,8 @@ REPLICATE = Row("P1", {"dp_replicate": 2})
 ACCUMULATE = Row("P1", {"dp_replicate": 2}, 2)
 SHARD = Row("P2", {"dp_shard": 2}, 2)
 HSDP = Row("P2", {"dp_replicate": 2, "dp_shard": 2}, 2)
+LAYERS = Row("P3", {"pp": 2}, 1, devices=2)
+REPLICAS = Row("P3", {"dp_replicate": 3}, 1, devices=3)
 TENSOR = Row("P4", {"tp": 2}, 1)
 PLAIN_TENSOR = Row("P4", {"tp": 2, "tensor": {"sequence": False, "vocabulary": False}}, 1)
 PIPELINE = Row("P5", {"pp": 2}, 4)
@@ -116,6 +130,38 @@ def _() -> None:
 def _() -> None:
     """tensor: the outputs of split rows are not summed"""
     tensor.summed = lambda x, group: x
+
+
+@mutation(LAYERS)
+def _() -> None:
+    """layers: gradients that don't come back from the next device"""
+    bring = layers._bring_inputs
+
+    def bring_inputs(module: torch.nn.Module, device: torch.device) -> None:
+        bring(module, device)
+        module.register_forward_pre_hook(lambda module, inputs: (inputs[0].detach(), *inputs[1:]))
+
+    layers._bring_inputs = bring_inputs
+
+
+@mutation(REPLICAS)
+def _() -> None:
+    """replicas: the gradients of one of three devices are lost"""
+    backward = replicas._Sent.backward
+    replicas._Sent.backward = staticmethod(lambda ctx, *gradients: backward(ctx, *gradients[:1]))
+
+
+@mutation(REPLICAS)
+def _() -> None:
+    """replicas: weights that were sent once and never again"""
+    sent: dict[int, Any] = {}
+    forward = replicas._Sent.forward
+
+    def once(ctx: Any, parameter: torch.Tensor, devices: Any) -> Any:
+        found = forward(ctx, parameter, devices)
+        return tuple(copy.clone() for copy in sent.setdefault(id(parameter), found))
+
+    replicas._Sent.forward = staticmethod(once)
 
 
 @mutation(TENSOR)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
 
+import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 from torch import nn
@@ -13,9 +15,13 @@ from trainmaster.contract.config import ParallelismConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import StepShape
 from trainmaster.parallel import parallelize as spread
+from trainmaster.parallel.devices import Devices, over_devices
 from trainmaster.parallel.step import Parallel
 
+IN_ONE_PROCESS = ("pp", "dp_replicate")
 
+
+@overload
 def parallelize(
     model: nn.Module,
     parallelism: Mapping[str, Any],
@@ -24,7 +30,29 @@ def parallelize(
     sequence: int | None = None,
     micro_batch: int = 1,
     micro_batches: int = 1,
-) -> Parallel:
+) -> Parallel: ...
+
+
+@overload
+def parallelize(
+    model: nn.Module,
+    parallelism: Mapping[str, Any],
+    *,
+    devices: Sequence[str | torch.device],
+    sequence: int | None = None,
+) -> Devices: ...
+
+
+def parallelize(
+    model: nn.Module,
+    parallelism: Mapping[str, Any],
+    *,
+    precision: Literal["fp32", "bf16"] = "fp32",
+    devices: Sequence[str | torch.device] | None = None,
+    sequence: int | None = None,
+    micro_batch: int = 1,
+    micro_batches: int = 1,
+) -> Parallel | Devices:
     """`model` over all ranks of the default process group, which must be there.
 
         parallel = tm.parallelize(model, {"dp_shard": 2, "tp": 2})
@@ -38,8 +66,16 @@ def parallelize(
     parallelism need; sharding is block by block where the plan names blocks. A pipeline needs `sequence`, the tokens of
     a sequence, and how many sequences each of how many micro-batches has.
 
+    devices: of this process, instead of ranks; no process group is needed. {"pp": n} puts the layers on n devices, one
+    of which computes at a time; {"dp_replicate": n} splits each batch over n devices. Their weights stay as they are:
+    there is no precision.
+
     Raises ConfigError, before anything has changed, in words.
     """
+    if devices is not None:
+        if precision != "fp32":
+            raise ConfigError("tm.parallelize: precision is of ranks; with devices the model's weights say it")
+        return _over_devices(model, parallelism, devices, sequence)
     if not dist.is_initialized():
         raise ConfigError("tm.parallelize needs torch.distributed.init_process_group() before it")
     try:
@@ -60,3 +96,25 @@ def parallelize(
     device = next(model.parameters()).device.type
     shape = StepShape(sequence or 0, micro_batch, micro_batches)
     return spread(model, degrees, config, precision, device, shape)
+
+
+def _over_devices(
+    model: nn.Module, parallelism: Mapping[str, Any], names: Sequence[str | torch.device], sequence: int | None
+) -> Devices:
+    for axis, degree in parallelism.items():
+        if axis not in IN_ONE_PROCESS:
+            raise ConfigError(f"parallelism.{axis}: with devices there are only {' and '.join(IN_ONE_PROCESS)}")
+        if type(degree) is not int or degree < 1:
+            raise ConfigError(f"parallelism.{axis}: a whole number of devices is expected, not {degree!r}")
+    if sum(degree > 1 for degree in parallelism.values()) > 1:
+        raise ConfigError("parallelism: with devices pp or dp_replicate, not both; ranks can do both")
+    product = math.prod(parallelism.values())
+    if product != len(names):
+        raise ConfigError(f"parallelism: is for {product} devices, but devices has {len(names)}")
+    try:
+        devices = [torch.device(name) for name in names]
+    except RuntimeError as error:
+        raise ConfigError(f"devices: {str(error).splitlines()[0]}") from None
+    if parallelism.get("pp", 1) > 1 and sequence is None:
+        raise ConfigError("tm.parallelize: parallelism.pp needs sequence=…, the number of tokens of a sequence")
+    return over_devices(model, parallelism, devices, sequence or 0)

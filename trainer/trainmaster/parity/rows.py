@@ -33,6 +33,7 @@ class Row:
     accumulation: int = 1
     model: str = "gpt"
     covers: str = ""
+    devices: int = 0  # of one process, instead of ranks
 
     @property
     def config(self) -> ParallelismConfig:
@@ -40,10 +41,11 @@ class Row:
 
     @property
     def ranks(self) -> int:
-        return math.prod(self.parallelism.get(axis, 1) for axis in AXES)
+        return 1 if self.devices else math.prod(self.parallelism.get(axis, 1) for axis in AXES)
 
     def __str__(self) -> str:
         axes = " ".join(f"{a}={self.parallelism[a]}" for a in (*AXES, "ep") if a in self.parallelism)
+        axes += f" devices={self.devices}" if self.devices else ""
         return f"{self.name} {self.model} {axes} accumulation={self.accumulation}"
 
 
@@ -88,6 +90,11 @@ def _tensor() -> Iterator[Row]:
 
 
 def _pipeline() -> Iterator[Row]:
+    for n in (2, 3):
+        layers, replicas = "layers on devices of one process", "a batch over devices of one process"
+        yield Row("P3-layers", {"pp": n}, 1, covers=layers, devices=n)
+        yield Row("P3-replicas", {"dp_replicate": n}, 2, covers=f"{replicas}, accumulated", devices=n)
+    yield Row("P3-replicas", {"dp_replicate": 2}, 1, "moe", "a balance loss of each part", devices=2)
     one = {"schedule": "GPipe"}
     yield Row("P3-layers", {"pp": 2, "pipeline": one}, 1, covers="layers on several ranks, without micro-batches")
     for schedule in ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBV", "DualPipeV"):

@@ -16,6 +16,7 @@ from trainmaster.checkpoint.save import local_pieces
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
 from trainmaster.models.moe import MoE
+from trainmaster.parallel.own_loop import parallelize
 from trainmaster.parity.rows import CONTEXT, Row
 
 CHECKSUMS = 2**61 - 1
@@ -39,19 +40,21 @@ class Outcome:
 
 
 def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
-    """One rank's run. Without an axis the model is plain, and no process group is touched."""
+    """One rank's run. Without an axis the model is plain, and no process group is touched; with devices neither."""
     source = data.build(config)
     model = models.build(config.model, config.seed)
-    degrees = row.config.resolve(row.ranks)
+    degrees = row.config.resolve(row.ranks) if not row.devices else {"dp_replicate": 1, "dp_shard": 1}
     share = config.batch.global_ // (degrees["dp_replicate"] * degrees["dp_shard"])
     micro = share // row.accumulation
-    spread = None
-    if row.parallelism:
+    spread = local = None
+    if row.devices:
+        local = parallelize(model, row.parallelism, devices=["cpu"] * row.devices, sequence=CONTEXT)
+    elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
         spread = parallel.parallelize(model, degrees, config.parallelism, config.precision, "cpu", shape)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     before = parts(model)
-    choices = Choices(model, micro)
+    choices = Choices(model, micro // row.parallelism.get("dp_replicate", 1) if row.devices else micro)
     losses = []
     for step in range(config.steps):
         consumed = step * config.batch.global_
@@ -62,7 +65,9 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         batches = [
             source.batch(consumed, range(first + i * micro, first + (i + 1) * micro)) for i in range(row.accumulation)
         ]
-        if spread is not None:
+        if local is not None:
+            total = local.forward_backward([(b.inputs, b.targets) for b in batches], row.accumulation, divisor)
+        elif spread is not None:
             own = [(spread.own(batch.inputs), spread.own(batch.targets)) for batch in batches]
             total = spread.forward_backward(own, row.accumulation, divisor)
         else:

@@ -58,7 +58,7 @@ def _rank(
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(1)
     try:
-        if row.parallelism:
+        if row.parallelism and not row.devices:
             port = listener.getsockname()[1]
             hosts = {"is_master": True, "master_listen_fd": listener.detach()} if rank == 0 else {"is_master": False}
             store = dist.TCPStore("127.0.0.1", port, timeout=TIMEOUT, wait_for_workers=False, **hosts)

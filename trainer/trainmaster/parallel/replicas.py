@@ -1,0 +1,61 @@
+"""Replicas of a model on several devices of one process: data parallelism without ranks.
+
+The parameters live on the first device. In each forward pass they are sent to the others, in the backward pass their
+gradients come back and are summed in the order of the devices, so that a step has the same bits each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class Replicas:
+    """`model`, whose parameters are on the first of the devices, computing on all of them."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[torch.device]) -> None:
+        self.model, self.devices = model.to(devices[0]), list(devices)
+
+    def parts(self, batch: Tensor) -> Iterator[Tensor]:
+        """Of a batch [B, …], along B, on their devices; the later ones are smaller or empty."""
+        sizes = [len(part) for part in torch.empty(len(batch), 0).tensor_split(len(self.devices))]
+        for part, device in zip(batch.split(sizes), self.devices, strict=True):
+            yield part.to(device, non_blocking=True)
+
+    def outputs(self, batch: Tensor) -> list[Tensor]:
+        """Of the model for each device's part, there. Gradients come to the model's parameters by themselves."""
+        names, parameters = zip(*self.model.named_parameters(), strict=True)
+        buffers = dict(self.model.named_buffers())
+        copies = [_Sent.apply(parameter, self.devices[1:]) for parameter in parameters]
+        found = []
+        for index, (part, device) in enumerate(zip(self.parts(batch), self.devices, strict=True)):
+            if index == 0:
+                found.append(self.model(part))
+                continue
+            own = dict(zip(names, (sent[index - 1] for sent in copies), strict=True))
+            own.update({name: buffer.to(device) for name, buffer in buffers.items()})
+            found.append(functional_call(self.model, own, (part,)))
+        return found
+
+
+class _Sent(torch.autograd.Function):  # type: ignore[misc]
+    """A parameter on other devices. Backward: the sum of its gradients there, in the order of the devices."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, devices: Sequence[torch.device]) -> tuple[Tensor, ...]:
+        ctx.home = parameter.device
+        ctx.set_materialize_grads(False)
+        return tuple(parameter.detach().to(device, copy=True, non_blocking=True) for device in devices)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        total = None
+        for gradient in gradients:
+            if gradient is not None:
+                arrived = gradient.to(ctx.home, non_blocking=True)
+                total = arrived if total is None else total + arrived
+        return total, None
