@@ -46,6 +46,7 @@ from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
+from trainmaster_operator.runtime.inherited import Inherited
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
@@ -126,6 +127,7 @@ class Reconciler:
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
         build = lambda job: policies.build_pod(job, WORKER, 0, 0, pod_defaults)  # noqa: E731
         self._vertical = Vertical(cluster, leader, pods, events, metrics, build)
+        self._inherited = Inherited(cluster, pods, policies.pod_name)
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
 
     def leads_from_now(self) -> None:
@@ -148,6 +150,7 @@ class Reconciler:
                 await self._leader.outgrow(met)
             if not record.status.phase.finished:
                 await self._surroundings.remind(record.key.namespace)
+            await self._inherited.find(record)
             observed = self._observe(record)
             if self._ledger is not None:
                 self._ledger.learn(record, observed.pods)
@@ -197,6 +200,7 @@ class Reconciler:
         self._published.pop(key, None)
         self._refusals.forget(key)
         self._rivals.forget(key)
+        self._inherited.forget(key)
         self._events.forget(key)
         self._surroundings.forget(key)
         self._vertical.forget(key)
@@ -282,6 +286,7 @@ class Reconciler:
         body = {**record.raw, "status": new.model_dump(mode="json", exclude_none=True)}
         written = await self._cluster.update_status(JOB, body)
         self._metrics.wrote(record.key, old, new, self._clock.monotonic())
+        self._inherited.wrote(record.key, record.uid, new.incarnations)
         known = self._jobs.wrote(written)
         published = self._published.get(record.key)
         if only_progress and published is not None and published[0] == record.version:

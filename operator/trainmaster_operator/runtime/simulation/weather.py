@@ -31,9 +31,11 @@ async def _crash_at_write(world: World, fault: Fault) -> None:
 
 
 async def _rival_operator(world: World, fault: Fault) -> None:
-    """A second operator takes the lease while the first one still runs, and doesn't know it yet."""
-    if world.operator is not None:
-        world.start_operator(takeover=True)
+    """A second operator takes the lease while the first one still leads, and doesn't know it yet. Were the first one
+    still waiting for the lease, it would take it back, though agents speak with the second."""
+    while world.operator is None or not world.operator.leads:
+        await asyncio.sleep(0.1)
+    world.start_operator(takeover=True)
 
 
 async def _stop_operator(world: World, fault: Fault) -> None:

@@ -1,0 +1,101 @@
+"""A new leader doesn't take pods for lost that it only hasn't been told of yet."""
+
+import asyncio
+
+from tests.runtime.test_reconcile import operating, status
+from trainmaster_operator.cluster.port import POD, Listing
+from trainmaster_operator.planning.observation import Decision, PodToCreate
+from trainmaster_operator.runtime.clock import run_virtual
+from trainmaster_operator.runtime.informer import JobKey
+
+
+def two_pods(spec, status, observed, now):
+    if not status.incarnations:
+        return Decision(status.model_copy(update={"incarnations": "0*2"}), intent=True)
+    there = {pod.slot for pod in observed.pods}
+    return Decision(status, create=tuple(PodToCreate("worker", slot, 0) for slot in (0, 1) if slot not in there))
+
+
+async def left_behind():
+    """What an operator leaves that has ended: a job of two pods."""
+    async with operating(two_pods) as (store, spy, _, _):
+        await asyncio.sleep(1)
+        assert "get Pod" not in spy.calls  # of what we have written ourselves nobody knows more
+        return store
+
+
+def late(spy, kind):
+    """What the server tells of this kind is from before there were any."""
+    listed, watched = spy.list, spy.watch
+
+    async def nothing(asked, namespace=None, labels=None):
+        listing = await listed(asked, namespace, labels)
+        return Listing([], "1") if asked == kind else listing
+
+    async def silence(asked, version, namespace=None, labels=None):
+        if asked == kind:
+            await asyncio.Event().wait()
+        async for event in watched(asked, version, namespace, labels):
+            yield event
+
+    spy.list, spy.watch = nothing, silence
+
+
+def test_pods_that_the_watch_has_not_told_of_are_asked_for_once():
+    seen = []
+
+    def plan(spec, status, observed, now):
+        seen.append(sorted(pod.slot for pod in observed.pods))
+        return Decision(status)
+
+    async def main():
+        store = await left_behind()
+        async with operating(plan, store=store) as (_, spy, operator, _):
+            late(spy, POD)
+            await asyncio.sleep(1)
+            assert seen[0] == [0, 1]
+            operator.queue.add(JobKey("space", "job"))
+            await asyncio.sleep(1)
+            assert len(seen) > 1
+            assert spy.calls.count("get Pod") == 2
+
+    run_virtual(main())
+
+
+def test_pods_that_are_seen_are_not_asked_for_and_those_that_are_gone_stay_so():
+    seen = []
+
+    def plan(spec, status, observed, now):
+        seen.append(sorted(pod.slot for pod in observed.pods))
+        return Decision(status)
+
+    async def main():
+        store = await left_behind()
+        store.delete(POD, "space", "job-worker-1-0", grace_s=0)
+        async with operating(plan, store=store) as (_, spy, _, _):
+            await asyncio.sleep(1)
+            assert seen[0] == [0]
+            assert spy.calls.count("get Pod") == 1
+
+    run_virtual(main())
+
+
+def test_a_pod_of_an_earlier_job_of_this_name_is_not_taken_for_ours():
+    seen = []
+
+    def plan(spec, status, observed, now):
+        seen.append(len(observed.pods))
+        return Decision(status)
+
+    async def main():
+        store = await left_behind()
+        pod = store.find(POD, "space", "job-worker-0-0")
+        owner = {**pod["metadata"]["ownerReferences"][0], "uid": "another job's"}
+        store.patch(POD, "space", "job-worker-0-0", {"metadata": {"ownerReferences": [owner]}})
+        async with operating(plan, store=store) as (_, spy, _, _):
+            late(spy, POD)
+            await asyncio.sleep(1)
+            assert seen[0] == 1
+            assert status(store)["incarnations"] == "0*2"
+
+    run_virtual(main())
