@@ -39,6 +39,39 @@ def test_a_model_is_built_by_a_process_that_has_imported_nothing_else(name: str)
     subprocess.run([sys.executable, "-c", build], check=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, []),
+        ({"kv_heads": 2, "hidden": 48, "norm_eps": 1e-5}, []),
+        ({"context": 99}, []),
+        ({"width": 32}, ["width"]),
+        ({"width": 32, "hidden": 64, "layers": 3}, ["width", "hidden", "layers"]),
+        ({"kv_heads": 1}, ["kv_heads"]),
+        ({"rope_theta": 5.0}, ["rope_theta"]),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_model_is_told_by_the_options_that_differ(
+    options: dict[str, Any], named: list[str]
+) -> None:
+    saved = models.described(small("llama"))
+    if not named:
+        models.check_same(saved, small("llama", **options), "checkpoint x")
+        return
+    with pytest.raises(ConfigError) as refused:
+        models.check_same(saved, small("llama", **options), "checkpoint x")
+    lines = str(refused.value).splitlines()
+    assert {line.partition(": ")[0] for line in lines} == {f"model.options.{name}" for name in named}
+    assert all("but checkpoint x was made with" in line for line in lines)
+
+
+def test_an_option_that_was_left_out_of_the_job_is_compared_too() -> None:
+    saved = models.described(small("llama", rope_theta=5.0))
+    with pytest.raises(ConfigError, match=r"rope_theta: is 10000\.0, but checkpoint x was made with 5\.0; 5\.0 would"):
+        models.check_same(saved, small("llama"), "checkpoint x")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_position_sees_nothing_that_follows_it(name: str) -> None:
     model = models.build(small(name), seed=0)

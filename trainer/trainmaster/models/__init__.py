@@ -43,14 +43,16 @@ def check_same(saved: Mapping[str, Any], config: ModelConfig, checkpoint: str) -
     if saved.get("name") != config.name:
         name = saved.get("name")
         raise ConfigError(f"model.name: is {config.name}, but {checkpoint} was made with {name}; {name} would be right")
-    had = saved.get("options", {})
-    differ = [
-        f"model.options.{name}: is {value}, but {checkpoint} was made with {had[name]}; {had[name]} would be right"
+    had, made = saved.get("options", {}), f"but {checkpoint} was made with"
+    differ = {
+        name: f"model.options.{name}: is {value}, {made} {had[name]}; {had[name]} would be right"
         for name, value in wanted["options"].items()
         if name in had and had[name] != value and name not in options.free
-    ]
+    }
+    # What was left out follows from what was given, mostly: a wider model has a wider MLP.
+    given = [sentence for name, sentence in differ.items() if name in config.options]
     if differ:
-        raise ConfigError("\n".join(differ))
+        raise ConfigError("\n".join(given or differ.values()))
 
 
 def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:
