@@ -35,6 +35,24 @@ def parser() -> argparse.ArgumentParser:
     validate = commands.add_parser("validate", help="say what is wrong with a job")
     validate.add_argument("job", type=Path, metavar="job.yaml")
 
+    plan = commands.add_parser(
+        "plan",
+        help="list the ways that a job's ranks could share the work, best first",
+        description="Lists the legal layouts of a job, with what a rank would need and send, best first. Nothing of "
+        "the job's data or weights is needed. The time of a step is an estimate from --tflops and --bandwidth.",
+    )
+    plan.add_argument("job", type=Path, metavar="job.yaml")
+    plan.add_argument("--ranks", type=int, metavar="N", help="(default: the job's)")
+    plan.add_argument("--memory", metavar="SIZE", help="of a rank, for example 40Gi; what needs more comes last")
+    plan.add_argument(
+        "--tflops", type=float, default=100.0, metavar="X", help="10^12 operations that a rank does in a second (100)"
+    )
+    plan.add_argument(
+        "--bandwidth", type=float, default=25.0, metavar="X", help="10^9 bytes that a rank sends in a second (25)"
+    )
+    plan.add_argument("--top", type=int, default=16, metavar="N", help="how many are shown (default: 16)")
+    plan.add_argument("--json", metavar="FILE", type=Path, help="write all of them as JSON too")
+
     prove = commands.add_parser(
         "prove",
         help="find out whether a job that is killed trains what an undisturbed one does",
@@ -175,6 +193,20 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.huggingface import import_
 
         return import_(options.folder, options.out)
+    if options.command == "plan":
+        from trainmaster_operator.cli.plan import PlanOptions, plan
+
+        return plan(
+            PlanOptions(
+                options.job,
+                options.ranks,
+                options.memory,
+                options.tflops,
+                options.bandwidth,
+                options.top,
+                options.json,
+            )
+        )
     if options.command == "report":
         from trainmaster_operator.cli.report import report
 

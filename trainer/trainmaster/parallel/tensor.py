@@ -53,10 +53,14 @@ def apply(model: nn.Module, mesh: DeviceMesh, config: TensorConfig) -> nn.Module
         for name, parameter in list(module._parameters.items()):
             # Experts that were dealt out are split already.
             if parameter is not None and not isinstance(parameter.data, DTensor):
-                placement = _SPLITS.get(role or "", {}).get(name, Replicate())
-                module._parameters[name] = dealt(parameter, mesh, [placement], f"{path}.{name}")
+                module._parameters[name] = dealt(parameter, mesh, [placement_of(role, name)], f"{path}.{name}")
         rebase(module, split.forward(path, role, type(module)), split.view(role))
     return model
+
+
+def placement_of(role: Role | None, name: str) -> Placement:
+    """Of the parameter `name` of a module with this role."""
+    return _SPLITS.get(role or "", {}).get(name, Replicate())
 
 
 class Split:

@@ -1,0 +1,77 @@
+"""`trainmaster plan`: the layouts that a job may have, by the trainer, in a process of its own: it imports torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.config import TrainingConfig
+from trainmaster_operator.api.ram import bytes_of
+from trainmaster_operator.cli.image import trainer
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.validate import load_job
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    job: Path
+    ranks: int | None  # None: the job's
+    memory: str | None  # of a rank, as a quantity
+    tflops: float
+    bandwidth: float
+    top: int
+    json: Path | None
+
+
+def plan(options: PlanOptions) -> int:
+    """Raises Refusal."""
+    _check(options)
+    _, job = load_job(options.job)
+    config = job.spec.training
+    if config is None:
+        raise Refusal(f"{options.job}: a layout is planned for a job with spec.training; a script's ranks are its own")
+    if importlib.util.find_spec("torch") is None:
+        raise Refusal("plan needs the trainer: pip install 'trainmaster[train]'")
+    ranks = job.spec.world_size if options.ranks is None else options.ranks
+    _check_layouts(config, ranks)
+    arguments = ["--ranks", str(ranks), "--tflops", str(options.tflops), "--bandwidth", str(options.bandwidth)]
+    arguments += ["--top", str(options.top)]
+    if options.memory is not None:
+        arguments += ["--memory", str(bytes_of(options.memory))]
+    if options.json is not None:
+        arguments += ["--json", str(options.json)]
+    return subprocess.run(
+        [sys.executable, "-m", "trainmaster.planner", *arguments],
+        input=config.model_dump_json().encode(),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    ).returncode
+
+
+def _check(options: PlanOptions) -> None:
+    if options.ranks is not None and options.ranks < 1:
+        raise Refusal(f"--ranks {options.ranks}: at least 1 is expected")
+    if options.memory is not None and not bytes_of(options.memory):
+        raise Refusal(f"--memory {options.memory}: a quantity above 0 is expected, for example 40Gi or 512M")
+    for name in ("tflops", "bandwidth", "top"):
+        if not getattr(options, name) > 0:
+            raise Refusal(f"--{name} {getattr(options, name)}: a number above 0 is expected")
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise Refusal(f"{options.json}: there is no folder {options.json.absolute().parent}")
+
+
+def _check_layouts(config: TrainingConfig, ranks: int) -> None:
+    layouts: Any = trainer("planner.layouts")
+    legal: Callable[..., Any] = layouts.legal
+    if next(legal(config, ranks), None) is None:
+        near = " and ".join(map(str, layouts.nearest(config, ranks)))
+        raise Refusal(
+            f"--ranks {ranks}: the job's model and batch allow no layout of so many ranks; the nearest that have one "
+            f"are {near}"
+        )

@@ -1,0 +1,148 @@
+"""What `test_planner_memory.py` looks at, run in a process of its own: ranks are forked, and pytest's process has used
+torch.
+
+python planner_probe.py   prints JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from trainmaster import models, parallel
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.optimizer import ShardOptimizer
+from trainmaster.parity import Row, example, run
+
+CONTEXT = 64
+OPTIONS = {"layers": 4, "width": 64, "context": CONTEXT}
+MICRO = 2
+
+
+class Tracker(MemTracker):
+    """torch's tracker of all storages that operations make, by kind; without its statistics of modules, which allow
+    no second micro-batch."""
+
+    activations = 0
+    """Bytes made by forward passes, at the worst moment of backward passes: what was kept for these."""
+
+    def _nothing(self, *_: Any) -> None:
+        pass
+
+    _pre_fw_hook = _post_fw_hook = _pre_bw_hook = _post_bw_hook = _nothing
+
+    def _update_peak_stats(self, peak_state: Any) -> None:
+        super()._update_peak_stats(peak_state)
+        if self._mod_tracker.is_bw:
+            kept = sum(numbers[_MemRefType.ACT] for numbers in self._curr_mem_snap.values())
+            self.activations = max(self.activations, kept)
+
+
+HSDP = {"dp_replicate": 2, "dp_shard": 2}
+ROWS = [
+    Row("replicate", {"dp_replicate": 2}),
+    Row("replicate-accumulated", {"dp_replicate": 2}, 2),
+    Row("shard", {"dp_shard": 2}),
+    Row("shard-padded", {"dp_shard": 3}, 2),
+    Row("shard-llama", {"dp_shard": 2}, 1, "llama"),
+    Row("hsdp", HSDP, 2),
+    Row("zero-1", {"dp_shard": 2, "sharding": {"stage": 1}}, 2),
+    Row("zero-2", {"dp_shard": 2, "sharding": {"stage": 2}}, 2),
+    Row("tensor", {"tp": 2}),
+    Row("tensor-whole-sequence", {"tp": 2, "tensor": {"sequence": False, "vocabulary": False}}, 1, "llama"),
+    Row("context", {"cp": 2}),
+    Row("context-ulysses", {"cp": 2, "context": {"method": "Ulysses"}}, 1, "llama"),
+    Row("pipeline", {"pp": 2}, 4),
+    Row("pipeline-gpipe", {"pp": 2, "pipeline": {"schedule": "GPipe"}}, 4),
+    Row("pipeline-interleaved", {"pp": 2, "pipeline": {"schedule": "Interleaved1F1B"}}, 4),
+    # Row("pipeline-zero-bubble", {"pp": 2, "pipeline": {"schedule": "ZBV"}}, 4),
+    Row("mixture", {"dp_shard": 2}, 1, "moe"),
+    Row("expert", {"dp_shard": 2, "ep": 2}, 1, "moe"),
+    Row("expert-sharded", {"dp_shard": 4, "ep": 2}, 1, "moe"),
+    Row("expert-tensor", {"dp_shard": 2, "tp": 2, "ep": 2}, 1, "moe"),
+    Row("shard-tensor", {"dp_shard": 2, "tp": 2}),
+    Row("pipeline-shard", {"pp": 2, "dp_shard": 2}, 4),
+    Row("pipeline-context", {"pp": 2, "cp": 2}, 4),
+]
+
+
+def config(folder: Path, row: Row, **changes: Any) -> TrainingConfig:
+    found = example(folder, row)
+    options = {**found.model.options, **OPTIONS}
+    model = found.model.model_copy(update={"options": options})
+    degrees = row.config.resolve(row.ranks)
+    share = degrees["dp_replicate"] * degrees["dp_shard"]
+    batch = found.batch.model_copy(update={"global_": MICRO * row.accumulation * share, "micro": MICRO})
+    return found.model_copy(update={"model": model, "batch": batch, **changes})
+
+
+def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
+    """Bytes on this rank: of tensors that are there when gradients are complete, and at the worst moment of a step."""
+    model = models.build(config.model, config.seed)
+    shape = parallel.StepShape(CONTEXT, MICRO, row.accumulation)
+    degrees = row.config.resolve(row.ranks)
+    spread = parallel.parallelize(model, degrees, config.parallelism, config.precision, "cpu", shape)
+    optimizer = ShardOptimizer(spread.model, config.optimizer)
+    step(spread, row)
+    optimizer.step(0.1)
+    tracker = Tracker()
+    tracker.track_external(spread.model, optimizer.inner, *gathered(spread))
+    with tracker:
+        step(spread, row)
+    (peak,) = (numbers for device, numbers in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu")
+    parameters = [p.data for p in spread.model.parameters()]
+    gradients = [p.grad for p in spread.model.parameters() if p.grad is not None]
+    assert len(gradients) == len(parameters)
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return {
+        "parameters": storage(parameters),
+        "gradients": storage(gradients),
+        "optimizer": storage(states),
+        "activations": tracker.activations,
+        "peak": peak["Total"],
+        "raw": {str(getattr(k, "value", k)): v for k, v in peak.items()},
+    }
+
+
+def gathered(spread: parallel.Parallel) -> list[torch.Tensor]:
+    """The tensors that shards are gathered into. Their storages are empty between two uses."""
+    roots = spread.pipeline.stages if spread.pipeline else [spread.model]
+    states = [m._get_fsdp_state() for root in roots for m in root.modules() if isinstance(m, FSDPModule)]
+    groups = [group for state in states for group in state._fsdp_param_groups]
+    return [out for group in groups for p in group.fsdp_params for out in p.all_gather_outputs]
+
+
+def step(spread: parallel.Parallel, row: Row) -> None:
+    whole = torch.randint(0, 256, (MICRO, CONTEXT + 1))
+    batches = [(spread.own(whole[:, :-1]), spread.own(whole[:, 1:]))] * row.accumulation
+    spread.forward_backward(batches, row.accumulation, 1.0)
+
+
+def storage(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages that these lie in, each counted once."""
+    local = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
+    return sum({x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in local}.values())
+
+
+def main() -> None:
+    names = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        found = {
+            row.name: run(row, config(Path(folder), row), work=measured)
+            for row in ROWS
+            if not names or row.name in names
+        }
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

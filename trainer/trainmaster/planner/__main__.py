@@ -1,0 +1,72 @@
+"""The command `python -m trainmaster.planner`: reads a training config as JSON, prints its layouts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.parallel import partition
+from trainmaster.planner import table
+from trainmaster.planner.estimate import Estimate, Machine, best_first, stages
+from trainmaster.planner.layouts import legal
+from trainmaster.planner.survey import Survey
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="trainmaster plan")
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--memory", type=int, metavar="BYTES")
+    parser.add_argument("--tflops", type=float, required=True)
+    parser.add_argument("--bandwidth", type=float, required=True, metavar="GB/S")
+    parser.add_argument("--top", type=int, required=True, metavar="N")
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    options = parser.parse_args(arguments)
+    config = TrainingConfig.model_validate_json(sys.stdin.read())
+    machine = Machine(options.tflops * 1e12, options.bandwidth * 1e9, options.memory)
+    survey = Survey(config.model)
+    estimates = best_first(legal(config, options.ranks), survey, machine)
+    if options.json:
+        options.json.write_text(table.as_json(estimates))
+    sys.stdout.write(table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
+    sys.stdout.write(f"\n{table.HEAD}\n")
+    for estimate in estimates[: options.top]:
+        sys.stdout.write(f"{table.line(estimate)}\n")
+    _end(estimates, options.top, survey)
+    return 0
+
+
+def _end(estimates: Sequence[Estimate], shown: int, survey: Survey) -> None:
+    too_large = sum(not e.fits for e in estimates)
+    words = [f"{len(estimates)} legal layouts"]
+    if len(estimates) > shown:
+        words.append(f"the best {shown} are shown (--top N)")
+    if too_large:
+        words.append(f"{too_large} of them need more memory than a rank has")
+    sys.stdout.write(f"\n{'; '.join(words)}.\n")
+    best = estimates[0]
+    if not best.fits:
+        sys.stdout.write("None fits: more ranks, a smaller model or context, or precision bf16 would help.\n")
+        return
+    sys.stdout.write(
+        f"The best one, for spec.training:\n  parallelism: {_flow(best.layout.fields)}\n"
+        f"  batch: {{global: {best.layout.config.batch.global_}, micro: {best.layout.micro_batches[0]}}}\n"
+    )
+    if best.layout.degrees["pp"] > 1:
+        balance = best.layout.pipeline.balance
+        ranges = stages(best.layout, survey)
+        sys.stdout.write(f"{partition.table(ranges, survey.costs(balance), balance.lower())}\n")
+
+
+def _flow(value: object) -> str:
+    """As YAML on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in value.items())}}}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""What a rank sends in a step, by axis, in bytes. Imports no torch.
+
+Collectives are counted as rings: of n ranks each sends (n - 1) / n of the whole for a gather or a scattered sum, twice
+that for a sum (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009). How often FSDP gathers: ZeRO (arXiv
+1910.02054, section 7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trainmaster.planner.layouts import Layout
+from trainmaster.planner.memory import MASTER, Group, place, shard
+
+
+def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> dict[str, float]:
+    """Parameters and gradients over the axes dp_replicate and shard (dp_shard x cp)."""
+    width = 2 if layout.config.precision == "bf16" else MASTER
+    once = layout.degrees["pp"] > 1
+    stage = layout.sharding.stage
+    sent = {"dp_replicate": 0.0, "dp_shard": 0.0}
+    replicas = layout.degrees["dp_replicate"]
+    for group in groups:
+        gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
+        scatters = 1 if once or stage == 1 else micro_batches
+        for shape, is_expert in zip(group.shapes, group.experts, strict=True):
+            n, _ = place(layout, 0, is_expert)
+            part, _ = shard(shape, n, 0, is_expert)
+            sent["dp_shard"] += (n - 1) * part * (gathers * width + scatters * MASTER)
+            sent["dp_replicate"] += 2 * (replicas - 1) / replicas * part * MASTER
+    return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
+
+
+def of_stages(layout: Layout, stream: int, micro_batches: int) -> float:
+    """Between stages: each sends a micro-batch's stream on, and the gradients of the one that it got."""
+    if layout.degrees["pp"] == 1:
+        return 0.0
+    return 2.0 * stream * micro_batches * layout.pipeline.stages_per_rank
+
+
+def total(sent: dict[str, float]) -> float:
+    return math.fsum(sent.values())

@@ -1,0 +1,133 @@
+"""All that is estimated of a layout, and which layouts are best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainmaster.parallel.partition import partition
+from trainmaster.parallel.pipeline import own_stages
+from trainmaster.planner import communication, memory, schedules
+from trainmaster.planner.layouts import Layout, smaller_micro_batches
+from trainmaster.planner.memory import Group, Memory
+from trainmaster.planner.survey import Slice, Survey, Use
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a step's time is reckoned with."""
+
+    flops: float  # floating-point operations that a rank does in a second
+    bandwidth: float  # bytes that a rank sends in a second
+    memory: int | None  # bytes of a rank
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of the worst rank, in each respect."""
+
+    layout: Layout
+    context: int  # tokens of a sequence
+    memory: Memory  # of the rank with the highest peak
+    sent: dict[str, float]  # bytes in a step, by axis
+    bubble: float
+    seconds: float  # of a step
+    fits: bool
+
+    @property
+    def tokens_per_second(self) -> float:
+        config = self.layout.config
+        return config.batch.at(self.layout.ranks).global_ * self.context / self.seconds
+
+
+def best_first(layouts: Iterable[Layout], survey: Survey, machine: Machine) -> list[Estimate]:
+    """By the time of a step; those that don't fit come last, the smallest of them first."""
+    found = [with_largest_micro_batch(layout, survey, machine) for layout in layouts]
+    return sorted(found, key=lambda e: (not e.fits, e.seconds if e.fits else e.memory.peak, e.memory.peak))
+
+
+def with_largest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
+    """With the largest micro batch that fits; with the smallest if none does."""
+    for candidate in smaller_micro_batches(layout):
+        found = estimate(candidate, survey, machine)
+        if found.fits:
+            break
+    return found
+
+
+def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
+    micro, count = layout.micro_batches
+    pp = layout.degrees["pp"]
+    uses = survey.uses(slice_of(layout))
+    memories, sent, busiest = [], [], 0.0
+    for rank, own in enumerate(stages_of_ranks(layout, survey)):
+        groups = [*memory.groups(survey.inventory, layout, own)]
+        parts = [uses.of_stage(blocks, survey.layers) for blocks in own]
+        active = schedules.held(layout.pipeline, pp, count, rank)
+        memories.append(
+            Memory(
+                memory.held(groups, layout, 0, layout.config.optimizer),
+                micro * _saved(parts, active),
+                *memory.whole(groups, layout, count),
+                in_host_memory=layout.sharding.offload,
+            )
+        )
+        sent.append(_sent(layout, groups, [use for stage in parts for use in stage], uses.block.result))
+        busiest = max(busiest, operations(layout, survey, own))
+    bubble = schedules.bubble(layout.pipeline, pp, count)
+    most = max(sent, key=communication.total)
+    worst = max(memories, key=lambda m: m.peak)
+    seconds = busiest / machine.flops / (1 - bubble) + communication.total(most) / machine.bandwidth
+    fits = machine.memory is None or worst.peak <= machine.memory
+    return Estimate(layout, survey.time, worst, most, bubble, seconds, fits)
+
+
+def stages(layout: Layout, survey: Survey) -> list[range]:
+    """The blocks of each stage."""
+    pipeline = layout.pipeline
+    pp = layout.degrees["pp"]
+    if pp == 1:
+        return [range(survey.layers)]
+    return partition(survey.costs(pipeline.balance), pp * pipeline.stages_per_rank)
+
+
+def stages_of_ranks(layout: Layout, survey: Survey) -> list[list[range]]:
+    """The blocks of each stage of each rank of axis pp."""
+    pp, ranges = layout.degrees["pp"], stages(layout, survey)
+    if pp == 1:
+        return [ranges]
+    return [[ranges[i] for i in own_stages(rank, pp, layout.pipeline)] for rank in range(pp)]
+
+
+def slice_of(layout: Layout) -> Slice:
+    degrees = layout.degrees
+    return Slice(degrees["tp"], degrees["cp"], degrees["ep"], layout.tensor, layout.context, layout.config.precision)
+
+
+def operations(layout: Layout, survey: Survey, own: Sequence[range]) -> float:
+    """Of a rank with these stages in a step: a backward pass does twice the operations of a forward pass."""
+    costs = survey.costs("Compute")
+    forward = 0.0
+    for blocks in own:
+        forward += sum(costs.blocks[blocks.start : blocks.stop])
+        forward += (costs.stem if blocks.start == 0 else 0.0) + (costs.tail if blocks.stop == survey.layers else 0.0)
+    micro, count = layout.micro_batches
+    return 3 * forward * micro * count / (layout.degrees["tp"] * layout.degrees["cp"])
+
+
+def _saved(stages: Sequence[Sequence[Use]], active: int) -> int:
+    """Bytes for one sequence of each of `active` micro-batches x stages, the dearest stages first."""
+    sizes = sorted((sum(part.saved for part in stage) for stage in stages), reverse=True)
+    each, rest = divmod(active, len(stages))
+    return sum(size * (each + (i < rest)) for i, size in enumerate(sizes))
+
+
+def _sent(layout: Layout, groups: Sequence[Group], parts: Sequence[Use], stream: int) -> dict[str, float]:
+    """`stream`: bytes of one sequence between two blocks."""
+    micro, count = layout.micro_batches
+    sent = communication.of_data_parallelism(groups, layout, count)
+    for part in parts:
+        for axis, each in part.sent.items():
+            sent[axis] = sent.get(axis, 0.0) + each * micro * count
+    between = communication.of_stages(layout, stream * micro, count)
+    return {**sent, **({"pp": between} if between else {})}
