@@ -1,5 +1,5 @@
-"""What `test_planner_memory.py` looks at, run in a process of its own: ranks are forked, and pytest's process has used
-torch.
+"""What `test_planner_memory.py` holds estimates against, in a process of its own: ranks are forked, and pytest's
+process has used torch.
 
 python planner_probe.py   prints JSON
 """
@@ -26,6 +26,8 @@ from trainmaster.parity import Row, example, run
 CONTEXT = 64
 OPTIONS = {"layers": 4, "width": 64, "context": CONTEXT}
 MICRO = 2
+UNTRACKED = {"pipeline-zero-bubble"}
+"""The tracker's hooks on gradients are refused by a backward pass that is cut in two."""
 
 
 class Tracker(MemTracker):
@@ -49,7 +51,6 @@ class Tracker(MemTracker):
 
 HSDP = {"dp_replicate": 2, "dp_shard": 2}
 ROWS = [
-    Row("replicate", {"dp_replicate": 2}),
     Row("replicate-accumulated", {"dp_replicate": 2}, 2),
     Row("shard", {"dp_shard": 2}),
     Row("shard-padded", {"dp_shard": 3}, 2),
@@ -64,9 +65,7 @@ ROWS = [
     Row("pipeline", {"pp": 2}, 4),
     Row("pipeline-gpipe", {"pp": 2, "pipeline": {"schedule": "GPipe"}}, 4),
     Row("pipeline-interleaved", {"pp": 2, "pipeline": {"schedule": "Interleaved1F1B"}}, 4),
-    # Row("pipeline-zero-bubble", {"pp": 2, "pipeline": {"schedule": "ZBV"}}, 4),
-    Row("mixture", {"dp_shard": 2}, 1, "moe"),
-    Row("expert", {"dp_shard": 2, "ep": 2}, 1, "moe"),
+    Row("pipeline-zero-bubble", {"pp": 2, "pipeline": {"schedule": "ZBV"}}, 4),
     Row("expert-sharded", {"dp_shard": 4, "ep": 2}, 1, "moe"),
     Row("expert-tensor", {"dp_shard": 2, "tp": 2, "ep": 2}, 1, "moe"),
     Row("shard-tensor", {"dp_shard": 2, "tp": 2}),
@@ -94,11 +93,16 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     optimizer = ShardOptimizer(spread.model, config.optimizer)
     step(spread, row)
     optimizer.step(0.1)
-    tracker = Tracker()
-    tracker.track_external(spread.model, optimizer.inner, *gathered(spread))
-    with tracker:
+    worst = {}
+    if row.name in UNTRACKED:
         step(spread, row)
-    (peak,) = (numbers for device, numbers in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu")
+    else:
+        tracker = Tracker()
+        tracker.track_external(spread.model, optimizer.inner, *gathered(spread))
+        with tracker:
+            step(spread, row)
+        peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+        worst = {"activations": tracker.activations, "peak": peak["Total"]}
     parameters = [p.data for p in spread.model.parameters()]
     gradients = [p.grad for p in spread.model.parameters() if p.grad is not None]
     assert len(gradients) == len(parameters)
@@ -107,9 +111,7 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
         "parameters": storage(parameters),
         "gradients": storage(gradients),
         "optimizer": storage(states),
-        "activations": tracker.activations,
-        "peak": peak["Total"],
-        "raw": {str(getattr(k, "value", k)): v for k, v in peak.items()},
+        **worst,
     }
 
 
@@ -134,13 +136,8 @@ def storage(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def main() -> None:
-    names = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        found = {
-            row.name: run(row, config(Path(folder), row), work=measured)
-            for row in ROWS
-            if not names or row.name in names
-        }
+        found = {row.name: run(row, config(Path(folder), row), work=measured) for row in ROWS}
     json.dump(found, sys.stdout)
 
 

@@ -44,6 +44,7 @@ CHOSEN = [
     "P7-expert-context moe cp=2 ep=2 accumulation=1",
     "P7-expert-tensor moe dp_shard=2 tp=2 ep=2 accumulation=1",
     "P7-expert-pipeline moe pp=2 dp_shard=2 ep=2 accumulation=4",
+    "P9-profile gpt pp=3 accumulation=3",
     "P8-shard-tensor llama dp_shard=2 tp=2 accumulation=1",
     "P8-context-tensor-ulysses gpt cp=2 tp=2 accumulation=1",
     "P8-1F1B-shard gpt pp=2 dp_shard=2 accumulation=4",

@@ -103,6 +103,7 @@ class Training:
         self.source = data.build(config)
         self._no_costs = torch.zeros(3, dtype=torch.float64, device=world.device)
         model = models.build(config.model, config.seed, world.device)
+        directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         self.parallel = parallel.parallelize(
             model,
             self.degrees,
@@ -110,11 +111,14 @@ class Training:
             config.precision,
             world.device.type,
             parallel.StepShape(models.validate(config.model).context, self.micro, self.accumulation),
+            # Beside the checkpoints, so that a world that restarts is cut as the one before it.
+            Path(directory, "profile.json") if directory else None,
         )
+        self.log.stages(self.parallel.stages)
         self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer)
         self.session = Session(
-            os.environ.get(environment.CHECKPOINT_DIR, ""),
+            directory,
             {"model": self.model, "optimizer": self.optimizer},
             reporter,
             rank=world.rank,

@@ -16,6 +16,11 @@ class StepLog:
         self._said_at: float | None = None
         self._tokens = 0  # since then
 
+    def stages(self, table: str) -> None:
+        """How a pipeline is cut; "" where there is none."""
+        if self._shown and table:
+            print(table, flush=True)
+
     def resumed(self, step: int, path: str, tier: str) -> None:
         if self._shown:
             print(f"resumed after step {step} of {self._total}, from {_MEMORY.get(tier, path)}", flush=True)

@@ -51,6 +51,15 @@ def parser() -> argparse.ArgumentParser:
         "--bandwidth", type=float, default=25.0, metavar="X", help="10^9 bytes that a rank sends in a second (25)"
     )
     plan.add_argument("--top", type=int, default=16, metavar="N", help="how many are shown (default: 16)")
+    plan.add_argument(
+        "--measure",
+        type=int,
+        nargs="?",
+        const=3,
+        default=0,
+        metavar="N",
+        help="train some steps of the best N, with as many processes as ranks on this machine's CPU (N: 3)",
+    )
     plan.add_argument("--json", metavar="FILE", type=Path, help="write all of them as JSON too")
 
     prove = commands.add_parser(
@@ -204,6 +213,7 @@ def _dispatch(options: argparse.Namespace) -> int:
                 options.tflops,
                 options.bandwidth,
                 options.top,
+                options.measure,
                 options.json,
             )
         )

@@ -26,6 +26,7 @@ class PlanOptions:
     tflops: float
     bandwidth: float
     top: int
+    measure: int  # of the best ones, by real processes
     json: Path | None
 
 
@@ -41,7 +42,7 @@ def plan(options: PlanOptions) -> int:
     ranks = job.spec.world_size if options.ranks is None else options.ranks
     _check_layouts(config, ranks)
     arguments = ["--ranks", str(ranks), "--tflops", str(options.tflops), "--bandwidth", str(options.bandwidth)]
-    arguments += ["--top", str(options.top)]
+    arguments += ["--top", str(options.top), "--measure", str(options.measure)]
     if options.memory is not None:
         arguments += ["--memory", str(bytes_of(options.memory))]
     if options.json is not None:
@@ -59,6 +60,8 @@ def _check(options: PlanOptions) -> None:
         raise Refusal(f"--ranks {options.ranks}: at least 1 is expected")
     if options.memory is not None and not bytes_of(options.memory):
         raise Refusal(f"--memory {options.memory}: a quantity above 0 is expected, for example 40Gi or 512M")
+    if options.measure < 0:
+        raise Refusal(f"--measure {options.measure}: a number of layouts is expected")
     for name in ("tflops", "bandwidth", "top"):
         if not getattr(options, name) > 0:
             raise Refusal(f"--{name} {getattr(options, name)}: a number above 0 is expected")

@@ -136,8 +136,9 @@ class PipelineConfig(Strict):
     stagesPerRank: int | None = Field(
         None, ge=1, le=64, description="Of the interleaved schedules; 2 by default. Of the others it is given."
     )
-    balance: Literal["Parameters", "Compute"] = Field(
-        "Compute", description="What stages have alike: parameters, or estimated operations."
+    balance: Literal["Parameters", "Compute", "Profile"] = Field(
+        "Compute",
+        description="What stages have alike: parameters, estimated operations, or time as it is measured at the start.",
     )
 
     @model_validator(mode="after")

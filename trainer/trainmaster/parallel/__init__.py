@@ -7,6 +7,7 @@ step, so no strategy divides by its number of ranks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import torch._dynamo  # noqa: F401  fully_shard imports it when first called: seconds that belong before a fork
 from torch import nn
@@ -53,8 +54,11 @@ def parallelize(
     precision: str,
     device_type: str,
     shape: StepShape,
+    profile: Path | None = None,
 ) -> Parallel:
     """`model` (with its whole initial weights, on its device) over the mesh of `degrees` (`config.resolve(…)`).
+
+    profile: the file in which `pipeline.balance: Profile` keeps what it measured; without it every call measures anew.
 
     Needs the default process group. The model is changed in place: what is left of it is what this rank trains.
     Raises ConfigError for what the model's plan doesn't allow.
@@ -70,7 +74,7 @@ def parallelize(
     stages: list[pipeline.Stage] = []
     if many_stages:
         ends = stream_and_logits(model, shape.time)
-        stages = pipeline.apply(model, mesh["pp"], of_pipeline, shape.time)
+        stages, table = pipeline.apply(model, mesh["pp"], of_pipeline, shape.time, precision, profile)
 
     # Experts are dealt out whole, or in the parts that tensor parallelism makes of each.
     experts = expert.apply(model, mesh.experts()) if mesh.experts_over > 1 else []
@@ -116,6 +120,7 @@ def parallelize(
         [module for _, module in named(model, plan_of(model).auxiliary)],
     )
     if many_stages:
+        parallel.stages = table
         sequence = of_tensor.sequence and mesh.degree("tp") > 1
         parallel.pipeline = pipeline.Pipeline(
             stages,

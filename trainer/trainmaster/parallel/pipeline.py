@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from trainmaster.contract.config import PipelineConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.mesh import Mesh
-from trainmaster.parallel.partition import costs, partition
+from trainmaster.parallel.partition import costs, partition, table
 from trainmaster.parallel.plan import Plan, plan_of
+from trainmaster.parallel.profile import agreed
 from trainmaster.parallel.step import StepShape
 
 SCHEDULES = {
@@ -29,6 +31,8 @@ SCHEDULES = {
     "ZBV": schedules.ScheduleZBVZeroBubble,
     "DualPipeV": schedules.ScheduleDualPipeV,
 }
+UNITS = {"Parameters": "parameters", "Compute": "operations", "Profile": "time"}
+"""What a table of stages shows the shares of."""
 _V_SHAPED = ("ZBV", "DualPipeV")  # a rank's second stage is the mirror image of its first
 
 
@@ -56,8 +60,13 @@ class Stage(nn.Module):  # type: ignore[misc]
         return model.unembed(x) if self.is_last else x
 
 
-def apply(model: nn.Module, mesh: DeviceMesh, config: PipelineConfig, time: int) -> list[Stage]:
-    """This rank's stages, of a model of which nothing else is left. `time`: tokens of a sequence, T."""
+def apply(
+    model: nn.Module, mesh: DeviceMesh, config: PipelineConfig, time: int, precision: str, profile: Path | None
+) -> tuple[list[Stage], str]:
+    """(this rank's stages, of a model of which nothing else is left; a table of all stages).
+
+    time: tokens of a sequence, T. profile: where a measured one is kept.
+    """
     plan = plan_of(model)
     if not (plan.blocks and plan.stem and plan.tail):
         raise ConfigError(
@@ -66,11 +75,15 @@ def apply(model: nn.Module, mesh: DeviceMesh, config: PipelineConfig, time: int)
         )
     degree, rank = mesh.size(), mesh.get_local_rank()
     count = degree * config.stages_per_rank
-    ranges = partition(costs(model, config.balance, time), count)
+    if config.balance == "Profile":
+        found = agreed(model, time, precision, profile)
+    else:
+        found = costs(model, config.balance, time)
+    ranges = partition(found, count)
     indexes = own_stages(rank, degree, config)
     stages = [Stage(model, plan, i, ranges[i], i == count - 1) for i in indexes]
     _forget(model, plan, [i for stage in stages for i in ranges[stage.index]], stages)
-    return stages
+    return stages, table(ranges, found, UNITS[config.balance])
 
 
 def own_stages(rank: int, degree: int, config: PipelineConfig) -> list[int]:

@@ -33,6 +33,7 @@ class Parallel:
 
     model   what this rank trains: its parameters are DTensors, each gradient the sum over all ranks; in a pipeline it
             lacks what other ranks' stages have
+    stages  a table of a pipeline's stages, for a person
     mesh    who has which part of it, and of the batch
     """
 
@@ -47,6 +48,7 @@ class Parallel:
     ) -> None:
         self.model, self.mesh, self.sync = model, mesh, sync
         self.pipeline: Pipeline | None = None
+        self.stages = ""
         self._chunks, self._vocabulary, self._auxiliary = chunks, vocabulary, auxiliary
         self._positions: dict[tuple[int, torch.device], Tensor] = {}
         self._divisor = 1.0

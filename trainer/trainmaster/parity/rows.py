@@ -105,6 +105,8 @@ def _pipeline() -> Iterator[Row]:
     yield Row("P5-1F1B", {"pp": 2}, 4, "llama", "another stem and tail")
     parameters = {"balance": "Parameters"}
     yield Row("P9-parameters", {"pp": 3, "pipeline": parameters}, 3, covers="stages of other sizes")
+    profile = {"balance": "Profile"}
+    yield Row("P9-profile", {"pp": 3, "pipeline": profile}, 3, covers="stages cut by time, alike on all ranks")
 
 
 def _context() -> Iterator[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from trainmaster.parallel import partition
 from trainmaster.planner import table
 from trainmaster.planner.estimate import Estimate, Machine, best_first, stages
 from trainmaster.planner.layouts import legal
+from trainmaster.planner.measure import measured
 from trainmaster.planner.survey import Survey
 
 
@@ -23,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tflops", type=float, required=True)
     parser.add_argument("--bandwidth", type=float, required=True, metavar="GB/S")
     parser.add_argument("--top", type=int, required=True, metavar="N")
+    parser.add_argument("--measure", type=int, default=0, metavar="N")
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args(arguments)
     config = TrainingConfig.model_validate_json(sys.stdin.read())
@@ -32,10 +35,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(table.as_json(estimates))
     sys.stdout.write(table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
-    sys.stdout.write(f"\n{table.HEAD}\n")
-    for estimate in estimates[: options.top]:
-        sys.stdout.write(f"{table.line(estimate)}\n")
+    sys.stdout.write("\n" + "".join(f"{row}\n" for row in table.rows(estimates[: options.top])))
     _end(estimates, options.top, survey)
+    return _measure([e for e in estimates if e.fits][: options.measure])
+
+
+def _measure(estimates: Sequence[Estimate]) -> int:
+    if not estimates:
+        return 0
+    ranks = estimates[0].layout.ranks
+    sys.stdout.write(
+        f"\nMeasured on this machine: {ranks} process{'es' if ranks > 1 else ''} on {os.cpu_count()} CPU cores.\n"
+    )
+    try:
+        for line in table.comparison(estimates, measured([estimate.layout for estimate in estimates])):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    except RuntimeError as error:
+        sys.stderr.write(f"trainmaster: {error}\n")
+        return 1
     return 0
 
 
@@ -57,8 +75,10 @@ def _end(estimates: Sequence[Estimate], shown: int, survey: Survey) -> None:
     )
     if best.layout.degrees["pp"] > 1:
         balance = best.layout.pipeline.balance
-        ranges = stages(best.layout, survey)
-        sys.stdout.write(f"{partition.table(ranges, survey.costs(balance), balance.lower())}\n")
+        unit = "parameters" if balance == "Parameters" else "operations"
+        sys.stdout.write(f"{partition.table(stages(best.layout, survey), survey.costs(balance), unit)}\n")
+        if balance == "Profile":
+            sys.stdout.write("The ranks themselves will measure the time of each block, and may cut otherwise.\n")
 
 
 def _flow(value: object) -> str:

@@ -35,9 +35,9 @@ class Estimate:
     fits: bool
 
     @property
-    def tokens_per_second(self) -> float:
-        config = self.layout.config
-        return config.batch.at(self.layout.ranks).global_ * self.context / self.seconds
+    def tokens(self) -> int:
+        """Of a step."""
+        return self.layout.config.batch.at(self.layout.ranks).global_ * self.context
 
 
 def best_first(layouts: Iterable[Layout], survey: Survey, machine: Machine) -> list[Estimate]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from trainmaster.planner import communication
 from trainmaster.planner.estimate import Estimate, Machine
 
 UNITS = ("", "K", "M", "G", "T", "P")
-HEAD = (
-    f"{'layout':34} {'micro':>8} {'param':>6} {'grad':>6} {'optim':>6} {'activ':>6} {'buffer':>6} {'peak':>6} "
-    f"{'sent':>6} {'bubble':>6} {'step':>7}"
+COLUMNS = (
+    f"{'micro':>8} {'param':>6} {'grad':>6} {'optim':>6} {'activ':>6} {'buffer':>6} {'peak':>6} {'sent':>6} "
+    f"{'bubble':>6} {'step':>8}"
 )
 
 
@@ -26,7 +26,16 @@ def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
     )
 
 
-def line(estimate: Estimate) -> str:
+def rows(estimates: Sequence[Estimate]) -> list[str]:
+    """A line of names, and one for each estimate."""
+    width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
+    return [
+        f"{'layout':{width}} {COLUMNS}",
+        *(f"{estimate.layout.name:{width}} {_numbers(estimate)}" for estimate in estimates),
+    ]
+
+
+def _numbers(estimate: Estimate) -> str:
     memory = estimate.memory
     micro, count = estimate.layout.micro_batches
     sizes = [
@@ -40,10 +49,18 @@ def line(estimate: Estimate) -> str:
     ]
     numbers = " ".join(f"{amount(n):>6}" for n in sizes)
     fits = "" if estimate.fits else "  too large"
-    return (
-        f"{estimate.layout.name:34} {f'{micro} x {count}':>8} {numbers} {estimate.bubble:6.1%} "
-        f"{duration(estimate.seconds):>7}{fits}"
-    )
+    return f"{f'{micro} x {count}':>8} {numbers} {estimate.bubble:6.1%} {duration(estimate.seconds):>8}{fits}"
+
+
+def comparison(estimates: Sequence[Estimate], seconds: Iterable[float]) -> Iterator[str]:
+    """A line of names, and one for each estimate as soon as its step has been measured."""
+    width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
+    yield f"{'layout':{width}} {'measured':>9} {'tokens/s':>11} {'estimated':>10} {'tokens/s':>14}"
+    for estimate, found in zip(estimates, seconds, strict=True):
+        yield (
+            f"{estimate.layout.name:{width}} {duration(found):>9} {estimate.tokens / found:11,.0f} "
+            f"{duration(estimate.seconds):>10} {estimate.tokens / estimate.seconds:14,.0f}"
+        )
 
 
 def amount(size: float) -> str:
@@ -56,7 +73,7 @@ def amount(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """At most seven characters."""
+    """At most eight characters."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= scale or unit == "us":
             break

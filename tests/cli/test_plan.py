@@ -1,0 +1,72 @@
+"""`trainmaster plan`: a table of layouts, or a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.api.jobs import PYTORCH
+from tests.cli.conftest import WriteJob
+from trainmaster_operator.cli.main import main
+
+
+@pytest.mark.processes
+def test_layouts_are_listed_best_first(write_job: WriteJob, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.json"
+    assert main(["plan", str(write_job()), "--ranks", "2", "--memory", "1Gi", "--top", "3", "--json", str(file)]) == 0
+    out = capfd.readouterr().out
+    lines = out.splitlines()
+    layouts = json.loads(file.read_text())["layouts"]
+    table = lines.index(next(line for line in lines if line.startswith("layout ")))
+    assert max(map(len, lines)) <= 110
+    assert lines[table + 4] == ""  # three layouts, then the end
+    assert f"{len(layouts)} legal layouts; the best 3 are shown (--top N)." in lines
+    assert [layout["seconds"] for layout in layouts] == sorted(layout["seconds"] for layout in layouts)
+    best = layouts[0]
+    assert f"micro: {best['microBatch']}}}" in out
+    assert all(f"{axis}: {n}" in out for axis, n in best["parallelism"].items() if isinstance(n, int))
+
+
+@pytest.mark.processes
+def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(write_job()), "--ranks", "2", "--memory", "1Ki"]) == 0
+    out = capfd.readouterr().out
+    assert "None fits: more ranks, a smaller model or context, or precision bf16 would help." in out
+    assert "for spec.training" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--ranks", "0"], "--ranks 0: at least 1 is expected"),
+        (["--memory", "plenty"], "--memory plenty: a quantity above 0 is expected, for example 40Gi or 512M"),
+        (["--memory", "0"], "--memory 0: a quantity above 0 is expected, for example 40Gi or 512M"),
+        (["--tflops", "-1"], "--tflops -1.0: a number above 0 is expected"),
+        (["--top", "0"], "--top 0: a number above 0 is expected"),
+        (["--json", "none/plan.json"], "none/plan.json: there is no folder"),
+        (
+            ["--ranks", "7"],
+            "--ranks 7: the job's model and batch allow no layout of so many ranks; the nearest that have one are",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(
+    write_job: WriteJob, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    assert main(["plan", str(write_job()), *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"trainmaster: {sentence}")
+
+
+def test_a_job_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(tmp_path / "none.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "none.yaml" in line
+
+
+def test_a_script_has_no_layout_to_plan(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(write_job(PYTORCH))]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a layout is planned for a job with spec.training" in line

@@ -1,0 +1,165 @@
+"""Legal layouts, bubbles, bytes that are sent, and the order of layouts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from trainmaster import layout as rules
+from trainmaster.contract.config import PipelineConfig, TrainingConfig
+from trainmaster.errors import ConfigError
+from trainmaster.planner import communication, schedules
+from trainmaster.planner.estimate import Machine, best_first, estimate
+from trainmaster.planner.layouts import Layout, legal, nearest
+from trainmaster.planner.survey import Survey
+
+
+def config(
+    name: str = "gpt",
+    batch: int = 16,
+    micro: int | None = None,
+    parallelism: dict[str, Any] | None = None,
+    precision: str = "fp32",
+) -> TrainingConfig:
+    return TrainingConfig.model_validate(
+        {
+            "model": {"name": name, "options": {"layers": 4, "heads": 4, "width": 64, "context": 64}},
+            "data": {"path": "/data"},
+            "steps": 10,
+            "batch": {"global": batch, "micro": micro},
+            "parallelism": parallelism or {},
+            "precision": precision,
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt", "moe"])
+def test_all_products_that_the_loop_takes_are_listed_and_no_others(name: str) -> None:
+    job = config(name)
+    listed = {tuple(layout.degrees.values()) for layout in legal(job, 8)}
+    axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+    every = (dict(zip(axes, degrees, strict=True)) for degrees in itertools.product((1, 2, 4, 8), repeat=len(axes)))
+    expected = {tuple(degrees.values()) for degrees in every if taken(job, degrees)}
+    assert listed == expected
+    assert (1, 8, 1, 1, 1, 1) in listed
+
+
+def taken(job: TrainingConfig, degrees: dict[str, int]) -> bool:
+    """As the loop asks, with the degrees written out."""
+    if math.prod(degrees.values()) // degrees["ep"] != 8:
+        return False
+    parallelism = type(job.parallelism).model_validate(degrees)
+    changed = job.model_copy(update={"parallelism": parallelism})
+    try:
+        parallelism.resolve(8)
+        changed.accumulation(8)
+        rules.validate(changed)
+    except (ConfigError, ValueError):
+        return False
+    return True
+
+
+def test_what_the_job_says_of_an_axis_holds() -> None:
+    job = config(parallelism={"pp": 2, "pipeline": {"schedule": "GPipe"}, "sharding": {"stage": 1}})
+    layouts = [*legal(job, 4)]
+    assert {layout.pipeline.schedule for layout in layouts if layout.degrees["pp"] > 1} == {"GPipe"}
+    assert {layout.sharding.stage for layout in layouts} == {1}
+
+
+def test_the_nearest_numbers_of_ranks_are_found() -> None:
+    job = config()
+    assert not [*legal(job, 7)]
+    below, above = nearest(job, 7)
+    assert [n for n in range(below, above + 1) if any(legal(job, n))] == [below, above]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "share"),
+    [
+        ("GPipe", 3 / 11),
+        ("1F1B", 3 / 11),
+        ("Interleaved1F1B", 1.5 / 9.5),
+        ("InterleavedZeroBubble", 0.5 / 8.5),
+        ("ZBV", 0.0),
+        ("DualPipeV", 1 / 9),
+    ],
+)
+def test_bubbles_are_those_of_the_papers(schedule: str, share: float) -> None:
+    pipeline = PipelineConfig.model_validate({"schedule": schedule})
+    assert schedules.bubble(pipeline, 4, 8) == pytest.approx(share)
+    assert schedules.bubble(pipeline, 1, 8) == 0.0
+
+
+MACHINE = Machine(flops=1e12, bandwidth=1e9, memory=None)
+
+
+def sent(parallelism: dict[str, Any], ranks: int, micro: int | None = None) -> dict[str, float]:
+    job = config(parallelism=parallelism, micro=micro)
+    return estimate(Layout(job, ranks), Survey(job.model), MACHINE).sent
+
+
+def test_replicas_send_each_gradient_twice_but_for_their_own_part() -> None:
+    size = Survey(config().model).inventory.size
+    assert sent({"dp_replicate": 4}, 4) == {"dp_replicate": pytest.approx(2 * 3 / 4 * 4 * size)}
+
+
+def test_shards_are_gathered_once_or_twice_in_a_micro_batch_by_their_stage() -> None:
+    inventory = Survey(config().model).inventory
+    blocks = inventory.layers * sum(math.prod(p.shape) for p in inventory.block)
+    ends = inventory.size - blocks
+    part = 3 / 4 * 4  # of an element, in bytes
+    for stage, expected in (
+        (1, 2 * inventory.size),
+        (2, 3 * inventory.size),
+        (3, 2 * (2 * blocks + ends) + 2 * inventory.size),
+    ):
+        found = sent({"dp_shard": 4, "sharding": {"stage": stage}}, 4, micro=2)
+        assert found == {"dp_shard": pytest.approx(part * expected)}
+
+
+def test_tensor_parallelism_sends_the_stream_eight_times_a_block() -> None:
+    """Four regions' ends a block, forward and backward (arXiv 2205.05198), each half of it from two ranks."""
+    stream = 16 * 64 * 64 * 4 / 2
+    found = sent({"tp": 2}, 2)["tp"]
+    ends = 4 * stream  # embedding and head, forward and backward
+    assert 4 * 8 * stream + ends <= found <= 1.05 * (4 * 8 * stream + ends)
+
+
+def test_stages_send_the_stream_on_and_its_gradients_back() -> None:
+    job = config(parallelism={"pp": 2})
+    assert sent({"pp": 2}, 2) == {"pp": 2 * 16 * 64 * 64 * 4}
+    assert communication.of_stages(Layout(job, 2), 10, 3) == 60
+
+
+def test_what_does_not_fit_comes_last_and_micro_batches_shrink_before_that() -> None:
+    job = config(batch=64)
+    survey = Survey(job.model)
+    free = best_first(legal(job, 4), survey, MACHINE)
+    limit = sorted(e.memory.peak for e in free)[len(free) // 4]
+    tight = best_first(legal(job, 4), survey, Machine(1e12, 1e9, limit))
+    fit = [e.fits for e in tight]
+    assert fit == sorted(fit, reverse=True)
+    assert all((e.memory.peak <= limit) == e.fits for e in tight)
+    largest = {e.layout.name: e.layout.micro_batches[0] for e in free}
+    assert any(e.layout.micro_batches[0] < largest[e.layout.name] for e in tight)
+    times = [e.seconds for e in tight if e.fits]
+    assert times == sorted(times)
+
+
+def test_the_jobs_own_micro_batch_is_kept() -> None:
+    job = config(micro=2)
+    tight = best_first(legal(job, 4), Survey(job.model), Machine(1e12, 1e9, 1))
+    assert {e.layout.micro_batches[0] for e in tight} == {2}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_halved_precision_halves_what_is_kept_but_not_master_weights(precision: str) -> None:
+    job = config(precision=precision)
+    found = estimate(Layout(job, 1), Survey(job.model), MACHINE).memory
+    whole = estimate(Layout(config(), 1), Survey(job.model), MACHINE).memory
+    assert found.held == whole.held
+    share = found.activations / whole.activations
+    assert share == 1.0 if precision == "fp32" else 0.4 < share < 0.75
