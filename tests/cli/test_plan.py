@@ -30,6 +30,19 @@ def test_layouts_are_listed_best_first(write_job: WriteJob, tmp_path: Path, capf
 
 
 @pytest.mark.processes
+def test_the_best_is_trained_for_some_steps(write_job: WriteJob, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(write_job()), "--ranks", "2", "--top", "1", "--measure", "1"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    planned = next(lines[i + 1] for i, line in enumerate(lines) if line.startswith("layout "))
+    name, *numbers = lines[-1].split("  ")[0], *lines[-1].split()
+    assert any(line.startswith("Measured on this machine: 2 processes on") for line in lines)
+    assert planned.startswith(name.rstrip())
+    measured, estimated = (float(word.replace(",", "")) for word in (numbers[-4], numbers[-1]))
+    assert measured > 0
+    assert estimated > 0
+
+
+@pytest.mark.processes
 def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(write_job()), "--ranks", "2", "--memory", "1Ki"]) == 0
     out = capfd.readouterr().out
@@ -44,6 +57,7 @@ def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFix
         (["--memory", "plenty"], "--memory plenty: a quantity above 0 is expected, for example 40Gi or 512M"),
         (["--memory", "0"], "--memory 0: a quantity above 0 is expected, for example 40Gi or 512M"),
         (["--tflops", "-1"], "--tflops -1.0: a number above 0 is expected"),
+        (["--measure", "-1"], "--measure -1: a number of layouts is expected"),
         (["--top", "0"], "--top 0: a number above 0 is expected"),
         (["--json", "none/plan.json"], "none/plan.json: there is no folder"),
         (

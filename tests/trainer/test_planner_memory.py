@@ -10,6 +10,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +39,19 @@ def found() -> dict[str, list[dict[str, int]]]:
     return answer
 
 
-def layout(row: Row, folder: Path) -> tuple[Layout, Survey]:
-    job = config(folder, row)
+@cache
+def layout(row: Row) -> tuple[Layout, Survey]:
+    with tempfile.TemporaryDirectory() as folder:
+        job = config(Path(folder), row)
     return Layout(job, row.ranks), Survey(job.model)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_parameters_gradients_and_optimizer_states_are_exact_on_every_rank(
-    found: dict[str, list[dict[str, int]]], row: Row, tmp_path: Path
+    found: dict[str, list[dict[str, int]]], row: Row
 ) -> None:
-    ways, survey = layout(row, tmp_path)
+    ways, survey = layout(row)
     tp, pp = ways.degrees["tp"], ways.degrees["pp"]
     own = stages_of_ranks(ways, survey)
     for rank, measured in enumerate(found[row.name]):
@@ -58,11 +62,11 @@ def test_parameters_gradients_and_optimizer_states_are_exact_on_every_rank(
         assert (held.parameters, held.gradients, held.optimizer) == tuple(measured[kind] for kind in kinds), rank
 
 
-def worst(found: dict[str, list[dict[str, int]]], row: Row, folder: Path) -> tuple[Estimate, int, int]:
+def worst(found: dict[str, list[dict[str, int]]], row: Row) -> tuple[Estimate, int, int]:
     """(estimate, activations measured, peak measured), of the worst rank."""
     ranks = found[row.name]
     return (
-        estimate(*layout(row, folder), MACHINE),
+        estimate(*layout(row), MACHINE),
         max(rank["activations"] for rank in ranks),
         max(rank["peak"] for rank in ranks),
     )
@@ -73,15 +77,13 @@ TRACKED = [row for row in ROWS if row.name not in UNTRACKED]
 
 @pytest.mark.processes
 @pytest.mark.parametrize("row", TRACKED, ids=lambda row: row.name)
-def test_activations_are_within_a_quarter(found: dict[str, list[dict[str, int]]], row: Row, tmp_path: Path) -> None:
-    guess, activations, _ = worst(found, row, tmp_path)
+def test_activations_are_within_a_quarter(found: dict[str, list[dict[str, int]]], row: Row) -> None:
+    guess, activations, _ = worst(found, row)
     assert guess.memory.activations == pytest.approx(activations, rel=0.25)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("row", TRACKED, ids=lambda row: row.name)
-def test_the_peak_is_within_a_quarter_and_not_too_low(
-    found: dict[str, list[dict[str, int]]], row: Row, tmp_path: Path
-) -> None:
-    guess, _, peak = worst(found, row, tmp_path)
+def test_the_peak_is_within_a_quarter_and_not_too_low(found: dict[str, list[dict[str, int]]], row: Row) -> None:
+    guess, _, peak = worst(found, row)
     assert 0.98 * peak <= guess.memory.peak <= 1.25 * peak
