@@ -2,7 +2,8 @@
 
 layouts        which are legal: what the loop itself would not refuse; without torch
 inventory      the parameters of a model, and how they split; without torch
-survey         the inventory, operations and activations of a model, found out on tensors without memory
+survey         the inventory and operations of a model, found out on tensors without memory
+trace          what one block keeps and sends, in the same way
 memory         of a rank, by kind
 communication  of a rank, by axis
 schedules      what a pipeline loses, and how many micro-batches it holds

@@ -10,7 +10,8 @@ from trainmaster.parallel.pipeline import own_stages
 from trainmaster.planner import communication, memory, schedules
 from trainmaster.planner.layouts import Layout, smaller_micro_batches
 from trainmaster.planner.memory import Group, Memory
-from trainmaster.planner.survey import Slice, Survey, Use
+from trainmaster.planner.survey import Survey
+from trainmaster.planner.trace import Slice, Use
 
 
 @dataclass(frozen=True)

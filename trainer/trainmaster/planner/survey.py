@@ -1,79 +1,20 @@
-"""A model's parameters, operations and activations, found out without its memory.
-
-Tensors are fake (torch's FakeTensorMode): they have shapes, no values. Groups of ranks are fake too: their collectives
-do nothing. So one block runs forward and backward just as it would on a rank of any mesh, by the strategies' own code,
-and what autograd keeps and what is sent is written down.
-"""
+"""A model's parameters and operations, and what its parts keep and send, found out without its memory."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
 from torch.distributed.tensor import Shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainmaster import models, parallel
-from trainmaster.contract.config import ContextConfig, ModelConfig, TensorConfig
-from trainmaster.models.layers import AuxiliaryLoss
-from trainmaster.models.moe import combined
-from trainmaster.parallel import context, expert, tensor
-from trainmaster.parallel.mesh import Mesh
+from trainmaster import models
+from trainmaster.contract.config import ModelConfig
+from trainmaster.parallel import tensor
 from trainmaster.parallel.partition import Costs, by_operations, by_parameters
 from trainmaster.parallel.plan import named, plan_of
 from trainmaster.planner.inventory import Inventory, Parameter
-
-
-@dataclass(frozen=True)
-class Slice:
-    """What a rank has of a model besides stages and shards, and the type that it computes in."""
-
-    tp: int
-    cp: int
-    ep: int
-    tensor: TensorConfig
-    context: ContextConfig
-    precision: str
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-    @property
-    def degrees(self) -> dict[str, int]:
-        """Of the smallest mesh that has these axes."""
-        shards = self.ep // math.gcd(self.ep, self.cp)
-        return {"dp_shard": shards, "cp": self.cp, "tp": self.tp, "ep": self.ep}
-
-
-@dataclass(frozen=True)
-class Use:
-    """Of a part of a model, for one sequence."""
-
-    saved: int  # bytes that autograd keeps from the forward to the backward pass
-    result: int  # bytes that go on to the next part
-    sent: dict[str, float] = field(default_factory=dict)  # bytes by axis, forward and backward
-
-
-@dataclass(frozen=True)
-class Uses:
-    stem: Use
-    block: Use
-    tail: Use  # with the loss
-
-    def of_stage(self, blocks: range, layers: int) -> list[Use]:
-        """What a stage with these of the model's blocks consists of."""
-        stem = [self.stem] if blocks.start == 0 else []
-        tail = [self.tail] if blocks.stop == layers else []
-        return [*stem, *[self.block] * len(blocks), *tail]
+from trainmaster.planner.trace import Slice, Uses, trace
 
 
 class Survey:
@@ -100,7 +41,7 @@ class Survey:
     @lru_cache(maxsize=4096)  # noqa: B019 one survey a process
     def uses(self, part: Slice) -> Uses:
         """Of one sequence; of several it is so much more, but for masks and rotations, which are small beside it."""
-        return _trace(self._options, part, self.time)
+        return trace(self._options, part, self.time)
 
 
 def _inventory(model: nn.Module, layers: int) -> Inventory:
@@ -122,142 +63,3 @@ def _inventory(model: nn.Module, layers: int) -> Inventory:
     parts = (inventory.stem, inventory.block, inventory.tail)
     assert sum(map(len, parts)) == len([*model.parameters()]), "parameters outside of stem, blocks and tail"
     return inventory
-
-
-def _trace(options: Any, part: Slice, time: int) -> Uses:
-    with _fake_world(part.degrees) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
-        model = _model(options, torch.bfloat16 if part.precision == "bf16" else torch.float32)
-        if part.ep > 1:
-            expert.apply(model, mesh.experts())
-        vocabulary = None
-        if part.tp > 1:
-            tensor.apply(model, mesh["tp"], part.tensor)
-            vocabulary = mesh.group("tp") if part.tensor.vocabulary else None
-        if part.cp > 1:
-            context.apply(model, mesh.group("cp"), part.context)
-        for _, module in named(model, plan_of(model).experts):
-            tensor.rebase(module, _evenly(mesh.experts().get_group("ep") if part.ep > 1 else None), tensor.local)
-        for module in model.modules():
-            if isinstance(module, AuxiliaryLoss):
-                module.scale = 1.0
-        return _run(model, time // part.cp, vocabulary, _Record(mesh, model))
-
-
-def _model(options: Any, dtype: torch.dtype) -> nn.Module:
-    """In the type that blocks compute in."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        return models._model(options)
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _Record) -> Uses:
-    tokens = torch.zeros(1, time, dtype=torch.int64)
-
-    x, stem = record.of(lambda: model.embed(tokens), ())
-    shared, _ = record.of(lambda: model.shared(torch.arange(time), x), ())
-    record.ignore(shared)  # the same for all blocks
-    blocks = model.get_submodule(plan_of(model).blocks)
-    y, block = record.of(lambda: blocks[0](x, *shared), (x,))
-
-    _, tail = record.of(lambda: parallel.cross_entropy(model.unembed(y), tokens, vocabulary), (y,))
-    rotations = sum(t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(shared))
-    return Uses(replace(stem, saved=stem.saved + rotations), block, tail)
-
-
-class _Record(TorchDispatchMode):  # type: ignore[misc]
-    """Writes down what autograd saves, and what collectives send, of what runs in it."""
-
-    def __init__(self, mesh: Mesh, model: nn.Module) -> None:
-        super().__init__()
-        self._axes: dict[str, str] = {}
-        for axis in ("tp", "cp"):
-            if mesh.degree(axis) > 1:
-                self._axes[mesh.group(axis).group_name] = axis
-        if mesh.experts_over > 1:
-            self._axes[mesh.experts().get_group("ep").group_name] = "ep"
-        self._held = {_key(tensor.local(p.data)) for p in model.parameters()}
-        self._kept: list[Any] = []  # so that no key is used twice
-        self._saved: dict[int, int] = {}
-        self._sent: dict[str, float] = {}
-
-    def ignore(self, shared: Any) -> None:
-        """Tensors that are counted elsewhere."""
-        for x in torch.utils._pytree.tree_leaves(shared):
-            self._kept.append(x.untyped_storage())
-            self._held.add(_key(x))
-
-    def keep(self, x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        self._kept.append(storage)
-        if _key(x) not in self._held:
-            self._saved[_key(x)] = storage.nbytes()
-        return x
-
-    def of(self, forward: Callable[[], Any], inputs: tuple[Tensor, ...]) -> tuple[Any, Use]:
-        """What `forward` returns, cut off from it, and its use of memory and links, backward pass included."""
-        self._saved, self._sent = {}, {}
-        with self, torch.autograd.graph.saved_tensors_hooks(self.keep, lambda x: x):
-            result = forward()
-            saved = sum(self._saved.values())
-            if not isinstance(result, Tensor):
-                return result, Use(saved, 0)
-            result.float().sum().backward(inputs=[*inputs] or None)
-        result = result.detach().requires_grad_()
-        return result, Use(saved, result.untyped_storage().nbytes(), dict(self._sent))
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func.namespace == "c10d":
-            self._note(func.name(), args)
-        return func(*args, **(kwargs or {}))
-
-    def _note(self, name: str, args: tuple[Any, ...]) -> None:
-        """Bytes that a rank sends in a ring of n (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009)."""
-        leaves = [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
-        group = next(dist.ProcessGroup.unbox(leaf) for leaf in leaves if isinstance(leaf, torch.ScriptObject))
-        largest = max(x.numel() * x.element_size() for x in leaves if isinstance(x, Tensor))
-        n, axis = group.size(), self._axes[group.group_name]
-        times = 2 if "allreduce" in name else 1
-        self._sent[axis] = self._sent.get(axis, 0.0) + times * (n - 1) / n * largest
-
-
-def _key(x: Tensor) -> int:
-    key: int = x.untyped_storage()._cdata
-    return key
-
-
-def _evenly(group: dist.ProcessGroup | None) -> Callable[..., Tensor]:
-    """Experts as if all were chosen as often: tensors without values don't say which are."""
-
-    def forward(module: Any, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
-        order = choices.flatten().argsort(stable=True)
-        rows = x[order // choices.shape[1]]
-        n = 1 if group is None else group.size()
-        sizes = _even(len(rows), n)
-        if group is not None:
-            rows = expert._Travelled.apply(rows, sizes, sizes, group)[order]
-        y = module.compute(rows, _even(len(rows), module.gate.shape[0]))
-        if group is not None:
-            y = expert._Travelled.apply(torch.empty_like(y).index_copy(0, order, y), sizes, sizes, group)
-        return combined(y, order, weights)
-
-    return forward
-
-
-def _even(rows: int, parts: int) -> list[int]:
-    return [rows // parts + (i < rows % parts) for i in range(parts)]
-
-
-@contextmanager
-def _fake_world(degrees: dict[str, int]) -> Iterator[Mesh]:
-    """A process group whose collectives do nothing, seen from its last rank, which has the most to attend to."""
-    size = math.prod(degrees[axis] for axis in ("dp_shard", "cp", "tp"))
-    dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)
-    try:
-        yield Mesh(degrees, "cpu")
-    finally:
-        dist.destroy_process_group()
