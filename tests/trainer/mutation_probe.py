@@ -22,13 +22,13 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.parallel import (
     collectives,
     context,
+    copies,
     expert,
     gradients,
     layers,
     loss,
     mesh,
     pipeline,
-    replicas,
     step,
     tensor,
 )
@@ -146,22 +146,22 @@ def _() -> None:
 
 @mutation(REPLICAS)
 def _() -> None:
-    """replicas: the gradients of one of three devices are lost"""
-    backward = replicas._Sent.backward
-    replicas._Sent.backward = staticmethod(lambda ctx, *gradients: backward(ctx, *gradients[:1]))
+    """copies: the gradients of one of three devices are lost"""
+    backward = copies._Sent.backward
+    copies._Sent.backward = staticmethod(lambda ctx, *gradients: backward(ctx, *gradients[:1]))
 
 
 @mutation(REPLICAS)
 def _() -> None:
-    """replicas: weights that were sent once and never again"""
+    """copies: weights that were sent once and never again"""
     sent: dict[int, Any] = {}
-    forward = replicas._Sent.forward
+    forward = copies._Sent.forward
 
     def once(ctx: Any, parameter: torch.Tensor, devices: Any) -> Any:
         found = forward(ctx, parameter, devices)
         return tuple(copy.clone() for copy in sent.setdefault(id(parameter), found))
 
-    replicas._Sent.forward = staticmethod(once)
+    copies._Sent.forward = staticmethod(once)
 
 
 @mutation(TENSOR)

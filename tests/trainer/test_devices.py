@@ -19,7 +19,7 @@ from trainmaster import models
 from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import layers
-from trainmaster.parallel.replicas import Replicas
+from trainmaster.parallel.copies import Copies
 
 SIZES = {"layers": 4, "width": 32, "heads": 4, "context": 16}
 FIRST, SECOND, THIRD = (torch.device("cuda", index) for index in range(3))
@@ -82,10 +82,10 @@ def test_without_what_brings_the_stream_along_the_devices_would_mix(
 
 
 def test_each_replica_computes_its_part_of_the_batch_on_its_device(pretended: None) -> None:
-    replicas = Replicas(llama(), [FIRST, SECOND, THIRD])
-    outputs = replicas.outputs(tokens(5))
+    copies = Copies(llama(), [FIRST, SECOND, THIRD])
+    outputs = copies.outputs(tokens(5))
     assert [(output.device, len(output)) for output in outputs] == [(FIRST, 2), (SECOND, 2), (THIRD, 1)]
-    assert {str(parameter.device) for parameter in replicas.model.parameters()} == {"cuda:0"}
+    assert {str(parameter.device) for parameter in copies.model.parameters()} == {"cuda:0"}
 
 
 def step(model: nn.Module, parallel: Any, batch: int, number: int) -> list[torch.Tensor]:

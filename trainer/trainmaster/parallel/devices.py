@@ -9,17 +9,17 @@ from torch import Tensor, nn
 
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import layers
+from trainmaster.parallel.copies import Copies
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.plan import check, named, plan_of
-from trainmaster.parallel.replicas import Replicas
 
 
 class Devices:
     """A model on several devices of this process, with the verbs of `Parallel`. All of each batch is ours."""
 
-    def __init__(self, model: nn.Module, replicas: Replicas | None) -> None:
+    def __init__(self, model: nn.Module, copies: Copies | None) -> None:
         self.model = model
-        self._replicas = replicas
+        self._copies = copies
         self._auxiliary = [module for _, module in named(model, plan_of(model).auxiliary)]
 
     def own(self, x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class Devices:
         total = torch.zeros((), device=home)
         for tokens, targets in batches:
             outputs = self._outputs(tokens)
-            parts = [targets] if self._replicas is None else self._replicas.parts(targets)
+            parts = [targets] if self._copies is None else self._copies.parts(targets)
             losses = [
                 cross_entropy(output, part.to(output.device)) for output, part in zip(outputs, parts, strict=True)
             ]
@@ -51,7 +51,7 @@ class Devices:
         return total
 
     def _outputs(self, tokens: Tensor) -> list[Tensor]:
-        return [self.model(tokens)] if self._replicas is None else self._replicas.outputs(tokens)
+        return [self.model(tokens)] if self._copies is None else self._copies.outputs(tokens)
 
 
 def over_devices(model: nn.Module, degrees: Mapping[str, int], devices: Sequence[torch.device], time: int) -> Devices:
@@ -68,4 +68,4 @@ def over_devices(model: nn.Module, degrees: Mapping[str, int], devices: Sequence
     if degrees.get("pp", 1) > 1:
         layers.apply(model, devices, "Compute", time)
         return Devices(model, None)
-    return Devices(model, Replicas(model, devices))
+    return Devices(model, Copies(model, devices))

@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmaster import models, parallel
 from trainmaster.contract.config import ContextConfig, TensorConfig
+from trainmaster.models.experts import combined
 from trainmaster.models.layers import AuxiliaryLoss
-from trainmaster.models.moe import combined
 from trainmaster.parallel import context, expert, tensor
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.plan import named, plan_of

@@ -1,4 +1,4 @@
-"""Replicas of a model on several devices of one process: data parallelism without ranks.
+"""Copies of a model on several devices of one process: data parallelism without ranks.
 
 The parameters live on the first device. In each forward pass they are sent to the others, in the backward pass their
 gradients come back and are summed in the order of the devices, so that a step has the same bits each time.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 
-class Replicas:
+class Copies:
     """`model`, whose parameters are on the first of the devices, computing on all of them."""
 
     def __init__(self, model: nn.Module, devices: Sequence[torch.device]) -> None:
@@ -30,13 +30,13 @@ class Replicas:
         """Of the model for each device's part, there. Gradients come to the model's parameters by themselves."""
         names, parameters = zip(*self.model.named_parameters(), strict=True)
         buffers = dict(self.model.named_buffers())
-        copies = [_Sent.apply(parameter, self.devices[1:]) for parameter in parameters]
+        sent_to = [_Sent.apply(parameter, self.devices[1:]) for parameter in parameters]
         found = []
         for index, (part, device) in enumerate(zip(self.parts(batch), self.devices, strict=True)):
             if index == 0:
                 found.append(self.model(part))
                 continue
-            own = dict(zip(names, (sent[index - 1] for sent in copies), strict=True))
+            own = dict(zip(names, (sent[index - 1] for sent in sent_to), strict=True))
             own.update({name: buffer.to(device) for name, buffer in buffers.items()})
             found.append(functional_call(self.model, own, (part,)))
         return found
