@@ -15,18 +15,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
 import socket
 import statistics
 import sys
 import tempfile
-import time
 import traceback
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.record import Case, write
+from benchmarks.trainer_systems import ours
+from benchmarks.turns import Meter, Turns, lower_bound
 
 WORLD = 2
 WARM_UP = 10  # steps, at least
@@ -50,8 +50,6 @@ CASES = {
     "shard": Compared({"dp_shard": WORLD}, 16, "trainmaster", "minimal", 0.97),
     "memory": Compared({"dp_shard": WORLD}, 48, "saved to memory at each step", "trainmaster", 0.99),
 }
-# One-sided 95 % quantiles of Student's t by degrees of freedom; for others, of the next lower one here.
-T95 = {9: 1.833, 11: 1.796, 14: 1.761, 19: 1.729, 24: 1.711, 29: 1.699, 39: 1.685, 47: 1.678, 59: 1.671}
 
 
 def config(compared: Compared, steps: int, block: int) -> dict[str, Any]:
@@ -67,38 +65,13 @@ def config(compared: Compared, steps: int, block: int) -> dict[str, Any]:
     }
 
 
-def ours(rank: int, folder: str, meter: Meter) -> None:
-    """One rank of our loop, with a record and a channel as an agent gives them."""
-    from trainmaster import loop
-    from trainmaster.contract.wire import ProgressRecord, environment
-    from trainmaster.contract.wire.channel import Channel
-
-    record = ProgressRecord.create(1, rank)
-    mine, agents = Channel.pair()
-    os.environ[environment.PROGRESS_FD] = str(record.fd)
-    os.environ[environment.CHANNEL_FD] = str(mine.fileno())
-    os.environ[environment.CHECKPOINT_DIR] = os.path.join(folder, "checkpoints")
-    os.environ[environment.OUTPUT_DIR] = folder
-    timed = loop.Training.one_step
-
-    def one_step(self: Any) -> None:
-        timed(self)
-        meter.step(self.step)
-
-    loop.Training.one_step = one_step  # type: ignore[method-assign]
-    try:
-        loop.main()
-    finally:
-        agents.close()
-
-
 def saving(rank: int, folder: str, meter: Meter) -> None:
     """One rank of our loop with a memory tier, and every step in it."""
     from trainmaster.contract.wire import environment
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         os.environ.update({environment.RAM_DIR: memory, environment.RAM_BUDGET: str(2**30), environment.RAM_EVERY: "1"})
-        ours(rank, folder, meter)
+        ours.train(rank, folder, meter)
 
 
 def minimal(rank: int, folder: str, meter: Meter) -> None:
@@ -138,22 +111,6 @@ def minimal(rank: int, folder: str, meter: Meter) -> None:
     dist.destroy_process_group()
 
 
-class Meter:
-    """Ends a rank's block: tells how long it took, and waits for the next turn."""
-
-    def __init__(self, first: int, block: int, turns: int, took: int) -> None:
-        self.first, self.block = first, block
-        self._turns, self._took = turns, took
-        self._began = time.perf_counter()
-
-    def step(self, step: int) -> None:
-        """After the warm-up of `first` steps and after each block."""
-        if step >= self.first and (step - self.first) % self.block == 0:
-            os.write(self._took, f"{time.perf_counter() - self._began:020.9f}".encode())
-            os.read(self._turns, 1)
-            self._began = time.perf_counter()
-
-
 class World:
     """The ranks of one system, forked from this process, which has imported all and computed nothing."""
 
@@ -172,42 +129,31 @@ class World:
             WORLD_SIZE=str(WORLD),
             TRAINMASTER_CONFIG=json.dumps(config(CASES[case], self.first + pairs * block, block)),
         )
-        self._turns = [os.pipe() for _ in range(WORLD)]
-        self._took = [os.pipe() for _ in range(WORLD)]
+        self._turns = Turns(WORLD)
         self._ranks = [self._fork(rank) for rank in range(WORLD)]
-        for pipe in self._turns:
-            os.close(pipe[0])
-        for pipe in self._took:
-            os.close(pipe[1])
+        self._turns.started()
         self._finished()
 
     def train(self) -> float:
         """Train one block; returns tokens/s."""
-        self._release()
+        self._turns.release()
         return self._tokens / self._finished()
 
     def end(self) -> None:
         """Let the ranks finish."""
-        self._release()
+        self._turns.release()
         failed = [os.waitpid(pid, 0)[1] for pid in self._ranks]
-        for pipe in self._turns:
-            os.close(pipe[1])
-        for pipe in self._took:
-            os.close(pipe[0])
+        self._turns.close()
         self._folder.cleanup()
         if any(failed):
             raise SystemExit(f"overhead: a rank of {self.case}/{self.system} failed")
 
-    def _release(self) -> None:
-        for pipe in self._turns:
-            os.write(pipe[1], b".")
-
     def _finished(self) -> float:
         """Seconds that the slowest rank took."""
-        took = [os.read(pipe[0], 20) for pipe in self._took]
-        if not all(took):
-            raise SystemExit(f"overhead: a rank of {self.case}/{self.system} failed")
-        return max(float(seconds) for seconds in took)
+        try:
+            return max(block.seconds for block in self._turns.finished())
+        except EOFError:
+            raise SystemExit(f"overhead: a rank of {self.case}/{self.system} failed") from None
 
     def _fork(self, rank: int) -> int:
         pid = os.fork()
@@ -216,7 +162,7 @@ class World:
         code = 1
         try:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-            meter = Meter(self.first, self.block, self._turns[rank][0], self._took[rank][1])
+            meter = Meter(self.first, self.block, *self._turns.ends(rank))
             SYSTEMS[self.system](rank, self._folder.name, meter)
             code = 0
         except SystemExit as stop:
@@ -227,14 +173,7 @@ class World:
             os._exit(code)
 
 
-SYSTEMS = {"trainmaster": ours, "saved to memory at each step": saving, "minimal": minimal}
-
-
-def lower_bound(ratios: list[float]) -> float:
-    """Lower end of the one-sided 95 % interval of the mean of log-ratios, as a ratio."""
-    logs = [math.log(ratio) for ratio in ratios]
-    quantile = T95[max(degrees for degrees in T95 if degrees < len(logs))]
-    return math.exp(statistics.mean(logs) - quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
+SYSTEMS = {"trainmaster": ours.train, "saved to memory at each step": saving, "minimal": minimal}
 
 
 def main() -> int:

@@ -52,10 +52,10 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def write(name: str, cases: list[Case]) -> Path:
-    """Write `benchmarks/results/<name>.json` and return its path."""
+def write(name: str, cases: list[Case], **facts: str) -> Path:
+    """Write `benchmarks/results/<name>.json`, with these facts beside the machine's, and return its path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    body = {"machine": machine(), "cases": [asdict(case) for case in cases]}
+    body = {"machine": {**machine(), **facts}, "cases": [asdict(case) for case in cases]}
     path.write_text(json.dumps(body, indent=1) + "\n")
     return path

@@ -80,9 +80,21 @@ def _() -> None:
 @mutation(REPLICATE)
 def _() -> None:
     """replicate: gradients are never reduced"""
-    gradients.GradientSync.before = lambda self, last: [  # type: ignore[method-assign]
-        root.set_requires_gradient_sync(False) for root in self._roots
-    ]
+    gradients.GradientSync.before = lambda self, last: setattr(  # type: ignore[method-assign]
+        self.replicas, "on", False
+    )
+
+
+@mutation(REPLICATE)
+def _() -> None:
+    """replicate: the norm counts each replica"""
+    whole = parallel.gradient_norm_squared
+
+    def norm_squared(model: torch.nn.Module) -> torch.Tensor:
+        model.counts = True  # type: ignore[assignment]
+        return whole(model)
+
+    parallel.gradient_norm_squared = norm_squared
 
 
 @mutation(ACCUMULATE)

@@ -31,6 +31,7 @@ from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.partition import stream_and_logits
 from trainmaster.parallel.plan import Plan, check, named, plan_of
+from trainmaster.parallel.replicas import Replicas
 from trainmaster.parallel.step import Parallel, StepShape
 
 __all__ = [
@@ -95,6 +96,14 @@ def parallelize(
     # Data parallelism comes last: it moves whatever parameters are left, just before and after they are used. They
     # become DTensors by `detach` alone, which needs no plan: this halves the time it takes.
     roots: list[nn.Module] = [*stages] or [model]
+    plain = precision == "fp32" and not mesh.is_sharded
+    replicas = None
+    if plain and mesh.data().size() == 1:
+        roots = []  # nothing to gather, to cast or to sum
+    elif plain and mesh.degree("tp") == 1:
+        roots = []
+        replicas = Replicas(model, mesh.data().get_group())
+        model.counts = mesh.coordinate("dp_replicate") == 0  # for the norm of gradients
     with elementwise():
         if experts:
             shard.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
@@ -114,7 +123,7 @@ def parallelize(
     parallel = Parallel(
         model,
         mesh,
-        GradientSync(roots, mesh, sharding.stage),
+        GradientSync(roots, mesh, sharding.stage, replicas),
         chunks,
         vocabulary,
         [module for _, module in named(model, plan_of(model).auxiliary)],

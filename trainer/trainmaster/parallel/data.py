@@ -1,8 +1,6 @@
-"""Data parallelism: each rank holds the whole model, gradients are summed.
+"""Data parallelism of parameters that are cast (bf16), or that tensor parallelism has split: gradients are summed.
 
-Not DistributedDataParallel: it rebuilds its buckets after the first backward, so a restarted run reduces in another
-order than the uninterrupted one, and differs in the last bits at three ranks or more. `replicate` reduces one group of
-parameters per block, in the same order in each step.
+`replicate` reduces one group of parameters per block, in the same order in each step. For plain fp32 see `replicas`.
 """
 
 from __future__ import annotations

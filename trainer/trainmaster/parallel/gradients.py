@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from trainmaster.parallel.mesh import Mesh
+from trainmaster.parallel.replicas import Replicas
 
 
 def sum_gradients(model: nn.Module) -> None:
@@ -30,8 +31,9 @@ def sum_gradients(model: nn.Module) -> None:
 class GradientSync:
     """When micro-batches of a step communicate. A pipeline's schedule decides that itself."""
 
-    def __init__(self, roots: Sequence[nn.Module], mesh: Mesh, stage: int) -> None:
+    def __init__(self, roots: Sequence[nn.Module], mesh: Mesh, stage: int, replicas: Replicas | None) -> None:
         """`stage`: of ZeRO."""
+        self.replicas = replicas
         self._roots = [root for root in roots if isinstance(root, FSDPModule)]
         # Gradients that are whole on each rank anyway are reduced once; shards of them as soon as they are there, so
         # that no rank ever holds all of them.
@@ -41,6 +43,8 @@ class GradientSync:
 
     def before(self, last: bool) -> None:
         """Call before each micro-batch's forward."""
+        if self.replicas is not None:
+            self.replicas.on = last
         for root in self._roots:
             root.set_is_last_backward(last)
             if self._once:
@@ -49,6 +53,16 @@ class GradientSync:
                 root.set_requires_all_reduce(last)
             if self._gathers_once:
                 root.set_reshard_after_backward(last)
+
+    def before_pipeline(self) -> None:
+        """Call before a pipeline's micro-batches: none of them communicates gradients of replicas."""
+        if self.replicas is not None:
+            self.replicas.prepare()
+
+    def after_pipeline(self) -> None:
+        """Call after them."""
+        if self.replicas is not None:
+            self.replicas.finish()
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:
@@ -62,10 +76,12 @@ def gradient_norm_squared(model: nn.Module) -> Tensor:
     """This rank's summand, a fp32 scalar, of the squared global gradient norm.
 
     Summed over all ranks (one all-reduce) it is the squared norm: what is replicated is counted once, by the replica
-    at coordinate 0. The others multiply by 0, not to nothing: NaN and infinity on any rank still reach the sum.
+    at coordinate 0 (of plain ones, where `model.counts` says so). The others multiply by 0, not to nothing: NaN and
+    infinity on any rank still reach the sum.
     """
     groups: dict[float, list[Tensor]] = {}
     weights: dict[Any, float] = {}  # most gradients lie alike
+    plain = float(getattr(model, "counts", True))
     total = torch.zeros((), device=next(model.parameters()).device)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -76,7 +92,7 @@ def gradient_norm_squared(model: nn.Module) -> Tensor:
                     weights[lies] = _weight(gradient)
                 groups.setdefault(weights[lies], []).append(gradient.to_local())
             elif gradient is not None:
-                groups.setdefault(1.0, []).append(gradient)
+                groups.setdefault(plain, []).append(gradient)
         for weight, gradients in groups.items():
             norms = torch.stack(torch._foreach_norm(gradients, 2.0)).float()
             total = total + weight * norms.square().sum()

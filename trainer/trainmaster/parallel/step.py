@@ -31,8 +31,8 @@ class StepShape:
 class Parallel:
     """A model over a mesh.
 
-    model   what this rank trains: its parameters are DTensors, each gradient the sum over all ranks; in a pipeline it
-            lacks what other ranks' stages have
+    model   what this rank trains: its parameters are DTensors, or plain where each is whole on this rank; each gradient
+            the sum over all ranks; in a pipeline it lacks what other ranks' stages have
     stages  a table of a pipeline's stages, for a person
     mesh    who has which part of it, and of the batch
     """
@@ -87,7 +87,9 @@ class Parallel:
             module.scale = 1 / divisor if speaks else 0.0
         if self.pipeline is not None:
             tokens, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+            self.sync.before_pipeline()
             total = self.pipeline.forward_backward(tokens, targets, self._own_positions(tokens.shape[1], tokens.device))
+            self.sync.after_pipeline()
         else:
             total = torch.zeros((), device=next(self.model.parameters()).device)
             for index, (tokens, targets) in enumerate(batches):

@@ -1,0 +1,33 @@
+"""Our loop as a job has it, with a record and a channel as an agent gives them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from benchmarks.turns import Meter
+
+
+def train(rank: int, folder: str, meter: Meter) -> None:
+    """One rank, of the job in the environment. Ends with SystemExit."""
+    from trainmaster import loop
+    from trainmaster.contract.wire import ProgressRecord, environment
+    from trainmaster.contract.wire.channel import Channel
+
+    record = ProgressRecord.create(1, rank)
+    mine, agents = Channel.pair()
+    os.environ[environment.PROGRESS_FD] = str(record.fd)
+    os.environ[environment.CHANNEL_FD] = str(mine.fileno())
+    os.environ[environment.CHECKPOINT_DIR] = os.path.join(folder, "checkpoints")
+    os.environ[environment.OUTPUT_DIR] = folder
+    timed = loop.Training.one_step
+
+    def one_step(self: Any) -> None:
+        timed(self)
+        meter.step(self.step, lambda: self.last_loss)
+
+    loop.Training.one_step = one_step  # type: ignore[method-assign]
+    try:
+        loop.main()
+    finally:
+        agents.close()

@@ -1,0 +1,141 @@
+"""Replicas of plain parameters, whose gradients are summed in buckets while the backward pass still runs.
+
+Not DistributedDataParallel: it rebuilds its buckets after the first backward, so a restarted run reduces in another
+order than the uninterrupted one, and differs in the last bits at three ranks or more. Not `replicate` either where it
+has nothing to cast: its hooks around each block, made for sharded parameters, cost a small model more than the sum.
+Here buckets are made once, from the parameters alone, and are reduced in the same order in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+BUCKET_BYTES = 25 << 20  # DistributedDataParallel's: large enough to use the network well, small enough to begin early
+
+
+class Bucket:
+    """Parameters whose gradients travel together, and the memory they do it in.
+
+    Behind the gradients there is a 1 for each parameter, or a 0 where this rank's backward pass didn't come by: in the
+    sum, 0 tells that no rank's did, so that a parameter without any gradient is left without one.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        sizes = [p.numel() for p in self.parameters]
+        self._memory = self.parameters[0].new_zeros(sum(sizes) + len(sizes))
+        *parts, self._present = self._memory.split([*sizes, len(sizes)])
+        self._sums = [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+        self._before: list[Tensor | None] = [None] * len(sizes)  # sums of earlier steps that were not dropped
+        self._work: Any = None
+        self._partial = False
+        self.missing = len(sizes)  # gradients that the backward pass under way has not come by yet
+
+    def set_aside(self) -> None:
+        """Sums that are still there: the next ones are added to them, but must not contain them."""
+        for index, (parameter, total) in enumerate(zip(self.parameters, self._sums, strict=True)):
+            if parameter.grad is total:
+                self._before[index], parameter.grad = total.clone(), None
+
+    def begin(self, group: dist.ProcessGroup) -> None:
+        """To sum over the ranks of the group."""
+        found = [(total, p.grad) for total, p in zip(self._sums, self.parameters, strict=True) if p.grad is not None]
+        self._partial = len(found) < len(self.parameters)
+        if self._partial:
+            self._memory.zero_()
+            self._present.copy_(torch.tensor([p.grad is not None for p in self.parameters]))
+        else:
+            self._present.fill_(1.0)
+        if found:
+            torch._foreach_copy_([total for total, _ in found], [gradient for _, gradient in found])
+        self._work = dist.all_reduce(self._memory, group=group, async_op=True)
+
+    def finish(self) -> None:
+        """Wait for the sums, which are the parameters' gradients then."""
+        self._work.wait()
+        self._work, self.missing = None, len(self.parameters)
+        # Only who lacks a gradient has to ask whether others have it.
+        present = self._present.tolist() if self._partial else [1.0] * len(self.parameters)
+        for index, parameter in enumerate(self.parameters):
+            before, self._before[index] = self._before[index], None
+            parameter.grad = self._sums[index] if present[index] else None
+            if before is not None:
+                parameter.grad = before if parameter.grad is None else parameter.grad.add_(before)
+
+
+class Replicas:
+    """Sums the gradients of a model, the same on all ranks of a group, in each backward pass.
+
+    on: whether the next backward pass does so. Micro-batches before the last one of a step need not; in a pipeline,
+    whose passes are many, `finish` does it after them.
+    """
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        self.on = True
+        self._group = group
+        # Backward comes by the last parameters first.
+        self._buckets = [Bucket(part) for part in parts([p for p in model.parameters() if p.requires_grad][::-1])]
+        self._begun = 0  # buckets whose sums are under way
+        self._ends = False  # the backward pass under way will call `finish`
+        self._summed = False  # whatever gradients there are
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(lambda _, bucket=bucket: self._arrived(bucket))
+        model.register_forward_pre_hook(lambda *_: self.prepare())
+        model.register_forward_hook(lambda model, inputs, output: self._watch(output))
+
+    def prepare(self) -> None:
+        """Before the first forward pass of a step."""
+        if self._summed:
+            self._summed = False
+            for bucket in self._buckets:
+                bucket.set_aside()
+
+    def finish(self) -> None:
+        """All gradients of this rank are there: sum what isn't yet, and wait."""
+        for bucket in self._buckets[self._begun :]:
+            bucket.begin(self._group)
+        for bucket in self._buckets:
+            bucket.finish()
+        self._begun, self._ends, self._summed = 0, False, True
+
+    def _watch(self, output: Any) -> None:
+        """The end of the backward pass is known from its beginning: passes within it have ends of their own."""
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(lambda _: self._backward_begins())
+                return
+
+    def _backward_begins(self) -> None:
+        if self.on and not self._ends:
+            self._ends = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.finish)
+
+    def _arrived(self, bucket: Bucket) -> None:
+        if not self._ends:
+            return
+        bucket.missing -= 1
+        # In the same order on all ranks, whichever is complete first.
+        while self._begun < len(self._buckets) and not self._buckets[self._begun].missing:
+            self._buckets[self._begun].begin(self._group)
+            self._begun += 1
+
+
+def parts(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Consecutive ones that fill a bucket together, alike in type and device."""
+    found: list[list[nn.Parameter]] = []
+    kind, room = None, 0
+    for parameter in parameters:
+        size = parameter.numel() * parameter.element_size()
+        if kind != (parameter.dtype, parameter.device) or room < size:
+            found.append([])
+            kind, room = (parameter.dtype, parameter.device), BUCKET_BYTES
+        found[-1].append(parameter)
+        room -= size
+    return found
