@@ -13,13 +13,15 @@ import torch.distributed as dist
 
 from trainmaster import data, models, parallel
 from trainmaster.checkpoint.save import local_pieces
-from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
 from trainmaster.models.moe import MoE
+from trainmaster.optimizer import ShardOptimizer
 from trainmaster.parallel.own_loop import parallelize
 from trainmaster.parity.rows import CONTEXT, Row
 
 CHECKSUMS = 2**61 - 1
+RATE = 0.1  # of learning
 
 Part = tuple[str, list[int], list[int], Any]
 """(name, offset, shape of the whole, block) of a parameter, in elements."""
@@ -52,7 +54,7 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
     elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
         spread = parallel.parallelize(model, degrees, config.parallelism, config.precision, "cpu", shape)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    sgd = ShardOptimizer(model, OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0))
     before = parts(model)
     choices = Choices(model, micro // row.parallelism.get("dp_replicate", 1) if row.devices else micro)
     losses = []
@@ -83,9 +85,7 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
             dist.all_reduce(totals)
         # Clipped on some steps and not on others, so that a wrong norm shows too.
         parallel.scale_gradients_(model, (1.5 / totals[1].sqrt()).clamp(max=1.0))
-        with parallel.elementwise():
-            optimizer.step()
-        optimizer.zero_grad()
+        sgd.step(RATE)
         losses.append(totals[0].item())
     speaks = spread is None or spread.mesh.coordinate("tp") == 0
     return Outcome(losses, before, parts(model), choices.sums if speaks else {})
