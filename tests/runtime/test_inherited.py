@@ -2,8 +2,9 @@
 
 import asyncio
 
-from tests.runtime.test_reconcile import operating, status
-from trainmaster_operator.cluster.port import POD, Listing
+from tests.runtime.test_reconcile import directives, operating, status
+from trainmaster_operator.cluster.port import JOB, POD, Listing
+from trainmaster_operator.planning import roundpods
 from trainmaster_operator.planning.observation import Decision, PodToCreate
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.informer import JobKey
@@ -97,5 +98,29 @@ def test_a_pod_of_an_earlier_job_of_this_name_is_not_taken_for_ours():
             await asyncio.sleep(1)
             assert seen[0] == 1
             assert status(store)["incarnations"] == "0*2"
+
+    run_virtual(main())
+
+
+def test_nobody_is_told_of_a_round_that_opened_with_other_pods():
+    told = []
+
+    def tell(spec, status, observed):
+        told.append(status.roundPods)
+        return directives(spec, status, observed)
+
+    def stays(spec, status, observed, now):
+        return Decision(status)
+
+    async def main():
+        store = await left_behind()
+        uids = [store.find(POD, "space", f"job-worker-{slot}-0")["metadata"]["uid"] for slot in (0, 1)]
+        for digest, told_of_it in (("00000000", False), (roundpods.digest(uids), True)):
+            job = store.find(JOB, "space", "job")
+            fields = {"round": 1, "roundMap": "0-1", "roundStore": "10.0.0.1:4000", "roundPods": digest}
+            store.update_status(JOB, {**job, "status": {**job["status"], **fields}})
+            async with operating(stays, store=store, tell=tell) as _:
+                await asyncio.sleep(1)
+            assert (digest in told) == told_of_it
 
     run_virtual(main())

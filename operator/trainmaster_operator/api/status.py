@@ -195,6 +195,7 @@ class JobStatus(Loose):
     roundMap: str = ""  # slots in rank order, as ranges: of the round that is open, or of the last while one forms
     roundMinor: int = 0  # rounds up to this one that agents opened while no leader answered
     roundStore: str = ""  # host:port of the round's store; "" while the round forms
+    roundPods: str = ""  # which pods they are: a checksum of their uids, in the map's order
     roundOpenedAt: str = ""  # while it forms: since when
     roundPeers: int = 0  # copies of a slot's memory go to the one so many places further in the map; 0: nowhere
     roundResume: str = ""  # what its ranks resume from: Auto, Never or a path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, lastwords
-from trainmaster_operator.planning import drain, witnesses
+from trainmaster_operator.planning import drain, roundpods, witnesses
 from trainmaster_operator.planning.fault import FATAL, Fault, of_pods
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.view import ENDED, View
@@ -77,6 +77,16 @@ def ended(view: View) -> Fault | None:
         fatal=pod is not None and _is_fatal(pod, said),
         said=said,
     )
+
+
+def replaced(view: View) -> Fault | None:
+    """A pod of the round that is another one by now. Which one it is nobody can tell, and it needn't be replaced: the
+    next round is one for all of them."""
+    of_slot = {slot: pod for slot in view.members if (pod := view.pods[slot]) is not None}
+    if not view.round_is_open or not view.status.roundPods or not roundpods.differ(view.status, view.members, of_slot):
+        return None
+    words = f"a pod of round {view.status.round} was deleted, and another one of its name has taken its place"
+    return Fault(Cause.EVICTED, words, (), free=True, step=view.highest_step())
 
 
 def lost(view: View) -> Fault | None:

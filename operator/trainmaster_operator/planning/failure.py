@@ -62,7 +62,7 @@ def first_cause(view: View) -> Fault | None:
         assert agent.verdict is not None
         if agent.verdict.cause in FATAL or agent.verdict.exit_code == ExitCode.DO_NOT_RESTART:
             return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
-    found = drain.saved(view) or agents.ended(view) or _store_lost(view)
+    found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
     if found is not None:
         return found
     for agent in causes or _cascade(view, verdicts):

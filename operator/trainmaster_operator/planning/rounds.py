@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from trainmaster.contract.wire import StoreAddress
 from trainmaster_operator.api.meta import pack_ranges
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.planning import peers, sizes
+from trainmaster_operator.planning import peers, roundpods, sizes
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.times import rfc3339, since
@@ -72,6 +72,7 @@ def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
     return {
         "roundMap": pack_ranges(order),
         "roundStore": store,
+        "roundPods": roundpods.digest(pod.uid for slot in order if (pod := view.pods[slot]) is not None),
         "lastStore": ",".join(used[:USED_STORES]),
         "roundOpenedAt": rfc3339(view.now),
         "roundResume": resume(view),

@@ -31,6 +31,7 @@ from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.labels import CURRENT
 from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.planning import roundpods
 from trainmaster_operator.planning.observation import (
     Decision,
     EventType,
@@ -245,8 +246,10 @@ class Reconciler:
         return await self._troubles.look(record.key, [entry.record for entry in own_pods(self._pods, record)])
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
-        """Tells agents what the written status says. False when they know."""
+        """Tells agents what the written status says. False when they know, or mustn't: the next write says more."""
         if self._published.get(record.key) == (record.version, self._leader.epoch):
+            return False
+        if roundpods.replaced(record.status, observed.pods):
             return False
         self._leader.check()
         assert record.job is not None
