@@ -190,7 +190,9 @@ def dealt(parameter: nn.Parameter, mesh: DeviceMesh, placements: Sequence[Placem
                     f"parallelism.{axis} {n} doesn't divide dimension {placement.dim} of {path}, which is {size}"
                 )
             part = part.narrow(placement.dim, mesh.get_local_rank(axis) * size // n, size // n)
+    # A part of its own: a view would keep the whole in memory.
+    part = part.clone(memory_format=torch.contiguous_format)
     whole = DTensor.from_local(
-        part.contiguous(), mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+        part, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
     return nn.Parameter(whole, requires_grad=parameter.requires_grad)

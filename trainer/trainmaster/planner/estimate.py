@@ -70,6 +70,7 @@ def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
                 memory.held(groups, layout, 0, layout.config.optimizer),
                 micro * _saved(parts, active),
                 *memory.whole(groups, layout, count),
+                _received(own, survey.layers) * uses.block.result * micro * count,
                 in_host_memory=layout.sharding.offload,
             )
         )
@@ -121,6 +122,11 @@ def _saved(stages: Sequence[Sequence[Use]], active: int) -> int:
     sizes = sorted((sum(part.saved for part in stage) for stage in stages), reverse=True)
     each, rest = divmod(active, len(stages))
     return sum(size * (each + (i < rest)) for i, size in enumerate(sizes))
+
+
+def _received(own: Sequence[range], layers: int) -> int:
+    """From how many stages a rank with these stages gets something: a stream from before, a gradient from behind."""
+    return sum((blocks.start > 0) + (blocks.stop < layers) for blocks in own)
 
 
 def _sent(layout: Layout, groups: Sequence[Group], parts: Sequence[Use], stream: int) -> dict[str, float]:

@@ -54,6 +54,12 @@ class Layout:
         return self.shards > 1
 
     @property
+    def is_plain(self) -> bool:
+        """Parameters stay as they are on each rank: nothing is sharded, cast or split among replicas."""
+        one_replica = self.degrees["dp_replicate"] == 1
+        return self.config.precision == "fp32" and not self.is_sharded and (one_replica or self.degrees["tp"] == 1)
+
+    @property
     def pipeline(self) -> PipelineConfig:
         return self.config.parallelism.pipeline or PipelineConfig()
 

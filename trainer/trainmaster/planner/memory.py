@@ -35,11 +35,12 @@ class Memory:
     activations: int
     whole_parameters: int  # gathered from shards, and copies in the precision of the computation
     whole_gradients: int  # before they are summed and scattered
+    received: int  # between stages: torch keeps room for every micro-batch
     in_host_memory: bool  # what is held, with sharding.offload
 
     @property
     def buffers(self) -> int:
-        return self.whole_parameters + self.whole_gradients
+        return self.whole_parameters + self.whole_gradients + self.received
 
     @property
     def peak(self) -> int:
@@ -73,13 +74,16 @@ def groups(inventory: Inventory, layout: Layout, blocks: Sequence[range]) -> Ite
 
 def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: OptimizerConfig) -> Held:
     """Of the rank at coordinate `rank` of the ranks that parameters are sharded over (dp_shard x cp)."""
-    parameters = states = 0
+    parameters = states = marks = 0
     for group in groups:
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
             padded, own = shard(shape, *place(layout, rank, is_expert), is_expert)
             parameters += padded * MASTER
             states += _state(own, optimizer)
-    return Held(parameters, parameters, states)
+            marks += MASTER
+    # Plain replicas sum, with each gradient, whether there is one.
+    in_buckets = layout.is_plain and layout.degrees["dp_replicate"] > 1
+    return Held(parameters, parameters + (marks if in_buckets else 0), states)
 
 
 def _block(parameters: Sequence[Parameter], layout: Layout) -> Iterator[Group]:
@@ -130,6 +134,12 @@ def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[
     every, largest = sum(n for n, _ in sizes), max(n for n, _ in sizes)
     root = sum(n for n, is_root in sizes if is_root)
     block = max((n for n, is_root in sizes if not is_root), default=0)
+    if layout.is_plain:
+        # Gradients of replicas are there twice, as they come and as they are summed.
+        replicated = layout.degrees["dp_replicate"] > 1
+        return 0, (
+            every if replicated else max(math.prod(shape) for group in groups for shape in group.shapes)
+        ) * MASTER
     many_stages = layout.degrees["pp"] > 1
     stage = layout.sharding.stage if layout.is_sharded else 1
     if layout.is_sharded and stage == 3 and not many_stages:
