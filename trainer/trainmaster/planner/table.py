@@ -98,6 +98,7 @@ def fields(estimate: Estimate) -> dict[str, Any]:
             "activations": memory.activations,
             "wholeParameters": memory.whole_parameters,
             "wholeGradients": memory.whole_gradients,
+            "received": memory.received,
             "peak": memory.peak,
         },
         "sent": {axis: round(n) for axis, n in estimate.sent.items()},
