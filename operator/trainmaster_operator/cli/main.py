@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
     export = commands.add_parser(
         "export",
-        help="make a checkpoint of a Llama a model that Hugging Face's transformers loads",
+        help="write a Llama's checkpoint as a folder that Hugging Face's transformers loads",
         description="Writes config.json and safetensors files. The checkpoint may be of any layout.",
     )
     export.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="its folder, or one of checkpoints")
@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
 
     import_ = commands.add_parser(
         "import",
-        help="make a Llama of Hugging Face's transformers a checkpoint that a job starts from",
+        help="write a Llama of Hugging Face's transformers as a checkpoint that a job starts from",
         description="Reads config.json and safetensors files, and says what to write into the job.",
     )
     import_.add_argument("folder", type=Path, metavar="HF_DIR", help="with config.json and model.safetensors")
