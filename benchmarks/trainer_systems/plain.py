@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -45,11 +47,15 @@ def fsdp2(job: Job, meter: Meter) -> None:
     _loop(job, meter, model)
 
 
-def _loop(job: Job, meter: Meter, model: nn.Module) -> None:
+def _loop(
+    job: Job, meter: Meter, model: nn.Module, around: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> None:
+    """`around`: of the loss and of the backward pass."""
     optimizer = job.optimizer(model.parameters())
     for step, tokens, targets in job.batches():
-        loss = loss_of(model(tokens), targets)
-        loss.backward()
+        with around():
+            loss = loss_of(model(tokens), targets)
+            loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), job.clip)
         optimizer.step()
         optimizer.zero_grad()
@@ -58,16 +64,7 @@ def _loop(job: Job, meter: Meter, model: nn.Module) -> None:
 
 def tp(job: Job, meter: Meter) -> None:
     """With slices of the sequence between matrices, and a loss of split logits, as ours."""
-    model = _split(job.model(), init_device_mesh("cpu", (job.world,)))
-    optimizer = job.optimizer(model.parameters())
-    for step, tokens, targets in job.batches():
-        with loss_parallel():
-            loss = loss_of(model(tokens), targets)
-            loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), job.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        meter.step(step, loss.item)
+    _loop(job, meter, _split(job.model(), init_device_mesh("cpu", (job.world,))), loss_parallel)
 
 
 def _split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:

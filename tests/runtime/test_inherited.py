@@ -17,6 +17,17 @@ def two_pods(spec, status, observed, now):
     return Decision(status, create=tuple(PodToCreate("worker", slot, 0) for slot in (0, 1) if slot not in there))
 
 
+def idle():
+    """A plan that changes nothing, and the slots whose pods it saw, at each look."""
+    seen = []
+
+    def plan(spec, status, observed, now):
+        seen.append(sorted(pod.slot for pod in observed.pods))
+        return Decision(status)
+
+    return seen, plan
+
+
 async def left_behind():
     """What an operator leaves that has ended: a job of two pods."""
     async with operating(two_pods) as (store, spy, _, _):
@@ -43,11 +54,7 @@ def late(spy, kind):
 
 
 def test_pods_that_the_watch_has_not_told_of_are_asked_for_once():
-    seen = []
-
-    def plan(spec, status, observed, now):
-        seen.append(sorted(pod.slot for pod in observed.pods))
-        return Decision(status)
+    seen, plan = idle()
 
     async def main():
         store = await left_behind()
@@ -64,11 +71,7 @@ def test_pods_that_the_watch_has_not_told_of_are_asked_for_once():
 
 
 def test_pods_that_are_seen_are_not_asked_for_and_those_that_are_gone_stay_so():
-    seen = []
-
-    def plan(spec, status, observed, now):
-        seen.append(sorted(pod.slot for pod in observed.pods))
-        return Decision(status)
+    seen, plan = idle()
 
     async def main():
         store = await left_behind()
@@ -82,11 +85,7 @@ def test_pods_that_are_seen_are_not_asked_for_and_those_that_are_gone_stay_so():
 
 
 def test_a_pod_of_an_earlier_job_of_this_name_is_not_taken_for_ours():
-    seen = []
-
-    def plan(spec, status, observed, now):
-        seen.append(len(observed.pods))
-        return Decision(status)
+    seen, plan = idle()
 
     async def main():
         store = await left_behind()
@@ -96,7 +95,7 @@ def test_a_pod_of_an_earlier_job_of_this_name_is_not_taken_for_ours():
         async with operating(plan, store=store) as (_, spy, _, _):
             late(spy, POD)
             await asyncio.sleep(1)
-            assert seen[0] == 1
+            assert seen[0] == [1]
             assert status(store)["incarnations"] == "0*2"
 
     run_virtual(main())
@@ -109,9 +108,6 @@ def test_nobody_is_told_of_a_round_that_opened_with_other_pods():
         told.append(status.roundPods)
         return directives(spec, status, observed)
 
-    def stays(spec, status, observed, now):
-        return Decision(status)
-
     async def main():
         store = await left_behind()
         uids = [store.find(POD, "space", f"job-worker-{slot}-0")["metadata"]["uid"] for slot in (0, 1)]
@@ -119,7 +115,7 @@ def test_nobody_is_told_of_a_round_that_opened_with_other_pods():
             job = store.find(JOB, "space", "job")
             fields = {"round": 1, "roundMap": "0-1", "roundStore": "10.0.0.1:4000", "roundPods": digest}
             store.update_status(JOB, {**job, "status": {**job["status"], **fields}})
-            async with operating(stays, store=store, tell=tell) as _:
+            async with operating(idle()[1], store=store, tell=tell) as _:
                 await asyncio.sleep(1)
             assert (digest in told) == told_of_it
 

@@ -18,8 +18,8 @@ GLOBAL_BATCH = 24
 CONTEXT = 16
 
 MODELS: dict[str, dict[str, Any]] = {
-    "gpt": {"layers": 8, "heads": 4, "width": 32},
-    "llama": {"layers": 8, "heads": 4, "kv_heads": 4, "width": 32},
+    "gpt": {"layers": 4, "heads": 4, "width": 32},
+    "llama": {"layers": 4, "heads": 4, "kv_heads": 4, "width": 32},
     "moe": {"layers": 4, "heads": 4, "width": 32, "hidden": 32, "experts": 4},
 }
 
