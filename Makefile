@@ -32,6 +32,7 @@ verify: venv lint  ## lint, types, layers, and generated files that are not stal
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
+	$(BIN)/python -m benchmarks.pages --check docs/measured.md
 	test ! -e operator/__init__.py
 
 lint: venv
@@ -46,6 +47,7 @@ generate: venv  ## write the files that are generated from models, metrics and c
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
+	$(BIN)/python -m benchmarks.pages docs/measured.md
 
 soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
 	$(BIN)/python -m trainmaster_operator.runtime.simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)

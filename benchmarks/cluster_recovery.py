@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.clocks import clock_cases, closed_clocks
 from benchmarks.record import Case, write
-from benchmarks.recovery import PHASES, SCRIPT, recovery_times, table
+from benchmarks.recovery import SCRIPT, recovery_times, table
 from e2e.cluster import places
 from e2e.installation import NAMESPACE, Installation
 from e2e.kube import Kube, Object
@@ -76,19 +77,6 @@ def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple
 def wait_recovered(world: World) -> dict[str, float]:
     """Until the operator's account of a recovery is closed; its phase clock, in seconds."""
     return world.wait(lambda status: next(reversed(closed_clocks(status)), None), "recovered", limit_s=180)
-
-
-def closed_clocks(status: Object) -> list[dict[str, float]]:
-    return [{**r["clock"], "total": r["totalSeconds"]} for r in status.get("recoveries", []) if r.get("totalSeconds")]
-
-
-def clock_cases(case: Case, clocks: list[dict[str, float]]) -> list[Case]:
-    """One more case per phase of `case`'s recoveries."""
-    found = []
-    for phase in (*PHASES, "schedule", "start", "total"):
-        if samples := [clock[phase] for clock in clocks if phase in clock]:
-            found.append(Case(f"{case.case}, phase {phase}", case.system, "s", samples))
-    return found
 
 
 def _first_after(folder: Path, ranks: int, since_ns: int) -> int:

@@ -1,4 +1,4 @@
-"""Our own loop on a real cluster: a deleted pod and a lost node, with a warm spare and without.
+"""Our own loop on a real cluster: a deleted pod and a lost node, with a warm spare and without; and other sizes.
 
     python -m benchmarks.cluster_spares [--repetitions 3] [--no-write]
 
@@ -10,54 +10,21 @@ disturbance to the end of that stretch, on the machine's one clock; the operator
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
-from benchmarks.cluster_recovery import clock_cases, wait_recovered
+from benchmarks.clocks import clock_cases, nth_clock
+from benchmarks.cluster_recovery import wait_recovered
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
+from benchmarks.stepwatch import Steps
 from e2e.cluster import places
 from e2e.installation import Installation
-from e2e.kube import Kube, Object
+from e2e.kube import JOB, Kube, Object
 from e2e.machine import Own
 from e2e.world import World
-
-LOOK_EVERY_S = 0.005
-
-
-class Steps:
-    """When the file of completed steps grew, as seen from outside."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.seen: list[float] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Steps:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        size = -1
-        while not self._over.wait(LOOK_EVERY_S):
-            now = self._path.stat().st_size if self._path.exists() else 0
-            if now != size:
-                size = now
-                self.seen.append(time.monotonic())
-
-    def interruption(self, since: float) -> float:
-        """Seconds from `since` to the end of the longest stretch without a step after it."""
-        times = [since, *(at for at in self.seen if at > since)]
-        return max(itertools.pairwise(times), key=lambda pair: pair[1] - pair[0])[1] - since
 
 
 def apart(job: str) -> Object:
@@ -103,6 +70,25 @@ def disturbed(
     return seconds, clock
 
 
+def resized(world: World) -> dict[str, tuple[float, dict[str, float]]]:
+    """A job of 4 pods that has 3 for a while. Of each change the seconds, and the phase clock."""
+    job = world.training(replicas=4, steps=1_000_000, every=100, mesh={"dp_replicate": 1})
+    job["spec"]["workers"]["min"] = 2
+    job["spec"]["recovery"] = {"elastic": {"cooldownSeconds": 0}}
+    world.submit(job)
+    world.wait_step(300, limit_s=240)
+    found = {}
+    with Steps(world.folder / "output" / "metrics.jsonl") as steps:
+        for number, (was, size) in enumerate(((4, 3), (3, 4)), 1):
+            time.sleep(1.0)
+            before = time.monotonic()
+            world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"replicas": size}}})
+            clock = world.wait(partial(nth_clock, number), "resized")
+            time.sleep(2.0)
+            found[f"{was} pods, then {size}"] = (steps.interruption(before), clock)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=3)
@@ -132,6 +118,18 @@ def main() -> int:
         print(f"{name:38} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
         if not given.no_write:
             write("cluster-spares", cases)
+    sizes: dict[str, list[tuple[float, dict[str, float]]]] = {}
+    for number in range(given.repetitions):
+        world = World(kube, installation, f"bench-sizes-{number}")
+        world.open()
+        for name, sample in resized(world).items():
+            sizes.setdefault(name, []).append(sample)
+        world.close()
+    for name, samples in sizes.items():
+        case = Case(name, "trainmaster", "s", [seconds for seconds, _ in samples])
+        cases += [case, *clock_cases(case, [clock for _, clock in samples])]
+    if not given.no_write:
+        write("cluster-spares", cases)
     print(table(cases))
     return 0
 

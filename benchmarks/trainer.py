@@ -1,11 +1,13 @@
 """Tokens/s of our trainer beside hand-written torch, Hugging Face Accelerate and DeepSpeed: the same model, weights,
 samples, batch, AdamW and clipping, on two ranks.
 
-    python -m benchmarks.trainer [--rounds 20] [--steps 8] [--rows ddp fsdp2 tp pp] [--systems torch] [--no-write]
+    python -m benchmarks.trainer [--starts 12] [--rounds 4] [--steps 4] [--rows ddp] [--systems torch] [--no-write]
 
 All systems of a row run at once and take turns: one trains a block of steps while the others wait. The blocks of a
 round follow each other, in an order that changes from round to round, so that a machine whose speed drifts drifts for
-all. Ours is the whole loop as a job would have it: progress record, channel, metrics, a check of each loss.
+all. After some rounds all are started anew: a process that happens to lie well in memory is faster by percents for as
+long as it lives, so a start, not a block, is what a ratio is taken of. Ours is the whole loop as a job would have it:
+progress record, channel, metrics, a check of each loss.
 
 Beside wall time there is CPU time, which tells apart what a system computes and what it waits for. After the warm-up
 the losses of all systems are compared: who trains something else is refused. Prints, for each other
@@ -135,7 +137,7 @@ class World:
 
 @dataclass(frozen=True)
 class Samples:
-    """Of one system in a row, one of each round."""
+    """Of one system in a row, one of each round of each start."""
 
     speed: Case
     work: Case
@@ -148,6 +150,12 @@ class Samples:
 def compare(row: str, systems: list[str], sizes: argparse.Namespace) -> list[Samples]:
     """Samples of all systems, alternating. Raises SystemExit if they don't train the same."""
     samples = {system: Samples.of(row, system) for system in systems}
+    for start in range(sizes.starts):
+        _start(row, systems[start % len(systems) :] + systems[: start % len(systems)], sizes, samples)
+    return [*samples.values()]
+
+
+def _start(row: str, systems: list[str], sizes: argparse.Namespace, samples: dict[str, Samples]) -> None:
     worlds: dict[str, World] = {}
     try:
         for system in systems:
@@ -166,31 +174,32 @@ def compare(row: str, systems: list[str], sizes: argparse.Namespace) -> list[Sam
     finally:
         for world in worlds.values():
             world.end()
-    return [*samples.values()]
 
 
-def judge(samples: list[Samples]) -> bool:
+def judge(samples: list[Samples], starts: int) -> bool:
     """Prints a row, and whether ours reaches the goal beside each other system."""
     ours, *others = samples
     good = True
     speeds = ", ".join(f"{each.speed.system} {each.speed.median:,.0f}" for each in samples)
     print(f"{ours.speed.case}: {speeds} tokens/s", flush=True)
     for other in others:
-        ratios = ratios_of(ours.speed, other.speed)
+        ratios = ratios_of(ours.speed, other.speed, starts)
         bound = lower_bound(ratios)
         good = good and bound >= GOAL
         print(
             f"  / {other.speed.system}: {statistics.median(ratios):.3f}, lower 95 % bound {bound:.3f}"
             f"{'' if bound >= GOAL else f', below the goal of {GOAL}'}; by CPU time "
-            f"{statistics.median(ratios_of(ours.work, other.work)):.3f}",
+            f"{statistics.median(ratios_of(ours.work, other.work, starts)):.3f}",
             flush=True,
         )
     return good
 
 
-def ratios_of(ours: Case, other: Case) -> list[float]:
-    """Of each round."""
-    return [a / b for a, b in zip(ours.samples, other.samples, strict=True)]
+def ratios_of(ours: Case, other: Case, starts: int) -> list[float]:
+    """Of each start, the geometric mean of its rounds."""
+    logs = [math.log(a / b) for a, b in zip(ours.samples, other.samples, strict=True)]
+    rounds = len(logs) // starts
+    return [math.exp(statistics.mean(logs[at : at + rounds])) for at in range(0, len(logs), rounds)]
 
 
 def present(row: str, wanted: list[str]) -> list[str]:
@@ -220,8 +229,9 @@ def read(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.trainer", description="Tokens/s of our trainer beside other systems, on two ranks."
     )
-    parser.add_argument("--rounds", type=int, default=20, help="blocks of each system (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=8, help="of a block (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=12, help="of all systems of a row (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="blocks of each system in a start (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=4, help="of a block (default: %(default)s)")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS[1:], default=SYSTEMS[1:], help="beside ours")
     parser.add_argument("--layers", type=int, default=4)
@@ -230,10 +240,11 @@ def read(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16, help="sequences of a step (default: %(default)s)")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     given = parser.parse_args(arguments)
-    if given.rounds < 10:
-        parser.error(f"--rounds {given.rounds}: a bound needs at least 10")
-    if given.steps < 1:
-        parser.error(f"--steps {given.steps}: a block has at least 1 step")
+    if given.starts < 10:
+        parser.error(f"--starts {given.starts}: a bound needs at least 10")
+    for name in ("rounds", "steps"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name} {getattr(given, name)}: at least 1 is needed")
     return given
 
 
@@ -244,7 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     results, good = [], True
     for row in given.rows:
         samples = compare(row, present(row, [OURS, *given.systems]), given)
-        good = judge(samples) and good
+        good = judge(samples, given.starts) and good
         results += [case for each in samples for case in (each.speed, each.work)]
     print(f"load average {os.getloadavg()[0]:.1f}")
     if not given.no_write:

@@ -24,7 +24,7 @@ ENV PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY constraints.txt pyproject.toml docker/compile.py ./
 RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-print(*p["dependencies"], sep="\n")' > requirements.txt \
+print(*p["dependencies"], *p["optional-dependencies"]["loggers"], sep="\n")' > requirements.txt \
  && python3 -m pip install --no-compile -c constraints.txt -r requirements.txt --root /dependencies \
  && python3 compile.py /dependencies /dependencies \
  && python3 -m pip install --no-compile -c constraints.txt hatchling

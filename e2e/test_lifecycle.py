@@ -23,6 +23,22 @@ def test_suspend_and_resume(world: World) -> None:
     assert all(len(seen) == 1 for seen in world.losses().values())
 
 
+def test_what_happens_again_is_one_event_with_a_count(world: World) -> None:
+    world.submit(world.training(steps=100_000))
+    world.wait_phase("Running")
+    for _ in range(2):
+        world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": True}})
+        world.wait_phase("Suspended")
+        world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": False}})
+        world.wait_phase("Running")
+    (event,) = [event for event in world.events() if event["reason"] == "Resumed"]
+
+    def counted(event: Object | None) -> bool:
+        return event is not None and event["count"] == 2
+
+    world.kube.wait("Event", event["metadata"]["name"], world.namespace, counted, "counted twice", 30)
+
+
 def test_a_job_deleted_in_mid_run_leaves_nothing(world: World) -> None:
     world.submit(world.training(steps=5000))
     world.wait_step(5)

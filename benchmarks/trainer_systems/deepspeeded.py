@@ -62,6 +62,7 @@ def zero(job: Job, meter: Meter, stage: int) -> None:
     given = options(job, stage)
     if job.row == "tp":
         given["tensor_parallel"] = splits(job.world)
+        del given["train_batch_size"]  # it is checked against all ranks, though those of a tensor group share a batch
     engine, *_ = deepspeed.initialize(model=model, optimizer=job.optimizer(model.parameters()), config=given)
     for step, tokens, targets in job.batches():
         loss = loss_of(engine(tokens), targets)

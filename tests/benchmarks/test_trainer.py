@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 
 import pytest
@@ -10,16 +11,17 @@ from benchmarks import trainer
 from benchmarks.record import Case
 from benchmarks.turns import Block, lower_bound
 
-TINY = ["--rounds", "10", "--steps", "1", "--layers", "2", "--width", "32", "--context", "16", "--batch", "8"]
+WORDS = ["--rounds", "3", "--steps", "1", "--layers", "2", "--width", "32", "--context", "16", "--batch", "8"]
+TINY = argparse.Namespace(**{**vars(trainer.read(WORDS)), "starts": 2})
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("row", list(trainer.ROWS))
 def test_ours_and_hand_written_torch_train_the_same_and_take_turns(row: str) -> None:
-    samples = trainer.compare(row, ["trainmaster", "torch"], trainer.read(TINY))
+    samples = trainer.compare(row, ["trainmaster", "torch"], TINY)
     assert [each.speed.system for each in samples] == ["trainmaster", "torch"]
     for each in samples:
-        assert len(each.speed.samples) == len(each.work.samples) == 10
+        assert len(each.speed.samples) == len(each.work.samples) == 2 * 3
         assert all(sample > 0 for sample in each.speed.samples + each.work.samples)
 
 
@@ -28,7 +30,7 @@ def test_who_trains_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -
     losses = {"trainmaster": 3.0, "torch": 3.1}
     monkeypatch.setattr(trainer.World, "warm", lambda self: losses[self.system])
     with pytest.raises(SystemExit, match="don't train the same"):
-        trainer.compare("ddp", ["trainmaster", "torch"], trainer.read(TINY))
+        trainer.compare("ddp", ["trainmaster", "torch"], TINY)
 
 
 def test_a_pipelines_loss_is_that_of_the_stage_that_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +45,9 @@ def test_a_row_is_good_beside_each_system_or_not_at_all(other: float, good: bool
         speeds = [speed * (1 + 0.001 * (i % 3)) for i in range(12)]
         return trainer.Samples(Case("ddp", system, "tokens/s", speeds), Case("ddp CPU", system, "", speeds))
 
-    assert trainer.judge([samples("trainmaster", 101.0), samples("torch", 90.0), samples("accelerate", other)]) is good
+    assert (
+        trainer.judge([samples("trainmaster", 101.0), samples("torch", 90.0), samples("accelerate", other)], 12) is good
+    )
 
 
 def test_the_bound_is_below_the_mean_and_nearer_with_more_samples() -> None:
@@ -51,7 +55,12 @@ def test_the_bound_is_below_the_mean_and_nearer_with_more_samples() -> None:
     assert lower_bound(few) < lower_bound(many) < 1.0
 
 
-def test_too_few_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ratio_is_that_of_a_start_with_all_its_rounds() -> None:
+    ours, other = Case("ddp", "a", "", [2.0, 8.0, 3.0, 3.0]), Case("ddp", "b", "", [1.0, 1.0, 3.0, 3.0])
+    assert trainer.ratios_of(ours, other, 2) == pytest.approx([4.0, 1.0])
+
+
+def test_too_few_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        trainer.read(["--rounds", "9"])
-    assert "--rounds 9: a bound needs at least 10" in capsys.readouterr().err
+        trainer.read(["--starts", "9"])
+    assert "--starts 9: a bound needs at least 10" in capsys.readouterr().err

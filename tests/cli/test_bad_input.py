@@ -64,7 +64,10 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
         ({"spec__training__data": {"path": "nowhere"}}, "spec.training.data.path: {here}/nowhere doesn't exist"),
         ({"spec__training__data": {"path": "job.yaml"}}, "spec.training.data.path: {here}/job.yaml is not a folder"),
         ({"spec__training__data": {"path": "void"}}, "spec.training.data.path: {here}/void holds no text file"),
-        ({"spec__training__data": {"source": "parquet", "path": "."}}, "'parquet' is unknown; known are text"),
+        (
+            {"spec__training__data": {"source": "parquet", "path": "."}},
+            "'parquet' is unknown; known are arrays, images, text, tokens",
+        ),
         ({"spec__training__model": {"name": "gtp"}}, "'gtp' is unknown; did you mean gpt?"),
         ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
         ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is no complete checkpoint: it holds no manifest.json"),

@@ -39,6 +39,14 @@ def test_a_step_that_ran_again_counts_with_its_newest_round(tmp_path: Path) -> N
     assert "1 had another loss the second time, first step 3: 3.0, then 3.5" in continuity(metrics)
 
 
+def test_evaluations_are_a_curve_of_their_own(tmp_path: Path) -> None:
+    told = [{"step": step, "round": round, "evaluation_loss": loss} for step, round, loss in ((2, 1, 9.0), (2, 2, 8.0))]
+    metrics = written(tmp_path, [line(1, 1, 5.0), line(2, 1, 4.0), told[0], line(2, 2, 4.0), told[1], line(3, 2, 3.0)])
+    assert metrics.loss_curve() == [(1, 5.0), (2, 4.0), (3, 3.0)]
+    assert metrics.evaluations == [(2, 8.0)]
+    assert (metrics.repeated, metrics.differences) == (1, 0)
+
+
 def test_equal_losses_bit_for_bit_are_said_to_be_so(tmp_path: Path) -> None:
     loss = 0.1 + 0.2
     metrics = written(tmp_path, [line(1, 1, loss), line(2, 1, "nan"), line(1, 2, loss), line(2, 2, "nan")])

@@ -10,6 +10,7 @@ from trainmaster.contract.wire import (
     CheckpointRecord,
     Directive,
     DirectiveState,
+    Granted,
     Identity,
     JoinRequest,
     RankReport,
@@ -229,6 +230,19 @@ def test_the_first_verdict_of_a_round_stays_and_a_new_round_clears_it():
         await bench.fleet.report(ME, report(round=2))
         record = bench.fleet.agents(KEY, [0, 0])[0]
         assert (record.round, record.verdict) == (2, None)
+
+    run_virtual(main())
+
+
+def test_a_round_that_an_agent_opened_grows_old_though_the_agent_says_nothing_more():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        opened = Granted(2, StoreAddress("10.0.0.1", 1900), verdict(), age_s=0.5)
+        await bench.fleet.report(ME, report(round=2, minor=1, granted=[opened]))
+        await asyncio.sleep(3)
+        (told,) = bench.fleet.agents(KEY, [0, 0])[0].granted
+        assert told.age_s == pytest.approx(3.5)
 
     run_virtual(main())
 

@@ -12,6 +12,8 @@ from tests.e2e.live import LiveRun, live
 pytestmark = pytest.mark.processes
 
 STEPS = 160
+SLOW = [f"slow:rank=0,step={step},seconds=0.04,steps=10" for step in range(1, STEPS, 10)]
+"""So that a run is not over before it has been resized, however fast the machine: of each process the first steps."""
 TOLERANCE = 1e-6
 """Relative. The samples of a step are the same at any size, the order in which they are added up is not."""
 
@@ -43,7 +45,7 @@ def test_fewer_pods_and_more_again_train_what_a_constant_size_does(tmp_path: Pat
     calm = run(job, tmp_path / "calm")
     assert calm.exit_code == 0, calm.output
     smaller = 3 if family in ("ddp", "fsdp") else 2  # of which the mesh can make use
-    with live(job, tmp_path / "resized", "stdlib-gpt") as training:
+    with live(job, tmp_path / "resized", "stdlib-gpt", faults=SLOW) as training:
         training.wait_step(10)
         resized(training, smaller)
         resized(training, 4)

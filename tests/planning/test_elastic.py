@@ -448,6 +448,17 @@ def test_a_new_leader_hears_the_pods_that_a_job_grows_by_before_it_opens_the_rou
     assert (world.status.round, world.status.roundMap) == (2, "0-2")
 
 
+def test_a_new_leader_waits_for_the_polls_of_members_that_it_has_stopped() -> None:
+    world = stopped_to_grow()
+    world.leading_s = 1.0
+    world.agent(0, joined=False)
+    world.settle()
+    assert world.status.round == 1
+    world.agent(0, joined=True)
+    world.write()
+    assert (world.status.round, world.status.roundMap) == (2, "0-2")
+
+
 def test_a_new_leader_waits_in_vain_for_no_more_than_a_moment() -> None:
     world = stopped_to_grow()
     world.agent(2, joined=False)

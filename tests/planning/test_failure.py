@@ -100,6 +100,31 @@ def test_a_member_that_says_nothing_since_its_peers_lost_one_is_waited_for() -> 
     assert world.write().status.restarts.inPlace == 1
 
 
+def test_a_new_leader_waits_for_a_member_that_it_has_not_heard_however_old_the_word_of_the_others_is() -> None:
+    world = running()
+    world.leading_s = 0.3
+    world.agents.pop(2)
+    for slot in (0, 1, 3):
+        world.agent(slot, verdict=verdict(slot, cascade=True), verdict_age_s=100.0)
+    decision = world.plan()
+    assert not decision.intent
+    assert decision.requeue_after_s is not None
+    world.pod(2, phase="Failed", exit_code=137)
+    status = world.write().status
+    assert (status.restarts.inPlace, status.restarts.pod) == (0, 1)
+
+
+def test_silence_explains_more_than_what_the_others_lost() -> None:
+    world = running()
+    world.pod(2, running_s=1000.0)
+    world.agent(2, silent_s=100.0)
+    for slot in (0, 1, 3):
+        world.agent(slot, verdict=verdict(slot, cascade=True), verdict_age_s=99.0)
+    status = world.write().status
+    assert (status.restarts.inPlace, status.restarts.pod) == (0, 1)
+    assert status.recoveries[-1].cause == "AgentLost"
+
+
 def test_a_verdict_of_an_older_round_is_no_longer_evidence() -> None:
     world = running()
     world.agent(2, verdict=verdict())

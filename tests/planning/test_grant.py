@@ -132,6 +132,20 @@ def test_a_round_that_some_began_with_the_leaders_store_is_followed_by_another()
     assert (world.status.round, world.status.roundMinor) == (3, 0)
 
 
+def test_a_round_that_some_began_with_the_leader_on_the_agents_store_is_one_round() -> None:
+    world = running()
+    kept = world.agents[0].next_store
+    assert kept is not None
+    world.agent(2, verdict=verdict(), verdict_age_s=0.5)
+    world.settle()
+    assert world.status.roundStore == f"{kept.host}:{kept.port}"
+    for slot in (0, 1, 2):
+        ahead(world, slot, 2, 1, (granted(age_s=2.0, number=kept.port - 1000),) if slot == 0 else ())
+    world.obey(3)
+    world.settle()
+    assert (world.status.round, world.status.roundMinor) == (2, 1)
+
+
 def test_a_leader_that_has_just_begun_acts_on_no_verdict() -> None:
     world = running()
     world.leading_s = 0.1

@@ -233,11 +233,26 @@ def test_a_script_gets_its_spare_once_nothing_of_the_lost_pod_can_write() -> Non
     assert world.write().status.roundMap == "0,4,2-3"
 
 
-def test_a_script_gets_its_spare_at_once_for_a_pod_that_has_ended() -> None:
+def test_a_script_gets_its_spare_for_a_pod_that_has_ended_once_the_others_have_heard() -> None:
+    """Its store is that of rank 0, on which the agents may be opening the next round with the old ranks."""
     world = running(spared_script())
+    world.unheard = frozenset({0})
     world.pod(1, phase="Failed", exit_code=137)
+    assert world.write().status.roundStore == ""
+    assert world.write().status.roundStore == ""
+    world.unheard = frozenset()
     status = world.write().status
     assert (status.roundMap, status.roundStore != "") == ("0,4,2-3", True)
+
+
+def test_a_spare_joins_on_another_store_than_the_one_that_agents_may_use_without_a_leader() -> None:
+    world = running(spared())
+    kept = world.agents[0].next_store
+    world.pod(1, phase="Failed", exit_code=137)
+    status = world.write().status
+    assert status.roundMap == "0,4,2-3"
+    assert kept is not None
+    assert status.roundStore not in ("", f"{kept.host}:{kept.port}")
 
 
 def test_spares_come_and_go_while_ranks_run() -> None:

@@ -120,3 +120,45 @@ def test_nobody_is_told_of_a_round_that_opened_with_other_pods():
             assert (digest in told) == told_of_it
 
     run_virtual(main())
+
+
+def test_a_job_is_asked_for_once_before_its_agents_are_told_anything():
+    """What the server listed is from before its status was written: by it, its agents would be of no slot."""
+    seen = []
+
+    def plan(spec, status, observed, now):
+        seen.append(status.incarnations)
+        return Decision(status)
+
+    async def main():
+        store = await left_behind()
+        async with operating(plan, store=store) as (_, spy, operator, _):
+            before(spy)
+            await asyncio.sleep(1)
+            operator.queue.add(JobKey("space", "job"))
+            await asyncio.sleep(1)
+            assert set(seen) == {"0*2"}
+            assert spy.calls.count("get DistributedTrainingJob") == 1
+
+    run_virtual(main())
+
+
+def before(spy):
+    """The list of jobs tells them as they were before anybody wrote a status, and no watch tells anything newer."""
+    listed = spy.list
+
+    async def old(asked, namespace=None, labels=None):
+        listing = await listed(asked, namespace, labels)
+        if asked != JOB:
+            return listing
+        jobs = []
+        for job in listing.items:
+            meta = {**job["metadata"], "resourceVersion": "1"}
+            jobs.append({**{k: v for k, v in job.items() if k != "status"}, "metadata": meta})
+        return Listing(jobs, "1")
+
+    async def silence(asked, version, namespace=None, labels=None):
+        await asyncio.Event().wait()
+        yield
+
+    spy.list, spy.watch = old, silence

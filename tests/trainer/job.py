@@ -48,7 +48,7 @@ class Job:
     @property
     def losses(self) -> dict[int, float]:
         """By step; of a step that was run again, what the last round says."""
-        return {line["step"]: line["loss"] for line in self.metrics}
+        return {line["step"]: line["loss"] for line in self.metrics if "loss" in line}  # evaluations have none
 
     def checkpoints(self) -> set[str]:
         return {p.parent.name for p in (self.output / "checkpoints").glob("step-*/manifest.json")}

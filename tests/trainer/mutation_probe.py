@@ -33,6 +33,7 @@ from trainmaster.parallel import (
     tensor,
 )
 from trainmaster.parity import Outcome, Row
+from trainmaster.reduce import methods
 
 BREAK: dict[str, tuple[Row, Callable[[], None]]] = {}
 
@@ -62,6 +63,9 @@ ULYSSES = Row("P6", {"cp": 2, "context": {"method": "Ulysses"}}, 1)
 EXPERT = Row("P7", {"dp_shard": 2, "ep": 2}, 1, "moe")
 EXPERT_CONTEXT = Row("P7", {"cp": 2, "ep": 2}, 1, "moe")
 EXPERT_TENSOR = Row("P7", {"tp": 2}, 1, "moe")
+EVERYTHING = {"communication": {"compression": {"method": "TopK", "share": 1}}}
+COMPRESSED = Row("E7", {"dp_replicate": 2}, 1, training=EVERYTHING)
+COMPRESSED_SHARDS = Row("E7", {"dp_replicate": 2, "dp_shard": 2}, 1, training=EVERYTHING)
 
 
 @mutation(REPLICATE)
@@ -267,6 +271,37 @@ def _() -> None:
     tensor.Split.view = (  # type: ignore[method-assign]
         lambda self, role: tensor.local if role == "partial" else view(self, role)
     )
+
+
+@mutation(COMPRESSED)
+def _() -> None:
+    """compression: gradients are never reduced"""
+    gradients.GradientSync.after = lambda self: None  # type: ignore[method-assign]
+
+
+@mutation(COMPRESSED)
+def _() -> None:
+    """compression: one replica's part is counted half"""
+    gather = methods.Wire.gather
+
+    def halved(self: Any, tensor: torch.Tensor) -> Any:
+        gathered = gather(self, tensor)()
+        gathered[-1, : tensor.numel() // 3] *= 0.5
+        return lambda: gathered
+
+    methods.Wire.gather = halved  # type: ignore[method-assign]
+
+
+@mutation(COMPRESSED_SHARDS)
+def _() -> None:
+    """compression: the norm counts each replica"""
+    whole = gradients.gradient_norm_squared
+
+    def norm(model: Any) -> torch.Tensor:
+        model.counts = True
+        return whole(model)
+
+    parallel.gradient_norm_squared = norm
 
 
 @dataclass

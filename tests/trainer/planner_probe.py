@@ -49,6 +49,10 @@ class Tracker(MemTracker):
             self.activations = max(self.activations, kept)
 
 
+def compressed(method: str) -> dict[str, Any]:
+    return {"communication": {"compression": {"method": method}}}
+
+
 HSDP = {"dp_replicate": 2, "dp_shard": 2}
 ROWS = [
     Row("replicate-accumulated", {"dp_replicate": 2}, 2),
@@ -71,6 +75,13 @@ ROWS = [
     Row("shard-tensor", {"dp_shard": 2, "tp": 2}),
     Row("pipeline-shard", {"pp": 2, "dp_shard": 2}, 4),
     Row("pipeline-context", {"pp": 2, "cp": 2}, 4),
+    Row("recompute", {"dp_shard": 2}, training={"recompute": "Full"}),
+    Row("recompute-products-kept", {"dp_shard": 2}, 1, "llama", training={"recompute": "Selective"}),
+    Row("recompute-pipeline", {"pp": 2}, 4, training={"recompute": "Full"}),
+    Row("compressed", {"dp_replicate": 2}, 2, training=compressed("TopK")),
+    Row("compressed-powersgd-hsdp", HSDP, 1, "llama", training=compressed("PowerSGD")),
+    Row("compressed-fp16-pipeline", {"dp_replicate": 2, "pp": 2}, 4, training=compressed("fp16")),
+    Row("compressed-experts", {**HSDP, "ep": 2}, 1, "moe", training=compressed("PowerSGD")),
 ]
 
 
@@ -89,16 +100,28 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     model = models.build(config.model, config.seed)
     shape = parallel.StepShape(CONTEXT, MICRO, row.accumulation)
     degrees = row.config.resolve(row.ranks)
-    spread = parallel.parallelize(model, degrees, config.parallelism, config.precision, "cpu", shape)
+    spread = parallel.parallelize(
+        model,
+        degrees,
+        config.parallelism,
+        config.precision,
+        "cpu",
+        shape,
+        recomputed=config.recompute,
+        communication=config.communication,
+    )
+    reducer = spread.reducer
     optimizer = ShardOptimizer(spread.model, config.optimizer)
     step(spread, row)
     optimizer.step(0.1)
+    spread.completed()
+    kept = [*reducer.memory()] if reducer is not None else []
     worst = {}
     if row.name in UNTRACKED:
         step(spread, row)
     else:
         tracker = Tracker()
-        tracker.track_external(spread.model, optimizer.inner, *gathered(spread))
+        tracker.track_external(spread.model, optimizer.inner, *gathered(spread), *kept)
         with tracker:
             step(spread, row)
         peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
@@ -111,6 +134,8 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
         "parameters": storage(parameters),
         "gradients": storage(gradients),
         "optimizer": storage(states),
+        "compression": storage(kept),
+        "sent": reducer.sent[0] if reducer is not None else 0,
         **worst,
     }
 

@@ -13,7 +13,7 @@ from trainmaster.checkpoint.upload import upload
 from trainmaster.contract.wire.lineage import directory_name, shard_name
 
 
-def shard_bytes(step: int, rank: int, world_size: int) -> bytes:
+def shard_bytes(step: int, rank: int, world_size: int, **common: Any) -> bytes:
     """Rank's row of a tensor w[world_size, 2] of float32, whose numbers tell of step and rank."""
     data = struct.pack("<2f", step, rank)
     key = f"w@{rank},0"
@@ -22,7 +22,7 @@ def shard_bytes(step: int, rank: int, world_size: int) -> bytes:
         "__metadata__": {
             "chunks": json.dumps({key: ["w", [world_size, 2], [rank, 0]]}),
             "values": json.dumps({"lr": 0.5} if rank == 0 else {}),
-            "common": json.dumps({"mesh": {"dp_shard": world_size}, "data": {"consumed": step * 8}}),
+            "common": json.dumps({"mesh": {"dp_shard": world_size}, "data": {"consumed": step * 8}, **common}),
         },
     }
     text = json.dumps(header).encode()
@@ -39,10 +39,17 @@ def memory_file(data: bytes):
 
 
 def put(
-    root: Path | str, step: int, round: int, rank: int = 0, world_size: int = 1, keep: int = 0, storage: Any = None
+    root: Path | str,
+    step: int,
+    round: int,
+    rank: int = 0,
+    world_size: int = 1,
+    keep: int = 0,
+    storage: Any = None,
+    **common: Any,
 ):
     """Upload one rank's shard; the result of `upload`."""
-    data = shard_bytes(step, rank, world_size)
+    data = shard_bytes(step, rank, world_size, **common)
     message = {
         "step": step,
         "round": round,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trainmaster.checkpoint import lineage, load, state, values
-from trainmaster.checkpoint.save import Saver, owned
+from trainmaster.checkpoint.save import Place, Saver, owned
 from trainmaster.checkpoint.storage import PosixStorage
 from trainmaster.contract.wire.lineage import Lineage
 from trainmaster.errors import ConfigError
@@ -112,7 +112,7 @@ def test_plain_tensors_are_saved_by_exactly_one_rank_and_buffers_by_rank_0() -> 
     things = objects(0)
     train(things, 1)
     snapshot = state.capture(things, 0)
-    savers = [{piece.name for piece in owned(snapshot, rank, range(3))} for rank in range(3)]
+    savers = [{piece.name for piece in owned(snapshot, Place(rank, range(3)))} for rank in range(3)]
     assert sorted(n for names in savers for n in names) == sorted(snapshot.tensors)
     assert {"model.1.running_mean", "model.1.num_batches_tracked"} <= savers[0]
     assert savers[1]

@@ -52,6 +52,16 @@ def test_a_sample_depends_on_its_position_alone(
 
 
 @settings(deadline=None)
+@given(st.integers(1, 300), st.integers(1, 400), seeds, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 40))))
+def test_what_was_asked_before_makes_no_difference(
+    samples: int, shard: int, seed: int, asked: list[tuple[int, int]]
+) -> None:
+    order = Order(samples, shard, seed)
+    for start, count in asked:
+        assert order(start, count).tolist() == Order(samples, shard, seed)(start, count).tolist()
+
+
+@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 20), seeds)
 def test_an_epoch_reads_one_shard_after_another(samples: int, shard: int, seed: int) -> None:
     visited = [sample // shard for sample in Order(samples, shard, seed)(0, samples).tolist()]

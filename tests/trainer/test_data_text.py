@@ -137,7 +137,7 @@ def test_changed_data_has_another_fingerprint(folder: Path, change: str) -> None
 
 def test_the_unigram_entropy_is_that_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"ab" * 100)
-    assert data.build(config(tmp_path)).unigram_entropy() == pytest.approx(math.log(2))
+    assert find(str(tmp_path), TextOptions()).unigram_entropy() == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize(

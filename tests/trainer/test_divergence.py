@@ -41,6 +41,19 @@ def test_until_the_window_is_full_no_loss_is_a_spike() -> None:
     ]
 
 
+def test_gradients_that_spike_count_by_a_rule_of_their_own() -> None:
+    divergence = Divergence(DivergenceConfig(normSpikeFactor=10, window=4))
+    assert not any(divergence.finding(step, 100.0**step, 0.5) for step in range(1, 9))
+    words = divergence.finding(9, 1.0, 5.1)
+    assert words == (
+        "step 9: gradient norm is 5.1, more than 10 times 0.5, the median of the 4 steps before (training.divergence)"
+    )
+    resumed = Divergence(DivergenceConfig(normSpikeFactor=10, window=4))
+    resumed.resume(divergence.losses(), divergence.norms())
+    assert resumed.finding(9, 1.0, 5.1) == words
+    assert divergence.losses() == []
+
+
 def test_a_resumed_run_judges_as_an_uninterrupted_one() -> None:
     config = DivergenceConfig(spikeFactor=2, window=4)
     whole, resumed = Divergence(config), Divergence(config)

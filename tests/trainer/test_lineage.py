@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.trainer.shards import put
-from trainmaster.checkpoint import lineage
+from trainmaster.checkpoint import lineage, resume
 from trainmaster.checkpoint.storage import PosixStorage
 from trainmaster.contract.wire.lineage import Lineage, directory_name, parse_directory
 from trainmaster.errors import ConfigError, Fenced
@@ -154,3 +156,37 @@ def test_a_flipped_bit_is_found(storage: PosixStorage) -> None:
     shard.write_bytes(data)
     with pytest.raises(lineage.Damaged, match="doesn't match its checksum"):
         lineage.verify(storage, "step-5.r1", [(f.name, f.size, f.sha256) for f in manifest.files])
+
+
+class FullFor(PosixStorage):
+    """A disk that is full the first so many times."""
+
+    def __init__(self, root: Path, times: int, why: int = errno.ENOSPC) -> None:
+        super().__init__(root)
+        self.times, self.why = times, why
+
+    def create_exclusive(self, path: str, data: bytes) -> bool:
+        if self.times:
+            self.times -= 1
+            raise OSError(self.why, os.strerror(self.why))
+        return super().create_exclusive(path, data)
+
+
+def test_a_round_waits_for_a_disk_that_is_full_for_a_moment_and_says_so_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    storage = FullFor(tmp_path, 3)
+    resume._begin(storage, Lineage(1, None), lambda reason, message: said.append(f"{reason}: {message}"))
+    assert lineage.newest_round(storage) == 1
+    assert said == [
+        f"StorageUnavailable: checkpoint folder {tmp_path}: [Errno 28] No space left on device; "
+        f"waiting until it can be written to"
+    ]
+
+
+@pytest.mark.parametrize(("why", "patience_s"), [(errno.EROFS, 20.0), (errno.ENOSPC, -1.0)])
+def test_a_folder_that_can_never_be_written_to_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int, patience_s: float
+) -> None:
+    monkeypatch.setattr(resume, "PATIENCE_S", patience_s)
+    with pytest.raises(OSError, match=os.strerror(why)):
+        resume._begin(FullFor(tmp_path, 1, why), Lineage(1, None), lambda reason, message: None)

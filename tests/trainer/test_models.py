@@ -20,7 +20,9 @@ from trainmaster.models.options import GPTOptions, MoEOptions
 SMALL = {"layers": 2, "heads": 2, "width": 16, "context": 12}
 
 
-NAMES = ["gpt", "llama", "moe"]
+CAUSAL = ["gpt", "llama", "moe"]
+VOCABULARY = {"bert": 264}
+NAMES = ["bert", *CAUSAL]
 
 
 def small(name: str = "gpt", **options: Any) -> ModelConfig:
@@ -30,7 +32,7 @@ def small(name: str = "gpt", **options: Any) -> ModelConfig:
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_cover_all_bytes_at_each_position(name: str) -> None:
     tokens = torch.zeros(3, 12, dtype=torch.int64)
-    assert models.build(small(name), seed=0)(tokens).shape == (3, 12, 256)
+    assert models.build(small(name), seed=0)(tokens).shape == (3, 12, VOCABULARY.get(name, 256))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,7 +74,21 @@ def test_an_option_that_was_left_out_of_the_job_is_compared_too() -> None:
         models.check_same(saved, small("llama"), "checkpoint x")
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_each_position_of_an_encoder_sees_all_others() -> None:
+    model = models.build(small("bert"), seed=0)
+    tokens = torch.zeros(1, 12, dtype=torch.int64)
+    first, last = tokens.clone(), tokens.clone()
+    first[0, 0] = last[0, -1] = 7
+    for changed in (first, last):
+        assert (model(changed) != model(tokens)).any(-1).all()
+
+
+def test_a_mask_outside_of_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.options: mask_token 9 is no token of vocabulary 9$"):
+        models.validate(small("bert", vocabulary=9, mask_token=9))
+
+
+@pytest.mark.parametrize("name", CAUSAL)
 def test_a_position_sees_nothing_that_follows_it(name: str) -> None:
     model = models.build(small(name), seed=0)
     tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))

@@ -67,21 +67,31 @@ torch.manual_seed(0)
 model = Net()
 many = 4 if "pp" in os.environ["PARALLELISM"] else 1
 parallel = tm.parallelize(
-    model, json.loads(os.environ["PARALLELISM"]), sequence=8, micro_batch=8 // many, micro_batches=many
+    model, json.loads(os.environ["PARALLELISM"]), sequence=8, micro_batch=8 // many, micro_batches=many,
+    compression=json.loads(os.environ["COMPRESSION"])
 )
 share = 8 // parallel.mesh.data_ranks
 optimizer = torch.optim.AdamW(parallel.model.parameters(), lr=0.01)
 run = tm.init()
 losses = {}
-for step in run.steps(tm.State(model=parallel.model, optimizer=optimizer), total=6, save_every=2):
+more = {"reducer": parallel.reducer} if parallel.reducer is not None else {}
+for step in run.steps(tm.State(model=parallel.model, optimizer=optimizer, **more), total=6, save_every=2):
     numbers = torch.Generator().manual_seed(step)
     tokens = torch.randint(32, (8, 9), generator=numbers)
     own = tokens[parallel.mesh.data_rank * share:][:share]
     batches = list(zip(own[:, :-1].chunk(many), own[:, 1:].chunk(many)))
-    loss = parallel.forward_backward(batches, many, 64)
+    if os.environ.get("BY_HAND"):
+        ((inputs, targets),) = batches
+        loss = parallel.loss(parallel.forward(inputs), targets) / 64
+        loss.backward()
+        parallel.sum_gradients()
+        loss = loss.detach()
+    else:
+        loss = parallel.forward_backward(batches, many, 64)
     dist.all_reduce(loss)
     optimizer.step()
     optimizer.zero_grad()
+    parallel.completed()
     losses[step] = loss.item()
 if dist.get_rank() == 0:
     with open(os.environ["LOSSES"], "w") as file:
@@ -95,7 +105,15 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def losses(ranks: Ranks, folder: Path, world: int, parallelism: dict[str, Any], number: int = 1) -> dict[str, float]:
+def losses(
+    ranks: Ranks,
+    folder: Path,
+    world: int,
+    parallelism: dict[str, Any],
+    number: int = 1,
+    compression: dict[str, Any] | None = None,
+    **more: str,
+) -> dict[str, float]:
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
     env = {
@@ -104,6 +122,8 @@ def losses(ranks: Ranks, folder: Path, world: int, parallelism: dict[str, Any], 
         environment.CHECKPOINT_DIR: str(folder / "checkpoints"),
         environment.ROUND: str(number),
         environment.JOB_UID: "job",
+        "COMPRESSION": json.dumps(compression),
+        **more,
     }
     outcome = ranks.run(folder, world, env, script=str(folder / "train.py"))
     assert outcome.codes == [0] * world, outcome.output
@@ -132,6 +152,28 @@ def test_it_goes_on_in_another_layout(ranks: Ranks, tmp_path: Path) -> None:
                 shutil.rmtree(path)
 
 
+@pytest.mark.processes
+def test_compressed_gradients_are_summed_and_what_is_kept_is_saved(ranks: Ranks, tmp_path: Path) -> None:
+    alone = losses(ranks, tmp_path / "alone", 1, {})
+    replicas, everything = {"dp_replicate": 2}, {"method": "TopK", "share": 1}
+    for name, more in (("whole", {}), ("by-hand", {"BY_HAND": "1"})):
+        found = losses(ranks, tmp_path / name, 2, replicas, compression=everything, **more)
+        assert found == {step: pytest.approx(loss, rel=2e-6) for step, loss in alone.items()}
+    some = {"method": "TopK", "share": 0.1}
+    whole = losses(ranks, tmp_path / "some", 2, replicas, compression=some)
+    assert whole["6"] != pytest.approx(alone["6"], rel=1e-4)
+    for path in (tmp_path / "some" / "checkpoints").glob("step-*"):
+        if not path.name.startswith("step-2."):
+            shutil.rmtree(path)
+    resumed = losses(ranks, tmp_path / "some", 2, replicas, number=2, compression=some)
+    assert resumed == {step: whole[step] for step in ("3", "4", "5", "6")}
+
+
 def test_a_process_group_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"needs torch\.distributed\.init_process_group"):
         tm.parallelize(torch.nn.Linear(2, 2), {"dp_shard": 2})
+
+
+def test_devices_of_one_process_have_nothing_to_compress() -> None:
+    with pytest.raises(ConfigError, match="compression is of ranks"):
+        tm.parallelize(torch.nn.Linear(2, 2), {"pp": 2}, devices=["cpu", "cpu"], compression={"method": "TopK"})

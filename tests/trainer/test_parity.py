@@ -50,6 +50,21 @@ CHOSEN = [
     "P8-1F1B-shard gpt pp=2 dp_shard=2 accumulation=4",
     "P8-1F1B-context gpt pp=2 cp=2 accumulation=4",
     "P8-ZBV-tensor gpt pp=2 tp=2 accumulation=4",
+    "M1-bert-shard bert dp_shard=2 accumulation=2",
+    "M1-bert-tensor bert tp=2 accumulation=1",
+    "M1-bert-1F1B bert pp=2 accumulation=4",
+    "M2-cnn-dp_replicate cnn dp_replicate=2 accumulation=2",
+    "M2-cnn-dp_shard cnn dp_shard=2 accumulation=2",
+    "E2-bf16-shard gpt dp_shard=2 precision=bf16 accumulation=2",
+    "E2-fp16-1F1B gpt pp=2 precision=fp16 accumulation=4",
+    "E5-recompute-tensor gpt tp=2 recompute=Full accumulation=1",
+    "E5-recompute-ZBV gpt pp=2 recompute=Full accumulation=4",
+    "E7-replicate gpt dp_replicate=3 method=TopK share=1 accumulation=2",
+    "E7-hsdp gpt dp_replicate=2 dp_shard=2 method=TopK share=1 accumulation=2",
+    "E7-expert moe dp_replicate=2 dp_shard=2 ep=2 method=TopK share=1 accumulation=1",
+    "E7-fp16 gpt dp_replicate=2 method=fp16 accumulation=1",
+    "E7-PowerSGD-1F1B gpt pp=2 dp_replicate=2 method=PowerSGD rank=4 accumulation=4",
+    "E7-TopK-tensor gpt dp_replicate=2 tp=2 method=TopK share=0.1 accumulation=1",
 ]
 """One row of each path; the whole table takes longer than a test may."""
 
@@ -96,6 +111,28 @@ def outcome(losses: list[float], weight: float = 2.0) -> Outcome:
 )
 def test_what_differs_beyond_the_tolerance_fails(found: Outcome, passed: bool) -> None:
     assert compare(ROWS[0], found, outcome([4.0, 3.0])).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("losses", "passed"),
+    [
+        ([4.0, 3.0], True),
+        ([4.0, 3.0 * (1 + 1e-4)], True),
+        ([4.0, 3.0 * (1 + 3e-4)], False),  # too far from the exact run
+        ([4.0, 3.9998], False),
+        ([4.0, float("nan")], False),
+    ],
+)
+def test_a_row_that_is_not_exact_has_a_tolerance_of_its_own(losses: list[float], passed: bool) -> None:
+    (row, *_) = select(["E2-fp16"])
+    assert compare(row, outcome(losses, weight=5.0), outcome([4.0, 3.0])).passed is passed
+
+
+def test_a_row_that_is_not_exact_must_converge() -> None:
+    """Within its tolerance of the loss at each step, but hardly falling where the exact run falls a little."""
+    (row, *_) = select(["E2-bf16"])
+    assert not compare(row, outcome([4.0, 3.999]), outcome([4.0, 3.995])).passed
+    assert compare(row, outcome([4.0, 3.995]), outcome([4.0, 3.995])).passed
 
 
 def test_another_start_fails_whatever_the_end() -> None:

@@ -69,6 +69,22 @@ def test_what_the_job_says_of_an_axis_holds() -> None:
     assert {layout.sharding.stage for layout in layouts} == {1}
 
 
+def test_compressed_gradients_are_of_layouts_with_replicas_and_less_is_sent() -> None:
+    whole = config()
+    fields = whole.model_dump(mode="json") | {"communication": {"compression": {"method": "PowerSGD"}}}
+    job = TrainingConfig.model_validate(fields)
+    replicas = {layout.degrees["dp_replicate"] for layout in legal(job, 4)}
+    assert replicas == {2, 4}
+    survey, machine = Survey(job.model), Machine(1e12, 1e9, None)
+    degrees = {"dp_replicate": 4, "dp_shard": 1}
+    parallelism = type(job.parallelism).model_validate(degrees)
+    sent = [
+        estimate(Layout(one.model_copy(update={"parallelism": parallelism}), 4), survey, machine).sent["dp_replicate"]
+        for one in (job, whole)
+    ]
+    assert sent[0] < sent[1] / 4
+
+
 def test_the_nearest_numbers_of_ranks_are_found() -> None:
     job = config()
     assert not [*legal(job, 7)]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.trainer.ranks import Ranks
-from trainmaster.parallel.replicas import BUCKET_BYTES, parts
+from trainmaster.parallel.replicas import parts
 
 SCRIPT = """
 import json, os
@@ -35,11 +35,10 @@ def gradients():
     return {name: None if p.grad is None else p.grad.sum().item() for name, p in model.named_parameters()}
 
 dist.init_process_group("gloo")
-replicas.BUCKET_BYTES = int(os.environ["BUCKET"])
 model = Net()
 for parameter in model.parameters():
     nn.init.ones_(parameter)
-replicas = replicas.Replicas(model, dist.group.WORLD)
+replicas = replicas.Replicas(model, dist.group.WORLD, int(os.environ["BUCKET"]))
 x = torch.ones(1, 2) * (dist.get_rank() + 1)
 found = {}
 model(x).sum().backward()
@@ -86,8 +85,8 @@ def test_gradients_are_sums_over_ranks_and_passes(ranks: Ranks, tmp_path: Path, 
 
 
 def test_a_bucket_holds_what_is_alike_and_fits() -> None:
-    large = nn.Parameter(torch.empty(BUCKET_BYTES // 4 + 1, device="meta"))
-    half = nn.Parameter(torch.empty(BUCKET_BYTES // 8, device="meta"))
+    large = nn.Parameter(torch.empty(100 // 4 + 1, device="meta"))
+    half = nn.Parameter(torch.empty(100 // 8, device="meta"))
     other = nn.Parameter(torch.empty(1, device="meta", dtype=torch.float64))
-    found = parts([half, half, half, large, half, other])
+    found = parts([half, half, half, large, half, other], bucket=100)
     assert [len(part) for part in found] == [2, 1, 1, 1, 1]

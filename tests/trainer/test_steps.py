@@ -15,11 +15,12 @@ import trainmaster as tm
 from tests.trainer.ranks import ROOT, Ranks, fault_socket
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.lineage import MANIFEST, directory_name
 from trainmaster.errors import ConfigError
 from trainmaster.faults import Fault, encode
 
 SCRIPT = """
-import os, random, sys
+import os, pathlib, random, sys, time
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -56,6 +57,9 @@ for step in run.steps(state, total=8, save_every=3):
     optimizer.step()
     scheduler.step()
     run.report(loss=loss, tokens=32, lr=scheduler.get_last_lr()[0])
+    # Steps that take no time would otherwise be far ahead of what is written behind them.
+    while step == 4 and "AWAITED" in os.environ and not pathlib.Path(os.environ["AWAITED"]).exists():
+        time.sleep(0.01)
     os.write(1, f"rank {rank} step {step} loss {loss.item():.9f}\\n".encode())  # one write: ranks share the file
 os.write(1, f"finished {run.step}\\n".encode())
 """
@@ -91,7 +95,8 @@ def test_without_an_agent_it_saves_and_resumes_in_the_folder_that_it_is_given(
     assert whole.codes == [0], whole.output
     socket = tmp_path / "faults"
     faults = {environment.FAULTS: encode([Fault("exit", step=5, code=7)]), environment.FAULT_SOCKET: str(socket)}
-    env = {"FOLDER": str(tmp_path / "broken"), **faults}
+    folder = tmp_path / "broken"
+    env = {"FOLDER": str(folder), "AWAITED": str(folder / directory_name(3, 1) / MANIFEST), **faults}
     with fault_socket(socket):
         assert ranks.run(tmp_path / "b", 1, env, script=script).codes == [7]
         again = ranks.run(tmp_path / "b", 1, env, script=script)

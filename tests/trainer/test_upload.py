@@ -118,6 +118,17 @@ def test_retention_keeps_the_newest_of_the_chain_and_clears_what_is_older(storag
     assert set(storage.list()) == {"lineage", "step-9.r2"}
 
 
+def test_retention_spares_the_best_checkpoint_until_there_is_a_better_one(storage: PosixStorage) -> None:
+    for step, best in ((2, 2), (4, 4), (6, 4), (8, 4)):
+        put(storage.root, step, 1, keep=1, evaluation={"keep": best})
+    assert set(storage.list()) == {"lineage", "step-4.r1", "step-8.r1"}
+    put(storage.root, 10, 1, rank=0, world_size=2)  # on its way
+    put(storage.root, 12, 1, keep=1, evaluation={"keep": 10})
+    assert set(storage.list()) == {"lineage", "step-10.r1", "step-12.r1"}
+    put(storage.root, 14, 1, keep=1, evaluation={"best_step": 12})
+    assert set(storage.list()) == {"lineage", "step-14.r1"}
+
+
 def test_a_checkpoint_whose_uploader_died_before_the_manifest_can_still_be_completed(storage: PosixStorage) -> None:
     for rank in range(2):
         put(storage.root, 4, 1, rank=rank, world_size=2)

@@ -1,4 +1,4 @@
-"""Whether training still makes sense: a loss that is not finite, or far above what it was."""
+"""Whether training still makes sense: a loss that is not finite, or a loss or gradients far above what they were."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Divergence:
     """Looks at one step after the other. All ranks see the same numbers, so all come to the same finding."""
 
     def __init__(self, config: DivergenceConfig) -> None:
-        self.factor = config.spikeFactor
-        self._losses: deque[float] = deque(maxlen=config.window)
+        self._loss = _Spikes("loss", config.spikeFactor, config.window)
+        self._norm = _Spikes("gradient norm", config.normSpikeFactor, config.window)
         self._judged = 0  # the last step that was found to be sound
 
     def finding(self, step: int, loss: float, norm: float) -> str:
@@ -27,25 +27,50 @@ class Divergence:
             return ""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             return f"step {step}: loss is {loss}, gradient norm is {norm}"
-        if self.factor is None:
-            self._judged = step
-            return ""
-        if len(self._losses) == self._losses.maxlen:
-            usual = statistics.median(self._losses)
-            if loss > self.factor * usual:
-                return (
-                    f"step {step}: loss is {loss:.6g}, more than {self.factor:g} times {usual:.6g}, the median of the "
-                    f"{len(self._losses)} steps before (training.divergence)"
-                )
-        self._losses.append(loss)
+        wrong = self._loss.wrong(loss) or self._norm.wrong(norm)
+        if wrong:
+            return f"step {step}: {wrong} (training.divergence)"
+        self._loss.add(loss)
+        self._norm.add(norm)
         self._judged = step
         return ""
 
     def losses(self) -> list[float]:
         """What a checkpoint keeps, so that a resumed run judges as an uninterrupted one."""
-        return list(self._losses)
+        return list(self._loss.before)
 
-    def resume(self, losses: Iterable[float]) -> None:
-        self._losses.clear()
-        if self.factor is not None:
-            self._losses.extend(losses)
+    def norms(self) -> list[float]:
+        """The same of gradients."""
+        return list(self._norm.before)
+
+    def resume(self, losses: Iterable[float], norms: Iterable[float] = ()) -> None:
+        self._loss.resume(losses)
+        self._norm.resume(norms)
+
+
+class _Spikes:
+    """One number of each step against the median of those before. factor None: no rule, and nothing is kept."""
+
+    def __init__(self, what: str, factor: float | None, window: int) -> None:
+        self.before: deque[float] = deque(maxlen=window)
+        self._what, self._factor = what, factor
+
+    def wrong(self, value: float) -> str:
+        if self._factor is None or len(self.before) < (self.before.maxlen or 0):
+            return ""
+        usual = statistics.median(self.before)
+        if value <= self._factor * usual:
+            return ""
+        return (
+            f"{self._what} is {value:.6g}, more than {self._factor:g} times {usual:.6g}, the median of the "
+            f"{len(self.before)} steps before"
+        )
+
+    def add(self, value: float) -> None:
+        if self._factor is not None:
+            self.before.append(value)
+
+    def resume(self, values: Iterable[float]) -> None:
+        self.before.clear()
+        if self._factor is not None:
+            self.before.extend(values)

@@ -5,7 +5,7 @@ Imports neither torch nor numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from trainmaster import models
 from trainmaster.contract.config import ContextConfig, PipelineConfig, TensorConfig, TrainingConfig, divisors
@@ -15,12 +15,34 @@ from trainmaster.models.facts import Facts
 
 def validate(config: TrainingConfig) -> None:
     """Raises ConfigError with all that the model doesn't allow, one sentence a line."""
-    problems = list(_problems(config, models.validate(config.model).facts(config.model.name)))
+    problems = list(_problems(config, models.facts(config.model)))
     if problems:
         raise ConfigError("\n".join(problems))
 
 
+def is_plain(degrees: Mapping[str, int], precision: str) -> bool:
+    """Whether parameters stay as they are on each rank: nothing is sharded, cast, or split among replicas."""
+    whole = all(degrees.get(axis, 1) == 1 for axis in ("dp_shard", "cp"))
+    return precision == "fp32" and whole and (degrees.get("dp_replicate", 1) == 1 or degrees.get("tp", 1) == 1)
+
+
 def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
+    degrees = config.parallelism
+    tp, cp, pp = (degrees.tp or 1), (degrees.cp or 1), (degrees.pp or 1)
+    refused = [axis for axis, n in (("tp", tp), ("cp", cp), ("pp", pp)) if n > 1 and axis not in facts.axes]
+    for axis in refused:
+        yield f"parallelism.{axis}: model {facts.name} can't be taken apart along {axis}; only 1 would do"
+    if refused:
+        return
+    if facts.known:
+        yield from _sizes(config, facts)
+    refusal = config.compression_refusal()  # of a layout that nobody has typed: `plan` asks
+    if refusal:
+        yield refusal
+
+
+def _sizes(config: TrainingConfig, facts: Facts) -> Iterator[str]:
+    """What doesn't divide, or doesn't suffice."""
     degrees = config.parallelism
     tp, cp, pp, ep = (degrees.tp or 1), (degrees.cp or 1), (degrees.pp or 1), (degrees.ep or 1)
     yield from _tensor(tp, facts)
@@ -40,6 +62,12 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
         yield (
             f"parallelism.pp: {pp}{each} needs at least {stages} layers, and model.options.layers is {facts.layers}; "
             f"at most {most} would do"
+        )
+    if config.evaluation is not None and pp > 1 and pipeline.schedule in ("ZBV", "DualPipeV"):
+        # torch's forward-only passes of a rank whose stages are neighbours fail, as of 2.15.
+        yield (
+            f"evaluation: a pipeline of schedule {pipeline.schedule} can't compute without gradients; with "
+            f"parallelism.pipeline.schedule 1F1B, Interleaved1F1B or InterleavedZeroBubble it would do"
         )
     if ep > 1 and not facts.experts:
         yield f"parallelism.ep: model {facts.name} has no experts; only 1 would do"

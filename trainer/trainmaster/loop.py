@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,52 +20,32 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from trainmaster import data, faults, lastwords, layout, models, optimizer, parallel
+from trainmaster import allocator, data, faults, lastwords, layout, models, optimizer, owners, parallel, precision
 from trainmaster.checkpoint.probe import Probe
-from trainmaster.checkpoint.resume import Checkpoint, Resume
+from trainmaster.checkpoint.resume import Resume
 from trainmaster.checkpoint.session import Session
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.progress import Phase
+from trainmaster.data import cursor
+from trainmaster.data.prefetch import Prefetch
 from trainmaster.data.skips import Skips
 from trainmaster.divergence import Divergence
-from trainmaster.errors import ConfigError, DataError, Diverged
+from trainmaster.errors import ConfigError, Diverged
+from trainmaster.evaluation import Evaluation
 from trainmaster.lastsums import LastSums
+from trainmaster.loggers import Loggers
+from trainmaster.profiling import Profiler
 from trainmaster.report import Reading, Reporter, finite
 from trainmaster.rescue import Rescue
 from trainmaster.steplog import StepLog
+from trainmaster.steprecord import Prepared, StepRecord
 from trainmaster.stop import stop_binds
 from trainmaster.world import World
 
 LAST_WRITE_LIMIT_S = 10.0
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """A step whose numbers may still be on their way from the device."""
-
-    step: int
-    reading: Reading  # loss, gradient norm
-    tokens: int  # of the whole world
-    own_tokens: int  # of this rank
-    rate: float
-    seconds: float = math.nan
-
-    def finite(self) -> bool:
-        """Waits for the device if the numbers haven't arrived."""
-        return all(map(math.isfinite, self.reading.values()))
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A step whose gradients are complete: only the sums over all ranks are missing."""
-
-    step: int
-    tokens: int  # of the whole world
-    own_tokens: int  # of this rank
-    began: float  # by the monotonic clock
 
 
 class Training:
@@ -73,6 +54,7 @@ class Training:
     def __init__(self, config: TrainingConfig, reporter: Reporter) -> None:
         self.reporter = reporter
         self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
+        self.first = 1  # step of this round
         self.consumed = 0  # samples
         self.own_tokens = 0  # of this rank in the step under way
         self.last_loss = math.nan
@@ -91,6 +73,8 @@ class Training:
         self.config = config = config.at(world.size)
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
         self.log = StepLog(world.rank == 0, config.steps)
+        self.profiler = Profiler(config.profile, reporter, world)
+        self.loggers = Loggers(config.loggers if world.rank == 0 else None, reporter.output, reporter.event)
 
         reporter.phase(Phase.BUILD)
         try:
@@ -101,7 +85,14 @@ class Training:
             raise ConfigError(str(error)) from None
         layout.validate(config)
         self.source = data.build(config)
+        self.prefetch = Prefetch(self.source)
+        self.evaluation: Evaluation | None = None
+        if config.evaluation is not None:
+            # A pipeline computes as many sequences as in a step, and only so.
+            rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
+            self.evaluation = Evaluation(config, config.evaluation, rows)
         self._no_costs = torch.zeros(3, dtype=torch.float64, device=world.device)
+        self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
         directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         self.parallel = parallel.parallelize(
@@ -110,16 +101,25 @@ class Training:
             config.parallelism,
             config.precision,
             world.device.type,
-            parallel.StepShape(models.validate(config.model).context, self.micro, self.accumulation),
+            parallel.StepShape(models.facts(config.model).context, self.micro, self.accumulation),
             # Beside the checkpoints, so that a world that restarts is cut as the one before it.
             Path(directory, "profile.json") if directory else None,
+            config.recompute,
+            config.communication,
         )
+        self.reducer = self.parallel.reducer
         self.log.stages(self.parallel.stages)
         self.model: nn.Module = self.parallel.model
-        self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer)
+        self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
+        self.activations = owners.Activations(self.model)
+        self.scale = precision.LossScale(config.precision, world.device)
         self.session = Session(
             directory,
-            {"model": self.model, "optimizer": self.optimizer},
+            {
+                "model": self.model,
+                "optimizer": self.optimizer,
+                **({"reducer": self.reducer} if self.reducer is not None and self.reducer.has_state else {}),
+            },
             reporter,
             rank=world.rank,
             world_size=world.size,
@@ -131,36 +131,48 @@ class Training:
     def resume(self) -> None:
         """Go on from the newest valid checkpoint, or start."""
         found = self.session.restore(Resume.from_environment(self.config.model))
+        self.loggers.begin(found.manifest.step if found is not None else 0)
         if found is not None:
             self.step = found.manifest.step
-            self.consumed = self._consumed(found)
-            self.divergence.resume(found.manifest.losses)
+            self.consumed = cursor.read(self.source, found.manifest.data, f"checkpoint {found.path}")
+            self.divergence.resume(found.manifest.losses, found.manifest.norms)
+            self.scale.load(found.manifest.scaler)
             self._write_down(found.manifest.numbers)
+            if self.evaluation is not None:
+                self.evaluation.scores.load(found.manifest.evaluation)
+                if self.evaluation.scores.step == self.step:
+                    self._tell_evaluation()  # rank 0 may not have come to it
             self.log.resumed(self.step, found.path, found.tier)
-        self.source.skips = self._skips(found)
+        asked = json.loads(os.environ.get(environment.SKIPPED) or "[]")
+        before = found.manifest.data.get("skipped", []) if found is not None else []
+        self.source.skips = Skips(before).resumed(self.consumed, asked)
+        self.first = self.step + 1
         self.reporter.progress.total_steps = self.config.steps
         self.reporter.resumed(self.step, found.path if found else None, found.tier if found else "")
 
     def run(self) -> int:
         """Train to the end, or until asked to stop. Returns the exit code."""
-        every, steps, first = self.config.checkpoint.every, self.config.steps, self.step + 1
+        every, first = self.config.checkpoint.every, self.first
         self.reporter.obeys_stop()
         self.reporter.phase(Phase.STEP)
         self.session.boundary()
-        if self.step == steps and self.session.from_memory:
-            self.save()  # the end of the run, which only memory had
+        # Memory may have a step from before its evaluation, or the end of the run, which storage hasn't.
+        if self._evaluate() or (self._over() and self.session.from_memory):
+            self.save()
         if self.session.ram is not None and self.world.device.type == "cpu":
             self.rescue.watch()
         probe = Probe(self.session.objects, self.world.rank, self.reporter)
         probe.note(self.step, "restored")
-        while self.step < steps:
+        while not self._over():
             if stop_binds(self.reporter, self.step):
                 return self._leave()
-            self.one_step()
+            with self.profiler.step(self.step + 1):
+                self.one_step()
             probe.note(self.step, "after")
             if self.step == first:
                 self.world.shorten_timeouts()
-            if self.step % every == 0 or self.step == steps:
+            best = self._evaluate()
+            if best or self.step % every == 0 or self._over():
                 self.save()
         self._finish()
         return ExitCode.OK
@@ -198,17 +210,23 @@ class Training:
     def _complete(self, prepared: Prepared, totals: Tensor) -> StepRecord:
         """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
         step, config = prepared.step, self.config
-        norm = totals[1].sqrt()
+        norm = self.scale.unscaled(totals[1].sqrt())
+        dropped = self.scale.overflowed(norm)
         if config.optimizer.clipNorm is not None:
             factor = (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
-            parallel.scale_gradients_(self.model, factor)
+            parallel.scale_gradients_(self.model, self.scale.unscaled(factor))
+        elif self.scale.on:
+            parallel.scale_gradients_(self.model, 1 / self.scale.value)
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
-        record = StepRecord(step, Reading(torch.stack([totals[0], norm])), prepared.tokens, prepared.own_tokens, rate)
+        told = [totals[0], norm, *([self.scale.value.double()] if self.scale.on else [])]
+        record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
         if record.reading.arrived():
             self._check_sound(record)
 
         self.rescue.mutating = True
-        self.optimizer.step(rate)
+        self.optimizer.step(rate, dropped)
+        self.scale.update(dropped)
+        self.parallel.completed()
         self.step = step
         self.consumed += config.batch.global_
         self.prepared = None
@@ -219,10 +237,38 @@ class Training:
         self.session.boundary()
         return record
 
+    def _over(self) -> bool:
+        return self.step == self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)
+
+    def _evaluate(self) -> bool:
+        """Evaluate the last completed step if it is its turn. Returns whether it is to be saved as the best so far."""
+        evaluation = self.evaluation
+        if evaluation is None or not evaluation.due(self.step):
+            return False
+        self._settle(wait=True)
+        self.reporter.phase(Phase.EVAL)
+        loss = evaluation.loss(self.parallel, self.world.device, self.reporter.beat)
+        is_best = evaluation.scores.add(self.step, loss)
+        self._tell_evaluation()
+        self.reporter.phase(Phase.STEP)
+        return is_best and self.config.checkpoint.keepBest
+
+    def _tell_evaluation(self) -> None:
+        assert self.evaluation is not None
+        scores = self.evaluation.scores
+        self.log.evaluation(scores)
+        self.reporter.metrics(round=self.reporter.round, step=scores.step, evaluation_loss=scores.loss)
+        self.loggers.evaluation(scores.step, scores.loss)
+
     def save(self) -> None:
         """Start a checkpoint of the last completed step. Raises Diverged rather than keep what isn't finite."""
         self._settle(wait=True)
-        self.session.save(self.step, self._common())
+        self.session.save(self.step, self._common(), beside=True)
+
+    def memory(self) -> str:
+        """Who has it, in words: for when it has run out."""
+        kept = self.reducer.memory() if self.reducer is not None else ()
+        return owners.report(self.model, self.optimizer, kept, self.activations, self.world.device)
 
     def park(self) -> None:
         """After a failure: save the last completed step where others find it, and wait for the end."""
@@ -252,17 +298,9 @@ class Training:
         return self.session.rescue(self.step, self._common())
 
     def _common(self) -> dict[str, Any]:
-        cursor = {
-            "kind": self.source.kind,
-            "version": self.source.version,
-            "consumed": self.consumed,
-            "skipped": [list(skipped) for skipped in self.source.skips.ranges],
-            "fingerprint": self.source.fingerprint,
-            "source": {},
-        }
         return {
             "mesh": self.degrees,
-            "data": cursor,
+            "data": cursor.write(self.source, self.consumed),
             "rng": {"kind": "keyed", "seed": self.config.seed},
             "batch": {
                 "global": self.config.batch.global_,
@@ -271,8 +309,11 @@ class Training:
             },
             "numbers": self.numbers if self.numbers.get("step") == self.step else {},
             "losses": self.divergence.losses(),
-            "model": models.described(self.config.model),
+            "norms": self.divergence.norms(),
+            "model": self._described,
             "config_sha256": self._config_sha256,
+            **({"scaler": self.scale.state()} if self.scale.on else {}),
+            **({"evaluation": self.evaluation.scores.state()} if self.evaluation is not None else {}),
         }
 
     def _forward_backward(self) -> tuple[Tensor, int, int]:
@@ -282,16 +323,19 @@ class Training:
         """
         tokens = self.source.valid_tokens(self.consumed, self.config.batch.global_)
         self.own_tokens = 0
-        total = self.parallel.forward_backward(self._micro_batches(), self.accumulation, tokens)
-        return total, tokens, self.own_tokens
+        divisor = self.scale.scaled(tokens)
+        # In the first step alone: all others keep the same.
+        counted = nullcontext() if self.step >= self.first else self.activations.counted()
+        with counted:
+            total = self.parallel.forward_backward(self._micro_batches(), self.accumulation, divisor)
+        return self.scale.unscaled(total), tokens, self.own_tokens
 
     def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's part of the step's samples, on its device: tokens and targets."""
         device, mesh = self.world.device, self.parallel.mesh
         first = mesh.data_rank * self.micro * self.accumulation
-        for index in range(self.accumulation):
-            start = first + index * self.micro
-            batch = self.source.batch(self.consumed, range(start, start + self.micro))
+        slots = [range(first + i * self.micro, first + (i + 1) * self.micro) for i in range(self.accumulation)]
+        for batch in self.prefetch.batches(self.consumed, slots, self.consumed + self.config.batch.global_):
             inputs, targets = self.parallel.own(batch.inputs), self.parallel.own(batch.targets)
             if mesh.speaks:
                 whole = targets.shape == batch.targets.shape
@@ -308,7 +352,7 @@ class Training:
         while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
             record = self.under_way.pop(0)
             self._check_sound(record)
-            loss, norm = record.reading.values()
+            loss, norm, besides = record.numbers()
             self.last_loss = loss
             self.reporter.loss(record.step, loss)
             self.log.step(record.step, loss, record.tokens, record.seconds)
@@ -319,11 +363,22 @@ class Training:
                 "seconds": round(record.seconds, 6),
                 "lr": record.rate,
                 "grad_norm": norm,
+                **besides,
+                **self._sent(),
             }
             self.reporter.metrics(round=self.reporter.round, **self.numbers)
+            self.loggers.step(self.numbers)
+
+    def _sent(self) -> dict[str, int]:
+        """Bytes of a step, where they aren't what anybody would reckon."""
+        if self.reducer is None:
+            return {}
+        sent, plain = self.reducer.sent
+        return {"gradient_bytes": sent, "gradient_bytes_uncompressed": plain}
 
     def _check_sound(self, record: StepRecord) -> None:
-        finding = self.divergence.finding(record.step, *record.reading.values())
+        loss, norm, besides = record.numbers()
+        finding = self.divergence.finding(record.step, loss, norm) or precision.exhausted(record.step, besides)
         if finding:
             self.spoiled = record.step
             count = self.config.batch.global_
@@ -338,35 +393,14 @@ class Training:
         self.numbers, self.last_loss = numbers, numbers["loss"]
         if self.reporter.last_step_written() < self.step:
             self.reporter.metrics(round=self.reporter.round, **numbers)
-
-    def _skips(self, found: Checkpoint | None) -> Skips:
-        """What the checkpoint left out already, and what the operator wants to be left out from here on."""
-        asked = json.loads(os.environ.get(environment.SKIPPED) or "[]")
-        before = Skips(found.manifest.data.get("skipped", [])) if found is not None else Skips()
-        return before.resumed(self.consumed, asked)
-
-    def _consumed(self, found: Checkpoint) -> int:
-        """Samples consumed by the checkpoint. Raises DataError if they were samples of other data."""
-        cursor = found.manifest.data
-        if not cursor:
-            return 0  # weights from elsewhere, which have seen none of our data
-        for key, now in (("kind", self.source.kind), ("version", self.source.version)):
-            if cursor.get(key) != now:
-                raise DataError(
-                    f"checkpoint {found.path} was made with data {key} {cursor.get(key)!r}, now it is {now!r}"
-                )
-        if cursor.get("fingerprint") != self.source.fingerprint:
-            raise DataError(
-                f"the data has changed since checkpoint {found.path} was made: its order can't be continued. "
-                f"Restore the data, or start anew from these weights in another folder"
-            )
-        return int(cursor["consumed"])
+            self.loggers.step(numbers)
 
     def _leave(self) -> int:
         """Stop on request: the step is saved once all ranks are here, and another world goes on with it."""
         self.save()
         self.reporter.phase(Phase.DRAIN)
         self.session.drain()
+        self.loggers.close(LAST_WRITE_LIMIT_S)
         self.reporter.send(wire.SAVED, {"step": self.step})
         dist.destroy_process_group()
         return ExitCode.SAVED
@@ -379,6 +413,7 @@ class Training:
             final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
             _write_whole(self.reporter.output / "final.json", json.dumps(final) + "\n")
         self.session.drain()
+        self.loggers.close(LAST_WRITE_LIMIT_S)
         dist.destroy_process_group()
         self.reporter.phase(Phase.DONE)
 
@@ -397,6 +432,7 @@ def read_config() -> TrainingConfig:
 
 def main() -> NoReturn:
     """Run this rank. Ends with SystemExit; after a failure the process ends here, with its last words said."""
+    allocator.keep_memory()
     reporter = Reporter.from_environment()
     training = None
     try:
@@ -404,7 +440,8 @@ def main() -> NoReturn:
         training.resume()
         sys.exit(training.run())
     except Exception as error:  # noqa: BLE001 whatever it is, the agent gets to know it
-        code = lastwords.say(reporter, error, training.step if training else 0)
+        of_memory = training.memory if training is not None else (lambda: "")
+        code = lastwords.say(reporter, error, training.step if training else 0, of_memory)
         if training is not None:
             training.park()
     # Not by way of the interpreter's teardown: a broken process group can hang there.

@@ -19,11 +19,11 @@ class ShardOptimizer:
     0.1 s in the first step after each restart, and milliseconds in every step.
     """
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
+    def __init__(self, model: nn.Module, config: OptimizerConfig, precision: str = "fp32") -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.shards = [nn.Parameter(_local(p)) for p in self.parameters]
+        self.shards = [nn.Parameter(local(p)) for p in self.parameters]
         self.origins = {id(shard): p for shard, p in zip(self.shards, self.parameters, strict=True)}
-        self.inner = _build(self.shards, config)
+        self.inner = _build(self.shards, config, precision)
 
     @property
     def state(self) -> Any:
@@ -34,18 +34,21 @@ class ShardOptimizer:
         groups: list[dict[str, Any]] = self.inner.param_groups
         return groups
 
-    def step(self, rate: float) -> None:
-        """Apply the gradients at a learning rate, and drop them."""
+    def step(self, rate: float, dropped: torch.Tensor | None = None) -> None:
+        """Apply the gradients at a learning rate, and drop them. dropped: 1.0 if they are not to be applied; the device
+        alone knows."""
         for parameter, shard in zip(self.parameters, self.shards, strict=True):
-            shard.grad = None if parameter.grad is None else _local(parameter.grad)
+            shard.grad = None if parameter.grad is None else local(parameter.grad)
             parameter.grad = None
         for group in self.inner.param_groups:
             group["lr"] = rate
+        # What torch's own scaler does: fused optimizers look at it where they run.
+        self.inner.found_inf = dropped
         self.inner.step()
         self.inner.zero_grad()
 
 
-def _build(shards: list[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
+def _build(shards: list[nn.Parameter], config: OptimizerConfig, precision: str) -> torch.optim.Optimizer:
     """Matrices decay, vectors (norms, biases) don't."""
     groups = [
         {"params": [p for p in shards if p.dim() >= 2], "weight_decay": config.weightDecay},
@@ -53,11 +56,20 @@ def _build(shards: list[nn.Parameter], config: OptimizerConfig) -> torch.optim.O
     ]
     groups = [group for group in groups if group["params"]]
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        if precision != "fp16":
+            return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        # Only the fused one can leave a step out. If that is the first, it leaves its momentum uninitialized: so it
+        # begins with what the first step would make of nothing.
+        sgd = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
+        if config.momentum:
+            for shard in shards:
+                sgd.state[shard]["momentum_buffer"] = torch.zeros_like(shard)
+        return sgd
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor, in the same memory, outside of autograd."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 

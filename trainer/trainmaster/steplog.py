@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from trainmaster.scores import Scores
+
 EVERY_S = 10.0
 _MEMORY = {"ram": "the ranks' own memory", "peer": "memory, some of it a peer's"}
 
@@ -37,3 +39,15 @@ class StepLog:
         rate = self._tokens / took
         print(f"step {step} of {self._total}: loss {loss:.4f}, {rate:,.0f} tokens/s", flush=True)
         self._said_at, self._tokens = now, 0
+
+    def evaluation(self, scores: Scores) -> None:
+        """There is a new one; and if the run ends with it, why."""
+        if not self._shown:
+            return
+        print(f"evaluation: step {scores.step}, loss {scores.loss:.4f}", flush=True)
+        if scores.stops:
+            print(
+                f"training stops early: none of the last {scores.since} evaluations was an improvement; the best was "
+                f"step {scores.best_step}'s, loss {scores.best:.4f} (training.evaluation.stop)",
+                flush=True,
+            )

@@ -29,6 +29,7 @@ from trainmaster import faults, lastwords
 from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Resume
 from trainmaster.checkpoint.session import Session
+from trainmaster.checkpoint.state import is_sharded
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
@@ -53,6 +54,8 @@ class State:
 
     def __init__(self, **objects: Any) -> None:
         for name, thing in objects.items():
+            if is_sharded(thing):
+                continue
             missing = [m for m in ("state_dict", "load_state_dict") if not callable(getattr(thing, m, None))]
             if missing:
                 raise ConfigError(f"tm.State({name}=…): a {type(thing).__name__} has no {' and no '.join(missing)}()")

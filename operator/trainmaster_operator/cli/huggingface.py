@@ -1,12 +1,10 @@
-"""`trainmaster export` and `import`: done by the trainer in a process of its own, since it imports torch."""
+"""`trainmaster export` and `import`: done by the trainer."""
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
+from trainmaster_operator.cli import child
 from trainmaster_operator.cli.refusal import Refusal
 
 
@@ -23,7 +21,5 @@ def import_(folder: Path, out: Path) -> int:
 
 
 def _run(verb: str, *arguments: str) -> int:
-    for library in ("torch", "safetensors"):
-        if importlib.util.find_spec(library) is None:
-            raise Refusal(f"{verb} needs the trainer and {library}: pip install 'trainmaster[train]'")
-    return subprocess.run([sys.executable, "-m", "trainmaster.huggingface", verb, *arguments], check=False).returncode
+    child.check_installed(verb, "safetensors")
+    return child.run("huggingface", [verb, *arguments])

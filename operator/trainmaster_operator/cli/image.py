@@ -44,10 +44,13 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
 
 def layout_problems(training: TrainingConfig) -> Iterator[Problem]:
-    """Parallelism that the model doesn't allow. `training` has valid options."""
+    """Parallelism and data that the model doesn't allow. `training` has valid options."""
     layout = trainer("layout")
     if layout is not None:
         yield from _problems(partial(layout.validate, training))
+    data = trainer("data")
+    if data is not None:
+        yield from _problems(partial(data.objective, training))
 
 
 def checkpoint_problems(training: TrainingConfig, saved: Any, directory: Any) -> Iterator[Problem]:
@@ -59,24 +62,25 @@ def checkpoint_problems(training: TrainingConfig, saved: Any, directory: Any) ->
 
 def data_problems(training: TrainingConfig, world_size: int) -> Iterator[Problem]:
     """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
-    files, data, models = trainer("data.files"), trainer("data"), trainer("models")
-    if files is None or data is None or models is None or training.data.source != "text":
+    data = trainer("data")
+    if data is None:
         return
 
     def check() -> None:
-        text = files.find(training.data.path, data.validate(training.data))
-        files.windows(text, models.validate(training.model).context, training.batch.at(world_size).global_)
+        data.check(training.at(world_size), data.find(training.data))
+        if training.evaluation is not None:
+            heldout = importlib.import_module("trainmaster.data.heldout")
+            heldout.find(training, training.evaluation)
 
     yield from _problems(check)
 
 
 def unigram_entropy(training: TrainingConfig) -> float | None:
     """Nats per token of the text's own byte frequencies; None for other data, or without the trainer."""
-    files, data = trainer("data.files"), trainer("data")
-    if files is None or data is None or training.data.source != "text":
+    data = trainer("data")
+    if data is None or training.data.source != "text":
         return None
-    text = files.find(training.data.path, data.validate(training.data))
-    return float(text.unigram_entropy())
+    return float(data.find(training.data).unigram_entropy())
 
 
 def _problems(check: Callable[[], Any]) -> Iterator[Problem]:

@@ -105,6 +105,18 @@ def parser() -> argparse.ArgumentParser:
     import_.add_argument("folder", type=Path, metavar="HF_DIR", help="with config.json and model.safetensors")
     import_.add_argument("out", type=Path, metavar="CHECKPOINT_DIR", help="an empty or a new folder")
 
+    tokenize = commands.add_parser(
+        "tokenize",
+        help="write texts as a file of token numbers, which the data source `tokens` reads",
+        description="Reads text files, or a column of .parquet, .arrow (datasets of Hugging Face's) or .jsonl files.",
+    )
+    tokenize.add_argument("source", type=Path, metavar="SOURCE", help="a file, or a folder of files")
+    tokenize.add_argument("out", type=Path, metavar="OUT.npy")
+    tokenize.add_argument("--tokenizer", type=Path, metavar="FILE", required=True, help="a tokenizer.json")
+    tokenize.add_argument("--column", metavar="NAME", default="text", help="of tables (text)")
+    tokenize.add_argument("--glob", metavar="PATTERN", help="which files of the folder, such as '**/*.md'")
+    tokenize.add_argument("--separator", metavar="TOKEN", help="that ends a document; found if it is a usual one")
+
     demo = commands.add_parser("demo", help="train a small GPT over four ranks, kill one, and lose nothing")
     demo.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/demo"), help="(default: runs/demo)")
     demo.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
@@ -202,6 +214,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.huggingface import import_
 
         return import_(options.folder, options.out)
+    if options.command == "tokenize":
+        from trainmaster_operator.cli.tokenize import tokenize
+
+        return tokenize(options.source, options.out, options.tokenizer, options.column, options.glob, options.separator)
     if options.command == "plan":
         from trainmaster_operator.cli.plan import PlanOptions, plan
 

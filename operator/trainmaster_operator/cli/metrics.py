@@ -21,6 +21,7 @@ DIFFERING = 20
 class Metrics:
     """`steps` ascend. `replaced`: stretches of losses that a later round replaced. `rounds`: (round, its first step).
 
+    `evaluations`: (step, loss) on data that isn't trained on, ascending.
     `repeated`: steps that were run again; `differing`: those whose loss wasn't bit for bit the same: (step, before,
     after), the first few. `malformed`: lines that could not be read (a killed writer leaves at most half a line).
     """
@@ -30,6 +31,7 @@ class Metrics:
     tokens: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
     replaced: list[Points] = field(default_factory=list)
+    evaluations: Points = field(default_factory=list)
     rounds: list[tuple[int, int]] = field(default_factory=list)
     repeated: int = 0
     differences: int = 0
@@ -64,9 +66,14 @@ def read(path: Path) -> Metrics:
             if parsed is None:
                 metrics.malformed += 1
                 continue
-            step, round, loss, tokens, seconds = parsed
+            step, round, loss, tokens, seconds, evaluated = parsed
             if round < current:
                 continue  # a fenced world's late line
+            if evaluated is not None:  # a line of its own, without the step's numbers
+                while metrics.evaluations and metrics.evaluations[-1][0] >= step:
+                    metrics.evaluations.pop()
+                metrics.evaluations.append((float(step), evaluated))
+                continue
             if round > current:
                 current = round
                 metrics.rounds.append((round, step))
@@ -81,11 +88,13 @@ def read(path: Path) -> Metrics:
     return metrics
 
 
-def _parsed(line: bytes) -> tuple[int, int, float, float, float] | None:
+def _parsed(line: bytes) -> tuple[int, int, float, float, float, float | None] | None:
+    """(step, round, loss, tokens, seconds, the loss of an evaluation if it tells of one)"""
     try:
         value: dict[str, Any] = json.loads(line)
         numbers = [_number(value.get(key)) for key in ("loss", "tokens", "seconds")]
-        return int(value["step"]), int(value.get("round", 0)), numbers[0], numbers[1] or 0.0, numbers[2]
+        evaluated = _number(value["evaluation_loss"]) if "evaluation_loss" in value else None
+        return int(value["step"]), int(value.get("round", 0)), numbers[0], numbers[1] or 0.0, numbers[2], evaluated
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -1,29 +1,18 @@
-"""`trainmaster parity`: the trainer's own proof of its strategies, in a process of its own, since it imports torch."""
+"""`trainmaster parity`: the trainer's own proof of its strategies."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli import child
 
 
 def parity(only: Sequence[str], json: Path | None, page: Path | None) -> int:
     """0 when all rows are within the tolerance, 1 when some aren't. Raises Refusal."""
-    if importlib.util.find_spec("torch") is None:
-        raise Refusal("parity needs the trainer: pip install 'trainmaster[train]'")
-    for file in (json, page):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise Refusal(f"{file}: there is no folder {file.absolute().parent}")
+    child.check_installed("parity")
     arguments = [word for pattern in only for word in ("--only", pattern)]
     for name, file in (("--json", json), ("--page", page)):
+        child.check_folder(file)
         arguments += [name, str(file)] if file is not None else []
-    # Many processes on few cores: a thread each.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "trainmaster.parity", *arguments], env=environment, check=False
-    ).returncode
+    return child.run("parity", arguments, threads=1)  # many processes on few cores

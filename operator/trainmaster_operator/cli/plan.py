@@ -1,11 +1,7 @@
-"""`trainmaster plan`: the layouts that a job may have, by the trainer, in a process of its own: it imports torch."""
+"""`trainmaster plan`: the layouts that a job may have, by the trainer."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +9,7 @@ from typing import Any
 
 from trainmaster.contract.config import TrainingConfig
 from trainmaster_operator.api.ram import bytes_of
+from trainmaster_operator.cli import child
 from trainmaster_operator.cli.image import trainer
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.validate import load_job
@@ -37,8 +34,7 @@ def plan(options: PlanOptions) -> int:
     config = job.spec.training
     if config is None:
         raise Refusal(f"{options.job}: a layout is planned for a job with spec.training; a script's ranks are its own")
-    if importlib.util.find_spec("torch") is None:
-        raise Refusal("plan needs the trainer: pip install 'trainmaster[train]'")
+    child.check_installed("plan")
     ranks = job.spec.world_size if options.ranks is None else options.ranks
     _check_layouts(config, ranks)
     arguments = ["--ranks", str(ranks), "--tflops", str(options.tflops), "--bandwidth", str(options.bandwidth)]
@@ -47,12 +43,7 @@ def plan(options: PlanOptions) -> int:
         arguments += ["--memory", str(bytes_of(options.memory))]
     if options.json is not None:
         arguments += ["--json", str(options.json)]
-    return subprocess.run(
-        [sys.executable, "-m", "trainmaster.planner", *arguments],
-        input=config.model_dump_json().encode(),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    ).returncode
+    return child.run("planner", arguments, config.model_dump_json().encode(), threads=1)
 
 
 def _check(options: PlanOptions) -> None:
@@ -65,8 +56,7 @@ def _check(options: PlanOptions) -> None:
     for name in ("tflops", "bandwidth", "top"):
         if not getattr(options, name) > 0:
             raise Refusal(f"--{name} {getattr(options, name)}: a number above 0 is expected")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise Refusal(f"{options.json}: there is no folder {options.json.absolute().parent}")
+    child.check_folder(options.json)
 
 
 def _check_layouts(config: TrainingConfig, ranks: int) -> None:

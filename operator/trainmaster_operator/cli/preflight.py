@@ -24,8 +24,10 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
     job["metadata"].setdefault("namespace", "default")
     spec = job["spec"]
     training = spec.get("training")
-    if training is not None and not training["data"]["path"].startswith("@"):
-        training["data"]["path"] = str(_absolute(training["data"]["path"], directory))
+    evaluation = training.get("evaluation") if training is not None else None
+    for part in (training, evaluation):
+        if part is not None and not part["data"]["path"].startswith("@"):
+            part["data"]["path"] = str(_absolute(part["data"]["path"], directory))
     checkpoint = spec.setdefault("checkpoint", {})
     # A directory on a volume of the cluster is none of this machine's.
     given = None if checkpoint.pop("volume", None) else checkpoint.get("directory")

@@ -132,11 +132,13 @@ def _markers(status: JobStatus, metrics: Metrics) -> list[Marker]:
 def _loss(metrics: Metrics, markers: list[Marker]) -> str:
     lines = [Line(points, "replaced", "run again by a later round") for points in metrics.replaced]
     lines.append(Line(metrics.loss_curve(), "main"))
-    chart = line_chart(lines, "loss", "step", _integer, _short, markers)
     entries = [("main", "loss")]
+    if metrics.evaluations:
+        lines.append(Line(metrics.evaluations, "r1", "of an evaluation"))
+        entries.append(("r1", "of evaluations"))
     if metrics.replaced:
         entries.append(("replaced", "lost with a failure and run again"))
-    content = [chart]
+    content = [line_chart(lines, "loss", "step", _integer, _short, markers)]
     if len(entries) > 1:
         content.append(page.legend(entries))
     if metrics.repeated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainmaster.contract.wire import CheckpointRecord, Identity, JoinRequest, Report, StoreAddress, Verdict
@@ -23,6 +23,7 @@ class SlotState:
     heard_at: float
     round: int = 0
     report: Report | None = None  # the newest of `round`
+    _reported_at: float = 0.0
     parked: bool = False  # it has been in a round, and its newest word is that no ranks run there
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None
@@ -62,7 +63,7 @@ class SlotState:
         if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
             self.verdict = report.verdict
             self.verdict_at = now
-        self.report = report
+        self.report, self._reported_at = report, now
         self.next_store = report.next_store
         now_known = _news(report)
         news = news or now_known != self._news
@@ -79,7 +80,9 @@ class SlotState:
             round=self.round,
             parked=self.parked,
             minor=report.minor,
-            granted=tuple(report.granted),
+            granted=tuple(
+                replace(granted, age_s=granted.age_s + now - self._reported_at) for granted in report.granted
+            ),
             joined=self.joined(now),
             silent_s=now - self.heard_at,
             ranks=tuple(report.ranks),

@@ -83,7 +83,7 @@ def replaced(view: View) -> Fault | None:
     """A pod of the round that is another one by now. Which one it is nobody can tell, and it needn't be replaced: the
     next round is one for all of them."""
     of_slot = {slot: pod for slot in view.members if (pod := view.pods[slot]) is not None}
-    if not view.round_is_open or not view.status.roundPods or not roundpods.differ(view.status, view.members, of_slot):
+    if not roundpods.differ(view.status, view.members, of_slot):
         return None
     words = f"a pod of round {view.status.round} was deleted, and another one of its name has taken its place"
     return Fault(Cause.EVICTED, words, (), free=True, step=view.highest_step())

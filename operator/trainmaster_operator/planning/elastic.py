@@ -83,13 +83,13 @@ def _stopped(view: View) -> bool:
 
 
 def unheard(view: View) -> bool:
-    """A new leader has not heard all of the pods yet for which its predecessor has stopped the ranks. A round without
-    them would be followed by another one."""
+    """A new leader has not heard all of the pods yet for which its predecessor has stopped the ranks, or that it has
+    stopped. A round without them would be followed by another one."""
     grows = sizes.wanted(view) > len(view.members)
     if not grows or not _stopped(view) or view.observed.leading_s >= HEARD_AFTER_S:
         return False
-    parked = ((view.pods[slot], view.agents[slot]) for slot in view.parked)
-    heard = (agent is not None and agent.joined for pod, agent in parked if pod is not None and pod.phase == "Running")
+    both = zip(view.pods, view.agents, strict=True)
+    heard = (agent is not None and agent.joined for pod, agent in both if pod is not None and pod.phase == "Running")
     return not all(heard)
 
 

@@ -65,18 +65,21 @@ def first_cause(view: View) -> Fault | None:
     found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
     if found is not None:
         return found
+    if not causes and (silent := agents.lost(view)) is not None:
+        return silent  # which is what the others lost
     for agent in causes or _cascade(view, verdicts):
         assert agent.verdict is not None
         floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
         return of_verdict(view, agent, agent.verdict, floor=floor)
-    return agents.lost(view) or hang.hang(view) or straggler.straggler(view)
+    return hang.hang(view) or straggler.straggler(view)
 
 
 def cascade_due_s(view: View) -> float | None:
     """When verdicts of ranks that merely lost a peer start to count."""
     ages = [a.verdict_age_s for a in _verdicts(view)]
-    waits = [limit - age for age in ages for limit in (CASCADE_WAIT_S, view.lost_after_s) if age < limit]
-    return min(waits, default=None)
+    waits = [CASCADE_WAIT_S - age for age in ages]
+    waits += [view.lost_after_s - min(age, view.observed.leading_s) for age in ages]
+    return min((wait for wait in waits if wait > 0), default=None)
 
 
 def recover(view: View, fault: Fault) -> Change:
@@ -242,9 +245,10 @@ def _verdicts(view: View) -> list[AgentRecord]:
 
 def _cascade(view: View, verdicts: list[AgentRecord]) -> list[AgentRecord]:
     """Ranks that merely lost a peer, when nothing better shows up in time. While a member has said nothing since they
-    spoke, the word of its end is on its way: to restart beside it would be in vain, and its end would count again."""
+    spoke, the word of its end is on its way: to restart beside it would be in vain, and its end would count again. A
+    new leader waits for it anew: it knows only what it has heard itself."""
     late = [agent for agent in verdicts if agent.verdict_age_s >= CASCADE_WAIT_S]
-    if not late or late[0].verdict_age_s >= view.lost_after_s:
+    if not late or min(late[0].verdict_age_s, view.observed.leading_s) >= view.lost_after_s:
         return late
     agents = (view.agents[slot] for slot in view.members)
     return [] if any(a is None or a.silent_s >= late[0].verdict_age_s for a in agents) else late

@@ -61,14 +61,14 @@ def taken_over(view: View) -> Change | None:
 
 def _agreed(view: View) -> Change | None:
     """A leader and the agents opened a round with the same number and content at once: its store is the agents'. Where
-    some of them began with the leader's, another round follows."""
+    some of them began with the leader's, on another store, another round follows."""
     status, members = view.status, view.in_round()
     early = [agent for agent in members if agent.minor > status.roundMinor]
     told = [granted for agent in early for granted in agent.granted if granted.round == status.round]
     if not early or not told:
         return None
-    if len(early) == len(view.members):
-        return changed(status, **_store(view, told[0]), roundMinor=early[0].minor)
+    if len(early) == len(view.members) or rounds.address(told[0].store) == status.roundStore:
+        return changed(status, **rounds.on_store(view, rounds.address(told[0].store)), roundMinor=early[0].minor)
     if told[0].age_s < SPLIT_S:
         return None
     words = f"round {status.round} was opened twice, with and without a leader; the ranks restart in place"
@@ -128,15 +128,9 @@ def _adopted(view: View, known: list[Granted]) -> Change:
         round=last.round,
         roundMinor=view.status.roundMinor + len(known),
         roundOpenedAt=rfc3339(view.now - last.age_s),
-        **_store(view, last),
+        **rounds.on_store(view, rounds.address(last.store)),
         **_counted(view, known),
     )
-
-
-def _store(view: View, granted: Granted) -> dict[str, object]:
-    store = f"{granted.store.host}:{granted.store.port}"
-    used = [store, *(address for address in view.status.lastStore.split(",") if address and address != store)]
-    return {"roundStore": store, "lastStore": ",".join(used[: rounds.USED_STORES])}
 
 
 def _followed(view: View, known: list[Granted], top: int) -> Change:

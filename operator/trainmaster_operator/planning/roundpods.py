@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.observation import PodRecord
-from trainmaster_operator.planning.view import WORKER
+from trainmaster_operator.planning.view import WORKER, is_current
 
 
 def digest(uids: Iterable[str]) -> str:
@@ -25,18 +25,14 @@ def digest(uids: Iterable[str]) -> str:
 def replaced(status: JobStatus, pods: Iterable[PodRecord]) -> bool:
     """Whether, of all pods of a job, those that the open round's slots have now are not those that it opened with.
     False as long as a slot has none: then that one is gone."""
-    if not status.roundStore or not status.roundPods:
-        return False
     incarnations = unpack_counts(status.incarnations)
-    of_slot = {pod.slot: pod for pod in pods if pod.role == WORKER and _is_current(pod, incarnations)}
+    of_slot = {pod.slot: pod for pod in pods if pod.role == WORKER and is_current(pod, incarnations)}
     return differ(status, unpack_ranges(status.roundMap), of_slot)
 
 
 def differ(status: JobStatus, members: Sequence[int], of_slot: Mapping[int, PodRecord]) -> bool:
     """The same, of the pods that the slots have."""
+    if not status.roundStore or not status.roundPods:
+        return False
     uids = [of_slot[slot].uid for slot in members if slot in of_slot]
     return len(uids) == len(members) and digest(uids) != status.roundPods
-
-
-def _is_current(pod: PodRecord, incarnations: Sequence[int]) -> bool:
-    return 0 <= pod.slot < len(incarnations) and pod.incarnation == incarnations[pod.slot]

@@ -50,7 +50,7 @@ def reopened(view: View, gone: tuple[int, ...] = ()) -> dict[str, object]:
     `gone`: slots whose pods are replaced by the same write. A spare that is ready takes such a place.
     """
     order = next_order(view, gone) if view.status.round else None
-    store = offered_store(view, order, at_once=True) if order else None
+    store = offered_store(view, order, at_once=True, others=order != view.members) if order else None
     return forming(view) if order is None or store is None else opened(view, store, order)
 
 
@@ -60,7 +60,7 @@ def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
     order = _arranged(view, size, able)
     assert order is not None
     blocked = view.scripted and _may_still_write(view, able)
-    store = None if blocked else offered_store(view, order, at_once=True)
+    store = None if blocked else offered_store(view, order, at_once=True, others=True)
     if store is not None:
         return opened(view, store, order)
     return {**forming(view), "roundMap": pack_ranges(order), "workers": sizes.sized(view, size)}
@@ -68,12 +68,10 @@ def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
 
 def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
     """The fields of a round that is open: beside its number they are all that agents are told."""
-    used = [store, *(address for address in view.status.lastStore.split(",") if address and address != store)]
     return {
+        **on_store(view, store),
         "roundMap": pack_ranges(order),
-        "roundStore": store,
         "roundPods": roundpods.digest(pod.uid for slot in order if (pod := view.pods[slot]) is not None),
-        "lastStore": ",".join(used[:USED_STORES]),
         "roundOpenedAt": rfc3339(view.now),
         "roundResume": resume(view),
         "stopAt": None,
@@ -81,6 +79,12 @@ def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
         "workers": sizes.sized(view, len(order)),
         "roundPeers": peers.shift(view, order),
     }
+
+
+def on_store(view: View, store: str) -> dict[str, object]:
+    """The fields that say on which store a round is, and remember it."""
+    used = [store, *(known for known in view.status.lastStore.split(",") if known and known != store)]
+    return {"roundStore": store, "lastStore": ",".join(used[:USED_STORES])}
 
 
 def forming(view: View) -> dict[str, object]:
@@ -168,24 +172,28 @@ def _lives(pod: PodRecord) -> bool:
     return pod.phase not in ENDED or pod.lingers
 
 
-def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False) -> str | None:
+def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False, others: bool = False) -> str | None:
     """The store for a round: the one beside rank 0. Scripts bind further ports on its address, so theirs is waited
     for; else that of another member will do. An agent that isn't in the round would not notice its end.
 
-    An agent's record may still hold a store that a round before took: such an offer is none.
+    An agent's record may still hold a store that a round before took: such an offer is none. `others`: than those of
+    the round that ends at this moment are in it. Until the agent beside that one's rank 0 has heard, it may open the
+    same number with the old ones (see `grant`), on the store that it keeps; so that one stays theirs.
     """
-    first = _fresh(view, view.agents[order[0]])
+    kept = view.members[0] if others and view.members else None
+    first = _fresh(view, view.agents[order[0]]) if order[0] != kept else None
     if first is not None:
         return first
     late = not at_once and _formed_for_s(view) >= STORE_WAIT_S
     if view.scripted and not late:
         return None
-    second = next((store for slot in order[1:] if (store := _fresh(view, view.agents[slot])) is not None), None)
+    rest = (view.agents[slot] for slot in order[1:] if slot != kept)
+    second = next((store for agent in rest if (store := _fresh(view, agent)) is not None), None)
     if second is not None or not late:
         return second
     # By now every record is newer than the last round: the port came back by chance.
     agent = view.agents[order[0]]
-    return _address(agent.next_store) if agent is not None else None
+    return address(agent.next_store) if agent is not None and agent.next_store is not None else None
 
 
 def due_s(view: View) -> float | None:
@@ -206,8 +214,8 @@ def _fresh(view: View, agent: AgentRecord | None) -> str | None:
     and that this agent hasn't told of yet."""
     if agent is None or (0 < agent.round < _reached(view) and not agent.parked):
         return None
-    address = _address(agent.next_store)
-    return None if address is None or address in _used(view) else address
+    offered = address(agent.next_store) if agent.next_store is not None else None
+    return None if offered is None or offered in _used(view) else offered
 
 
 def _reached(view: View) -> int:
@@ -219,5 +227,5 @@ def _used(view: View) -> Iterable[str]:
     return view.status.lastStore.split(",")
 
 
-def _address(store: StoreAddress | None) -> str | None:
-    return None if store is None else f"{store.host}:{store.port}"
+def address(store: StoreAddress) -> str:
+    return f"{store.host}:{store.port}"

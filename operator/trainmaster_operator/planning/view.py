@@ -6,6 +6,7 @@ for a larger size or that a smaller one leaves behind. Only a member's loss is a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from trainmaster.contract.wire import RankReport
@@ -120,12 +121,17 @@ def look(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
     for pod in observed.pods:
         if pod.role != WORKER:
             continue
-        if 0 <= pod.slot < len(incarnations) and pod.incarnation == incarnations[pod.slot]:
+        if is_current(pod, incarnations):
             pods[pod.slot] = pod
         else:
             others.append(pod)
     agents = [_current(observed.agents.get(slot), pods[slot], number) for slot, number in enumerate(incarnations)]
     return View(spec, status, observed, now, tuple(incarnations), tuple(pods), tuple(others), tuple(agents))
+
+
+def is_current(pod: PodRecord, incarnations: Sequence[int]) -> bool:
+    """Whether it is the one that its slot has by the status."""
+    return 0 <= pod.slot < len(incarnations) and pod.incarnation == incarnations[pod.slot]
 
 
 def _current(agent: AgentRecord | None, pod: PodRecord | None, incarnation: int) -> AgentRecord | None:

@@ -1,8 +1,10 @@
-"""Pods that another leader may have created, and that the watch hasn't told us of yet.
+"""What another leader may have written, and the watch hasn't told us of yet.
 
 Jobs and pods are watched side by side, and either may be behind. A leader that has just taken over from another one may
 know a job's newest status and not its newest pods: it would take them for lost, and replace them. So before it judges
-incarnations that it hasn't written itself, it asks the API server for those that it doesn't see.
+incarnations that it hasn't written itself, it asks the API server for those that it doesn't see. Or it may know pods
+and not the newest status: it would tell their agents that they are stale. So it asks for each job once, before it tells
+agents anything.
 """
 
 from __future__ import annotations
@@ -24,6 +26,14 @@ class Inherited:
     ) -> None:
         self._cluster, self._pods, self._pod_name = cluster, pods, pod_name
         self._known: dict[JobKey, tuple[str, str]] = {}  # uid and incarnations whose pods the cache has, if they exist
+        self._met: dict[JobKey, str] = {}  # uid of the jobs that have been asked for
+
+    def is_new(self, record: JobRecord) -> bool:
+        """Whether this job is to be asked for. True once."""
+        if self._met.get(record.key) == record.uid:
+            return False
+        self._met[record.key] = record.uid
+        return True
 
     async def find(self, record: JobRecord) -> None:
         """Put pods of this job's incarnations that nobody has told us of into the cache. Raises ApiError."""
@@ -45,6 +55,7 @@ class Inherited:
 
     def forget(self, key: JobKey) -> None:
         self._known.pop(key, None)
+        self._met.pop(key, None)
 
     async def _look_for(self, record: JobRecord, name: str) -> None:
         key = JobKey(record.key.namespace, name)

@@ -151,6 +151,9 @@ class Reconciler:
                 await self._leader.outgrow(met)
             if not record.status.phase.finished:
                 await self._surroundings.remind(record.key.namespace)
+                if self._inherited.is_new(record):
+                    await self.refresh(key)
+                    continue
             await self._inherited.find(record)
             observed = self._observe(record)
             if self._ledger is not None:

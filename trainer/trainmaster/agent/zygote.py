@@ -31,7 +31,7 @@ from trainmaster.agent.server import Birth, Child, Connection, Server
 MODULES = "TRAINMASTER_ZYGOTE_MODULES"  # comma-separated, imported by the pristine zygote; "": fork nothing
 DEFAULT_MODULES = (
     "torch,torch.distributed,torch.distributed.fsdp,torch.distributed.checkpoint,torch._dynamo,"
-    "trainmaster.loop,trainmaster.data.text,trainmaster.models.gpt,trainmaster.models.moe,"
+    "trainmaster.loop,trainmaster.data.windows,trainmaster.models.gpt,trainmaster.models.moe,"
     "trainmaster.models.initialization,encodings.idna"
 )
 _CANDIDATE_S = 180  # an import that takes longer is stuck

@@ -152,7 +152,13 @@ def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifes
             extra[name] = {k.removeprefix(f"{name}."): k for k in present.values}
         elif state.is_optimizer(thing):
             targets.update(state.optimizer_targets(thing, name, names, manifest))
-    packed = {name: _packed(name, objects[name], manifest, rank) for name in objects if name not in extra}
+        elif state.is_sharded(thing):
+            saved = {
+                k.removeprefix(f"{name}."): v.shape for k, v in manifest.tensors.items() if k.startswith(f"{name}.")
+            }
+            targets.update({f"{name}.{key}": tensor for key, tensor in thing.checkpoint_targets(saved).items()})
+    others = [name for name, thing in objects.items() if state.is_other(thing)]
+    packed = {name: _packed(name, manifest, rank) for name in others}
     loose = {path: _empty(manifest, path) for value in packed.values() for path in tagged.tensor_paths(value)}
     load_tensors(storage, directory, manifest, {**targets, **loose})
     for name, thing in objects.items():
@@ -164,13 +170,13 @@ def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifes
                 state.unwrap(thing).load_state_dict(values, strict=False)
         elif state.is_optimizer(thing):
             state.restore_groups(thing, name, names, manifest)
-        elif packed[name] is not None:
+        elif state.is_sharded(thing):
+            thing.checkpoint_loaded(manifest.step)
+        else:
             thing.load_state_dict(tagged.unpack(packed[name], loose))
 
 
-def _packed(name: str, thing: Any, manifest: Manifest, rank: int) -> Any:
-    if state.is_optimizer(thing):
-        return None
+def _packed(name: str, manifest: Manifest, rank: int) -> Any:
     for path in (name, f"rank.{rank}.{name}", f"rank.0.{name}"):
         if path in manifest.values:
             return manifest.values[path]

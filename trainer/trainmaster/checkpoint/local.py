@@ -29,7 +29,8 @@ class LocalState:
     def __init__(self, objects: Mapping[str, Any], rank: int) -> None:
         self._objects, self._rank = objects, rank
         self._names = state.parameter_names(objects)
-        self._others = {n: o for n, o in objects.items() if not isinstance(o, nn.Module) and not state.is_optimizer(o)}
+        self._others = {n: o for n, o in objects.items() if state.is_other(o)}
+        self._sharded = {n: o for n, o in objects.items() if state.is_sharded(o)}
         self._modules = {n: o for n, o in objects.items() if isinstance(o, nn.Module)}
         self._optimizers = {n: o for n, o in objects.items() if state.is_optimizer(o)}
         self._pieces: list[Piece] = []
@@ -52,6 +53,8 @@ class LocalState:
         tensors.update({name: place[key] for name, place, key in self._buffers if place.get(key) is not None})
         with torch.no_grad():
             self._loose.tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        for name, thing in self._sharded.items():
+            self._loose.tensors.update(state.capture_shards(name, thing))  # which stay until the next boundary
 
     def layout(self) -> Layout | None:
         """How the state of the last boundary lies in a file; None if an optimizer has put other tensors in the place of
@@ -79,6 +82,8 @@ class LocalState:
         snapshot = state.Snapshot()
         for name, module in self._modules.items():
             state.capture_module(snapshot, name, module)
+        for name, thing in self._sharded.items():
+            snapshot.tensors.update(state.capture_shards(name, thing))
         held = sorted(
             (piece.key, list(piece.data.shape)) for n, t in snapshot.tensors.items() for piece in local_pieces(n, t)
         )

@@ -140,15 +140,24 @@ class RamFolder:
             return []
 
 
-def _memory_left() -> float:
-    """Bytes that this container may still take before the kernel ends one of its processes (cgroup v2)."""
+def memory_limit() -> int | None:
+    """Bytes that this container may take (cgroup v2); None without a limit."""
     try:
         limit = Path(_CGROUP, "memory.max").read_text().strip()
-        if limit == "max":
-            return float("inf")
+        return None if limit == "max" else int(limit)
+    except (OSError, ValueError):
+        return None
+
+
+def _memory_left() -> float:
+    """Bytes that this container may still take before the kernel ends one of its processes."""
+    limit = memory_limit()
+    if limit is None:
+        return float("inf")
+    try:
         stat = dict(line.split() for line in Path(_CGROUP, "memory.stat").read_text().splitlines())
         taken = int(Path(_CGROUP, "memory.current").read_text()) - int(stat.get("inactive_file", 0))
-        return int(limit) - taken
+        return limit - taken
     except (OSError, ValueError):
         return float("inf")
 

@@ -5,8 +5,10 @@ The newest step that memory or storage covers is chosen, and each rank loads its
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +24,11 @@ from trainmaster.data.skips import Skips
 from trainmaster.errors import ConfigError, Fenced, TrainmasterError
 
 Say = Callable[[str, str], None]
+
+PATIENCE_S = 20.0
+"""How long a round waits for storage that can't be written to for a reason that may pass."""
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
+_TRY_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -186,7 +193,7 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
         resume = None
         if chosen is not None:
             resume = chosen[1] if chosen[0] == storage.root else "/".join(chosen[:2])
-        lineage.begin(storage, Lineage(round=round, resume=resume, job=asked.job))
+        _begin(storage, Lineage(round=round, resume=resume, job=asked.job), say)
         root, directory, tier = chosen or (None, None, "")
         outcome = {"round": round, "root": root, "directory": directory, "tier": tier}
     except TrainmasterError as error:
@@ -195,6 +202,25 @@ def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str,
         outcome = {"error": "ConfigError", "message": f"checkpoint folder {storage.root} can't be used: {error}"}
     turns.publish({"outcome": outcome})
     return outcome
+
+
+def _begin(storage: Storage, taken: Lineage, say: Say) -> None:
+    """Takes the storage for a round. A disk that is full for a moment is no reason to end a job. Raises OSError."""
+    until = time.monotonic() + PATIENCE_S
+    told = False
+    while True:
+        try:
+            return lineage.begin(storage, taken)
+        except OSError as error:
+            if error.errno not in _PASSING or time.monotonic() > until:
+                raise
+            if not told:
+                say(
+                    "StorageUnavailable",
+                    f"checkpoint folder {storage.root}: {error}; waiting until it can be written to",
+                )
+            told = True
+            time.sleep(_TRY_EVERY_S)
 
 
 def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say) -> tuple[str, str, str] | None:

@@ -1,7 +1,8 @@
 """Saving without collectives: each rank knows which chunks it owns, and writes them into one file in memory.
 
-The copy to host memory is the part that blocks training. A thread then lays the file out in the safetensors
-format in a memory file, and hands its descriptor to the agent (or, without one, uploads it itself).
+A thread copies them into a memory file in the safetensors format, beside the next step's forward and backward pass:
+parameters and optimizer state don't change before the optimizer runs, which waits for the copy (`Saver.settle`). The
+thread hands the file's descriptor to the agent, or, without one, uploads it itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,8 +28,10 @@ from trainmaster.checkpoint.upload import METADATA, upload
 from trainmaster.contract.wire.lineage import directory_name, shard_name
 from trainmaster.errors import ConfigError
 
+REPLICAS = "dp_replicate"
+"""The axis of a mesh whose ranks have the same of everything."""
 MAX_UNDER_WAY = 2
-"""Saves whose copies may wait in host memory at once; a further save waits for the oldest."""
+"""Saves whose files may wait in host memory at once; a further save waits for the oldest."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +48,66 @@ class Piece:
         return self.name if self.whole == list(self.data.shape) else f"{self.name}@{','.join(map(str, self.offset))}"
 
 
-def owned(snapshot: Snapshot, rank: int, holders: range) -> list[Piece]:
+@dataclass(frozen=True)
+class Place:
+    """Of a rank among those that have the same tensors.
+
+    holders: the ranks with the same plain ones: those of one stage of a pipeline. replica: (which, of how many) this is
+    of replicas that a DTensor's mesh doesn't tell of.
+    """
+
+    rank: int
+    holders: range
+    replica: tuple[int, int] = (0, 1)
+
+
+def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
     """The pieces that this rank saves: over all ranks they cover each tensor exactly once.
 
-    Of a DTensor's replicas one speaks, chosen by the name; plain tensors are taken to be equal on `holders`, the ranks
-    that have the same ones: those of one stage of a pipeline.
+    Of a DTensor's replicas one speaks, chosen by the name; plain tensors are taken to be equal on all their holders.
     """
+    rank, holders = place.rank, place.holders
     pieces = []
     for name, tensor in snapshot.tensors.items():
         choice = zlib.crc32(name.encode())
         if isinstance(tensor, DTensor):
-            if _is_spokesman(tensor, choice):
+            if _is_spokesman(tensor, choice, place.replica):
                 pieces += local_pieces(name, tensor)
         elif name.startswith("rank.") or rank == holders[0 if name in snapshot.buffers else choice % len(holders)]:
             pieces.append(Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor))
     return pieces
+
+
+class _Copy:
+    """A save's file in memory, made once, by whoever needs it first: the thread, or a step that has to wait for it.
+
+    After `make`: `fd` and `size` of the file, or `error`. Whoever has sent it closes it.
+    """
+
+    def __init__(self, step: int, head: bytes, parts: list[torch.Tensor]) -> None:
+        self.step, self.fd, self.size = step, -1, 0
+        self.error: OSError | None = None
+        self._head, self._parts = head, parts
+        self._lock = threading.Lock()
+
+    def make(self, name: str) -> None:
+        with self._lock:
+            if self.size or self.error is not None:
+                return
+            try:
+                self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+                # Written rather than mapped: the kernel takes pages as they come, and no other thread is kept from
+                # the interpreter meanwhile.
+                self.size = _write(self.fd, self._head) + sum(_write(self.fd, content(part)) for part in self._parts)
+            except OSError as error:
+                self.error = error
+                self.close()
+            self._parts = []
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
 class Saver:
@@ -73,43 +121,50 @@ class Saver:
         world_size: int,
         round: int,
         keep: int = 0,
-        holders: range | None = None,
+        place: Place | None = None,
         send: Callable[[dict[str, Any], int], None] | None = None,
         on_result: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.storage, self.rank, self.world_size, self.round, self.keep = storage, rank, world_size, round, keep
-        self.holders = range(world_size) if holders is None else holders
+        self.place = place or Place(rank, range(world_size))
         self._send, self._on_result = send, on_result
-        self._work: queue.Queue[tuple[int, bytes, torch.Tensor]] = queue.Queue()
+        self._work: queue.Queue[_Copy] = queue.Queue()
         self._room = threading.Semaphore(MAX_UNDER_WAY)
-        self._spare: list[torch.Tensor] = []
+        self._newest: _Copy | None = None
         self._thread: threading.Thread | None = None
         self._saved: set[int] = set()
 
     def save(self, step: int, snapshot: Snapshot, common: dict[str, Any]) -> bool:
-        """Copy this rank's pieces to host memory, and leave the rest to the thread. False: it was saved before.
+        """Have this rank's pieces copied, and sent. False: it was saved before.
 
+        Until `settle` returns, parameters and the state of optimizers must not change; everything else may.
         `common` {mesh, data, rng, config_sha256} must be equal on all ranks.
         """
         if step in self._saved:
             return False
         self._saved.add(step)
         values = snapshot.values if self.rank == 0 else _own_values(snapshot.values, self.rank)
-        layout = lay_out(owned(snapshot, self.rank, self.holders))
-        head, size = header(layout, values, common), layout.size
+        self.settle()
+        # A forward pass changes buffers, and the user's own objects change at any time.
+        layout = lay_out(
+            [
+                replace(piece, data=piece.data.detach().clone()) if _is_loose(piece.name, snapshot) else piece
+                for piece in owned(snapshot, self.place)
+            ]
+        )
         self._room.acquire()
-        buffer = next((b for b in self._spare if b.numel() == size), None)
-        if buffer is None:
-            buffer = torch.empty(size, dtype=torch.uint8)
-        self._spare.clear()
-        with torch.no_grad():
-            for start, end, source in layout.parts:
-                buffer[start:end].view(source.dtype).view(source.shape).copy_(source)
+        self._newest = _Copy(step, header(layout, values, common), [part for _, _, part in layout.parts])
         if self._thread is None:  # not in the constructor: a fork keeps no thread
             self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
             self._thread.start()
-        self._work.put((step, head, buffer))
+        self._work.put(self._newest)
         return True
+
+    def settle(self) -> None:
+        """Wait until what was saved last is copied; copies it here if the thread is still busy with another."""
+        if self._newest is not None:
+            self._newest.make(shard_name(self.rank))
+            self._newest = None
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until everything that was saved has been handed over; False if that took longer than the limit."""
@@ -118,38 +173,35 @@ class Saver:
 
     def _run(self) -> None:
         while True:
-            step, head, buffer = self._work.get()
+            copy = self._work.get()
             try:
-                self._stage(step, head, buffer)
+                copy.make(shard_name(self.rank))
+                if copy.error is not None:
+                    raise copy.error
+                self._send_away(copy)
             except OSError as error:
-                self._failed(step, f"checkpoint of step {step}, rank {self.rank}: {error}")
+                self._failed(copy.step, f"checkpoint of step {copy.step}, rank {self.rank}: {error}")
             finally:
-                self._spare.append(buffer)
+                copy.close()
                 self._room.release()
                 self._work.task_done()
 
-    def _stage(self, step: int, head: bytes, buffer: torch.Tensor) -> None:
-        name = shard_name(self.rank)
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        try:
-            size = _write(fd, head) + _write(fd, memoryview(buffer.numpy()))
-            message = {
-                "step": step,
-                "round": self.round,
-                "rank": self.rank,
-                "world_size": self.world_size,
-                "storage": self.storage,
-                "directory": directory_name(step, self.round),
-                "file": name,
-                "size": size,
-                "keep": self.keep,
-            }
-            if self._send is not None:
-                self._send(message, fd)
-                return
-            result = upload(message, fd)
-        finally:
-            os.close(fd)
+    def _send_away(self, copy: _Copy) -> None:
+        message = {
+            "step": copy.step,
+            "round": self.round,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "storage": self.storage,
+            "directory": directory_name(copy.step, self.round),
+            "file": shard_name(self.rank),
+            "size": copy.size,
+            "keep": self.keep,
+        }
+        if self._send is not None:
+            self._send(message, copy.fd)
+            return
+        result = upload(message, copy.fd)
         if self._on_result is not None:
             self._on_result(result)
         if result["error"]:
@@ -222,7 +274,12 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _is_spokesman(tensor: DTensor, choice: int) -> bool:
+def _is_spokesman(tensor: DTensor, choice: int, replica: tuple[int, int]) -> bool:
+    if REPLICAS not in (tensor.device_mesh.mesh_dim_names or ()):
+        which, count = replica
+        if which != choice % count:
+            return False
+        choice //= count
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return False
@@ -252,6 +309,16 @@ def local_pieces(name: str, tensor: torch.Tensor) -> list[Piece]:
 
 def _own_values(values: dict[str, Any], rank: int) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name.startswith(f"rank.{rank}.")}
+
+
+def _is_loose(name: str, snapshot: Snapshot) -> bool:
+    return name in snapshot.buffers or name.startswith("rank.")
+
+
+def content(tensor: torch.Tensor) -> memoryview:
+    """A tensor's bytes, on the host. No copy of one that lies there in one block."""
+    host = tensor.detach().cpu().contiguous()
+    return memoryview(host.reshape(-1).view(torch.uint8).numpy())
 
 
 def _write(fd: int, data: bytes | memoryview) -> int:

@@ -21,7 +21,7 @@ from trainmaster.checkpoint.local import LocalState
 from trainmaster.checkpoint.ram import RamFolder
 from trainmaster.checkpoint.ramsaver import RamSaver
 from trainmaster.checkpoint.resume import Checkpoint, Resume, agree
-from trainmaster.checkpoint.save import Saver, owned
+from trainmaster.checkpoint.save import Place, Saver, content, owned
 from trainmaster.checkpoint.storage import open_storage
 from trainmaster.checkpoint.tiers import Memory
 from trainmaster.contract.wire import channel as wire
@@ -54,8 +54,10 @@ class Session:
         self.url, self.objects, self.reporter = url, objects, reporter
         self.rank, self.world_size, self.store, self.keep = rank, world_size, store, keep
         # In a pipeline only the ranks of a stage have the same names.
-        stages = [thing.stage_ranks for thing in objects.values() if hasattr(thing, "stage_ranks")]
-        self.holders: range = stages[0] if stages else range(world_size)
+        spread = next((thing for thing in objects.values() if hasattr(thing, "stage_ranks")), None)
+        self.place = Place(rank, range(world_size))
+        if spread is not None:
+            self.place = Place(rank, spread.stage_ranks, spread.replica)
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
         self.ram_round = 0
@@ -82,7 +84,7 @@ class Session:
             world_size=self.world_size,
             round=round,
             keep=self.keep,
-            holders=self.holders,
+            place=self.place,
             send=self.reporter.staged if self.reporter.channel is not None else None,
         )
         if found is not None:
@@ -140,15 +142,22 @@ class Session:
         """Before the last all-reduce of a step: what was saved of the step before is whole, or has failed."""
         if self.ram is not None:
             self.ram.settle()
+        if self.saver is not None:
+            self.saver.settle()
 
-    def save(self, step: int, common: dict[str, Any]) -> None:
-        """Copy the state of the last completed step; it becomes durable behind our back."""
+    def save(self, step: int, common: dict[str, Any], *, beside: bool = False) -> None:
+        """Save the state of the last completed step; it becomes durable behind our back.
+
+        `beside`: it may be copied beside the next step, up to `settle`, before which nothing changes parameters.
+        """
         if self.saver is None:
             return
         before, self.reporter.progress.phase = self.reporter.progress.phase, Phase.SAVE
         self.reporter.beat()
         with torch.no_grad():
             self.saver.save(step, state.capture(self.objects, self.rank), common)
+            if not beside:
+                self.saver.settle()
         self.reporter.phase(Phase(before))
 
     def drain(self, timeout_s: float | None = None) -> None:
@@ -162,11 +171,10 @@ class Session:
         """sha256 over all tensors of all ranks, the same on the same topology. All ranks call it; rank 0 gets it."""
         own = hashlib.sha256()
         with torch.no_grad():
-            pieces = owned(state.capture(self.objects, self.rank), self.rank, self.holders)
+            pieces = owned(state.capture(self.objects, self.rank), self.place)
         for piece in sorted(pieces, key=lambda piece: piece.key):
-            data = piece.data.detach().cpu().contiguous()
-            own.update(f"{piece.key} {data.dtype} {list(data.shape)}\n".encode())
-            own.update(data.reshape(-1).view(torch.uint8).numpy().data if data.numel() else b"")
+            own.update(f"{piece.key} {piece.data.dtype} {list(piece.data.shape)}\n".encode())
+            own.update(content(piece.data))
         self.store.set(f"digest/{self.rank}", own.hexdigest())
         if self.rank != 0:
             return ""

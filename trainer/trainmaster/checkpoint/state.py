@@ -37,8 +37,8 @@ class Snapshot:
 
 
 def capture(objects: Mapping[str, Any], rank: int) -> Snapshot:
-    """The state of named objects. Modules and optimizers are shared by all ranks, so are learning-rate schedules
-    (objects with `optimizer`); everything else is kept per rank."""
+    """The state of named objects. Modules, optimizers and what has `checkpoint_shards` are shared by all ranks, so are
+    learning-rate schedules (objects with `optimizer`); everything else is kept per rank."""
     snapshot = Snapshot()
     names = parameter_names(objects)
     for name, thing in objects.items():
@@ -46,17 +46,23 @@ def capture(objects: Mapping[str, Any], rank: int) -> Snapshot:
             capture_module(snapshot, name, thing)
         elif is_optimizer(thing):
             _capture_optimizer(snapshot, name, thing, names)
+        elif is_sharded(thing):
+            snapshot.tensors.update(capture_shards(name, thing))
     capture_others(snapshot, objects, rank)
     return snapshot
 
 
 def capture_others(snapshot: Snapshot, objects: Mapping[str, Any], rank: int) -> None:
-    """What is neither a module nor an optimizer: it hands out its state as a copy, or anew each time."""
+    """What hands out its state as a copy, or anew each time."""
     for name, thing in objects.items():
-        if not isinstance(thing, nn.Module) and not is_optimizer(thing):
+        if is_other(thing):
             path = name if is_shared(thing) else f"rank.{rank}.{name}"
             snapshot.values[path] = tagged.pack(thing.state_dict(), path, snapshot.tensors)
             snapshot.buffers.update(tagged.tensor_paths(snapshot.values[path]))
+
+
+def capture_shards(name: str, thing: Any) -> Tensors:
+    return {f"{name}.{key}": tensor for key, tensor in thing.checkpoint_shards().items()}
 
 
 def parameter_names(objects: Mapping[str, Any]) -> dict[int, str]:
@@ -262,6 +268,17 @@ def _plain(fqn: str) -> str:
 
 def is_optimizer(thing: Any) -> bool:
     return hasattr(thing, "param_groups") and hasattr(thing, "state")
+
+
+def is_sharded(thing: Any) -> bool:
+    """Whether it names its tensors itself, as parts of wholes: by `checkpoint_shards`, `checkpoint_targets` and
+    `checkpoint_loaded`, as `Reducer` does."""
+    return hasattr(thing, "checkpoint_shards")
+
+
+def is_other(thing: Any) -> bool:
+    """Whether all there is to know of it is its `state_dict`."""
+    return not (isinstance(thing, nn.Module) or is_optimizer(thing) or is_sharded(thing))
 
 
 def is_shared(thing: Any) -> bool:

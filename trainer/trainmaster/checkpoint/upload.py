@@ -13,7 +13,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainmaster.checkpoint import lineage
@@ -66,17 +66,21 @@ def upload(message: dict[str, Any], fd: int, storage: Storage | None = None) -> 
 def retain(storage: Storage, keep: int, newest: str) -> list[str]:
     """Remove what is older than the `keep` newest complete checkpoints of the chain; 0 keeps all.
 
-    Orphans and checkpoints that were never completed go too, once a newer one is complete. Returns what went.
+    The one that the newest names as the best is kept too, complete or still on its way. Orphans and checkpoints that
+    were never completed go, once a newer one is complete. Returns what went.
     """
     committed = parse_directory(newest)
     if keep < 1 or committed is None:
         return []
     names = [name for name in storage.list() if parse_directory(name)]
     complete = {name for name in names if MANIFEST in storage.list(name)}
-    kept = set([name for name in lineage.chain(lineage.read_lineages(storage), names) if name in complete][:keep])
+    chain = lineage.chain(lineage.read_lineages(storage), names)
+    kept = set([name for name in chain if name in complete][:keep])
     if newest not in kept:  # another world has taken over: what to keep is its business
         return []
     oldest = min(step for step, round in map(_parse, kept) if round == committed[1])
+    best = lineage.read_manifest(storage, newest).evaluation.get("keep")
+    kept |= {name for name in chain if _parse(name)[0] == best and _ABANDONED not in storage.list(name)}
     gone = []
     for name in names:
         step, round = _parse(name)
@@ -110,16 +114,9 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None
     if _ABANDONED in present:
         raise ValueError("the shard of another rank could not be stored")
     _check_fence(storage, round)
-    digest = hashlib.sha256()
-
-    def blocks() -> Iterator[memoryview]:
-        whole = memoryview(memory)
-        for start in range(0, len(whole), _BLOCK):
-            block = whole[start : start + _BLOCK]
-            digest.update(block)
-            yield block
-
-    size = storage.write(f"{directory}/{name}", blocks())
+    whole = memoryview(memory)
+    blocks = (whole[start : start + _BLOCK] for start in range(0, len(whole), _BLOCK))
+    file = write(storage, directory, name, blocks)
     header, begin = read_header(memory)
     tensors, values, common = index(header, begin, name)
     receipt = Receipt(
@@ -127,7 +124,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None
         round=round,
         rank=rank,
         world_size=message["world_size"],
-        file=ShardFile(name, size, digest.hexdigest()),
+        file=file,
         tensors=tensors,
         values=values,
         common=common,
@@ -135,6 +132,19 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None
     if _ABANDONED in storage.list(directory):
         raise ValueError("the shard of another rank could not be stored")
     storage.create_exclusive(path, encode(receipt))
+
+
+def write(storage: Storage, directory: str, name: str, blocks: Iterable[bytes | memoryview]) -> ShardFile:
+    """A file of a checkpoint, hashed as it goes."""
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes | memoryview]:
+        for block in blocks:
+            digest.update(block)
+            yield block
+
+    size = storage.write(f"{directory}/{name}", hashed())
+    return ShardFile(name, size, digest.hexdigest())
 
 
 def index(

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+Precision = Literal["fp32", "bf16", "fp16"]
+Recompute = Literal["None", "Full", "Selective"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -22,7 +24,7 @@ class Strict(BaseModel):
 
 
 class ModelConfig(Strict):
-    name: Name = Field("gpt", description="A built-in model (gpt).")
+    name: Name = Field("gpt", description="A built-in model (gpt), or module:function of one's own.")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that model; see its docs.")
 
 
@@ -290,9 +292,86 @@ class ParallelismConfig(Strict):
         return {name: given, other: ranks // given}
 
 
+BUCKET_MIB = 25
+"""DistributedDataParallel's: large enough to use the network well, small enough to begin early."""
+
+
+class CompressionConfig(Strict):
+    """What replicas send of gradients instead of all, once per step. What PowerSGD (Vogels et al., arXiv 1905.13727)
+    and TopK (Aji and Heafield, arXiv 1704.05021) leave out is added to the next step's (1901.09847).
+    """
+
+    method: Literal["fp16", "bf16", "PowerSGD", "TopK"] = Field(
+        description="Halves of all numbers; narrow factors of matrices; or the largest elements."
+    )
+    rank: int | None = Field(None, ge=1, le=1024, description="Columns of PowerSGD's factors; 8 by default.")
+    share: float | None = Field(None, gt=0, le=1, description="Of all elements, that TopK sends; 0.1 by default.")
+    warmupSteps: int = Field(
+        0, ge=0, description="Steps at the beginning of a run whose gradients are sent whole; of PowerSGD and TopK."
+    )
+
+    @model_validator(mode="after")
+    def _options_have_a_method(self) -> CompressionConfig:
+        for option, method in (("rank", "PowerSGD"), ("share", "TopK")):
+            if getattr(self, option) is not None and self.method != method:
+                raise ValueError(f"{option} is of method {method}, but method is {self.method}; leave it out")
+        if self.warmupSteps and not self.keeps_error:
+            raise ValueError(f"warmupSteps is of methods PowerSGD and TopK, but method is {self.method}; leave it out")
+        return self
+
+    @property
+    def rank_or_default(self) -> int:
+        return self.rank or 8
+
+    @property
+    def share_or_default(self) -> float:
+        return self.share or 0.1
+
+    @property
+    def keeps_error(self) -> bool:
+        return self.method in ("PowerSGD", "TopK")
+
+
+class CommunicationConfig(Strict):
+    """How gradients are summed over replicas (axis dp_replicate)."""
+
+    bucketMiB: int = Field(
+        BUCKET_MIB, ge=1, le=2**20, description="Gradients that travel together while the backward pass still runs."
+    )
+    compression: CompressionConfig | None = Field(None, description="Default: all of them, in fp32.")
+
+
 class CheckpointConfig(Strict):
     every: int = Field(50, ge=1, description="Steps between checkpoints.")
     keep: int = Field(3, ge=1, le=1000, description="Complete checkpoints to keep; older ones are removed.")
+    keepBest: bool = Field(
+        False,
+        description="Save each step with the lowest evaluation loss so far, and keep it until there is a lower one.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `keepBest` where it isn't asked for: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "keepBest" or value}
+
+
+class EarlyStopConfig(Strict):
+    """When a run has learned what it can."""
+
+    patience: int = Field(ge=1, le=2**31, description="Evaluations in a row without an improvement that end the run.")
+    minDelta: float = Field(0.0, ge=0, le=1e6, description="A loss that is lower by no more is no improvement.")
+
+
+class EvaluationConfig(Strict):
+    """The loss on data that isn't trained on."""
+
+    every: int = Field(ge=1, le=2**53, description="Steps between evaluations; there is one at the end in any case.")
+    data: DataConfig
+    samples: int | None = Field(
+        None, ge=1, le=2**53, description="Sequences, the same ones each time. Default: all that the data has."
+    )
+    stop: EarlyStopConfig | None = Field(None, description="Default: the run goes on to its last step.")
 
 
 class DivergenceConfig(Strict):
@@ -301,7 +380,43 @@ class DivergenceConfig(Strict):
     spikeFactor: float | None = Field(
         None, gt=1, le=1e6, description="A loss above so many times the median of the window counts as diverged."
     )
+    normSpikeFactor: float | None = Field(
+        None, gt=1, le=1e6, description="The same of the gradients' norm, as it is before clipping."
+    )
     window: int = Field(100, ge=4, le=1000, description="Steps before this one; until there are so many none counts.")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `normSpikeFactor` where there is none: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "normSpikeFactor" or value is not None}
+
+
+class TensorBoardConfig(Strict):
+    directory: str | None = Field(
+        None, min_length=1, max_length=4096, description="Default: tensorboard in the run's output folder."
+    )
+
+
+class LoggersConfig(Strict):
+    """Where the numbers of steps and evaluations go beside metrics.jsonl."""
+
+    tensorBoard: TensorBoardConfig | None = Field(None, description="Event files. The image needs tensorboardX.")
+
+
+class ProfileConfig(Strict):
+    """Steps that every rank records, with one page made of them."""
+
+    steps: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = Field(
+        description="The first and the last step to record, at most 100 of them."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ProfileConfig:
+        first, last = self.steps
+        if not first <= last < first + 100:
+            raise ValueError(f"steps [{first}, {last}] aren't a first and a last step with at most 100 in all")
+        return self
 
 
 class TrainingConfig(Strict):
@@ -313,10 +428,28 @@ class TrainingConfig(Strict):
     batch: BatchConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     parallelism: ParallelismConfig = Field(default_factory=ParallelismConfig)
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="Of the computation; master weights are fp32.")
+    precision: Precision = Field(
+        "fp32", description="Of the computation; master weights are fp32. fp16: with a loss scale that finds itself."
+    )
+    recompute: Recompute = Field(
+        "None",
+        description="What blocks compute once more in the backward pass, to keep less until then: all, or all but "
+        "matrix products and attention.",
+    )
+    communication: CommunicationConfig | None = Field(None, description="Between replicas.")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     divergence: DivergenceConfig = Field(default_factory=DivergenceConfig)
+    evaluation: EvaluationConfig | None = Field(None, description="On data that isn't trained on.")
+    loggers: LoggersConfig | None = Field(None, description="Where numbers go besides. Default: nowhere.")
+    profile: ProfileConfig | None = Field(None, description="Record a few steps: where their time goes, on each rank.")
     seed: int = Field(0, ge=0, lt=2**63)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is left out: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        unset = {"recompute": "None", "communication": None, "evaluation": None, "loggers": None, "profile": None}
+        return {name: value for name, value in fields.items() if name not in unset or value != unset[name]}
 
     @model_validator(mode="after")
     def _warm_up_fits(self) -> TrainingConfig:
@@ -326,6 +459,50 @@ class TrainingConfig(Strict):
                 f"it must be lower than steps"
             )
         return self
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> TrainingConfig:
+        if self.checkpoint.keepBest and self.evaluation is None:
+            raise ValueError(
+                "checkpoint.keepBest needs to know which one is the best; training.evaluation would say it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _profile_is_reached(self) -> TrainingConfig:
+        if self.profile is not None and self.profile.steps[1] > self.steps:
+            raise ValueError(f"profile.steps ends at {self.profile.steps[1]}, and the run has {self.steps} steps")
+        return self
+
+    @model_validator(mode="after")
+    def _compression_has_a_use(self) -> TrainingConfig:
+        refusal = self.compression_refusal()
+        if refusal:
+            raise ValueError(refusal)
+        return self
+
+    def compression_refusal(self) -> str | None:
+        """Why gradients can't be compressed with this parallelism and precision."""
+        compression = self.communication.compression if self.communication is not None else None
+        if compression is None:
+            return None
+        where = "communication.compression"
+        if self.parallelism.dp_replicate == 1:
+            return (
+                f"{where} is of gradients that replicas sum, and parallelism.dp_replicate 1 leaves none; "
+                f"2 or more would, or compression left out"
+            )
+        if self.parallelism.sharding is not None and self.parallelism.sharding.offload:
+            return (
+                f"{where} works where ranks compute, and parallelism.sharding.offload takes gradients away from there; "
+                f"one of them has to be left out"
+            )
+        if compression.keeps_error and self.precision == "fp16":
+            return (
+                f"{where}.method {compression.method} keeps what it doesn't send, which steps that overflow in "
+                f"precision fp16 would spoil; precision bf16 or fp32 would do, or method fp16 or bf16"
+            )
+        return None
 
     def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
         """(micro batch, accumulation) of each rank: global = micro x accumulation x data-parallel ranks.

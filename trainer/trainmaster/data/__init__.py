@@ -12,16 +12,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.contract.config import DataConfig, TrainingConfig
-from trainmaster.data.options import TextOptions
+from trainmaster.data import files, tokens
+from trainmaster.data.options import LabelledOptions, TextOptions, TokenOptions, WindowOptions
 from trainmaster.data.skips import Skips
-from trainmaster.errors import ConfigError, unknown
-from trainmaster.models import validate as validate_model
+from trainmaster.errors import ConfigError, DataError, unknown
+from trainmaster.models import facts as facts_of
+from trainmaster.models.facts import Objective
 from trainmaster.options import read
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOURCES = {"text": TextOptions}
+    from trainmaster.data.labelled import Labelled
+
+SOURCES: dict[str, type[WindowOptions | LabelledOptions]] = {
+    "text": TextOptions,
+    "tokens": TokenOptions,
+    "images": LabelledOptions,
+    "arrays": LabelledOptions,
+}
 IGNORED = -100  # a target that doesn't count: torch's own default of `ignore_index`
 
 
@@ -50,23 +59,88 @@ class Source(Protocol):
         """Targets that count in the samples consumed..consumed+count: the divisor of the step's loss."""
         ...
 
-    def unigram_entropy(self) -> float:
-        """Nats per token of the text's own byte frequencies: the loss of a model that sees no context."""
-        ...
 
-
-def validate(config: DataConfig) -> TextOptions:
+def validate(config: DataConfig) -> WindowOptions | LabelledOptions:
     """The source's options, checked. Raises ConfigError in words."""
     if config.source not in SOURCES:
         raise ConfigError(unknown("data.source", config.source, SOURCES))
     return read(SOURCES[config.source], config.options, "data.options")
 
 
+def find(config: DataConfig) -> files.Text | tokens.Tokens | Labelled:
+    """What the source's windows are cut from. Raises ConfigError, or DataError when it isn't there."""
+    options = validate(config)
+    if isinstance(options, LabelledOptions):
+        from trainmaster.data import labelled
+
+        return labelled.find(config.source, config.path)
+    if isinstance(options, TokenOptions):
+        return tokens.find(config.path, options)
+    assert isinstance(options, TextOptions)
+    return files.find(config.path, options)
+
+
+def check(config: TrainingConfig, found: files.Text | tokens.Tokens | Labelled) -> int:
+    """How many windows the data has. Raises DataError when they don't fill a global batch, or the model doesn't know
+    its tokens."""
+    model, global_batch = facts_of(config.model), config.batch.global_
+    masked = objective(config) == "MaskedTokens"
+    if not isinstance(found, files.Text | tokens.Tokens):
+        if len(found.inputs) < global_batch:
+            raise DataError(
+                f"data.path: {found.path} holds {len(found.inputs)} samples; one batch takes {global_batch}"
+            )
+        found.check(model.image, model.vocabulary)
+        return len(found.inputs)
+    count = -(-(found.size - (not masked)) // model.context)
+    if count < global_batch:
+        raise DataError(
+            f"data.path: {found.path} holds {found.size} {found.unit}, which is {count} windows of {model.context}; "
+            f"one global batch takes {global_batch}"
+        )
+    if masked and model.mask_token is not None and model.mask_token < (found.alphabet or 0):
+        raise ConfigError(
+            f"model.options.mask_token: {model.mask_token} is one of the {found.unit} of the data, too; "
+            f"{found.alphabet} would be right, with model.options.vocabulary {(found.alphabet or 0) + 1} or more"
+        )
+    found.check(model.vocabulary)
+    return count
+
+
+def objective(config: TrainingConfig) -> Objective:
+    """What the samples are for. Raises ConfigError if it isn't what the model is made for."""
+    options, model = validate(config.data), facts_of(config.model)
+    if isinstance(options, LabelledOptions) != (model.objective == "Class"):
+        right = "images or arrays" if model.objective == "Class" else "text or tokens"
+        raise ConfigError(
+            f"data.source: {config.data.source} isn't what model {model.name} takes; {right} would be right"
+        )
+    asked = None if isinstance(options, LabelledOptions) else options.objective
+    if asked is not None and asked != model.objective:
+        raise ConfigError(
+            f"data.options.objective: {asked} isn't what model {model.name} is made for; "
+            f"{model.objective} would be right"
+        )
+    return model.objective
+
+
 def build(config: TrainingConfig) -> Source:
     """The source of `config.data`. Raises ConfigError, or DataError for data that can't fill a global batch."""
-    options = validate(config.data)
-    from trainmaster.data.text import TextSource
+    asked = objective(config)
+    options, model, found = validate(config.data), facts_of(config.model), find(config.data)
+    samples = check(config, found)
+    if not isinstance(found, files.Text | tokens.Tokens):
+        from trainmaster.data.labelled import LabelledSource
 
-    return TextSource(
-        config.data.path, options, validate_model(config.model).context, config.batch.global_, config.seed
-    )
+        return LabelledSource(config.data.source, found, config.seed)
+    assert isinstance(options, WindowOptions)
+    shard = max(1, options.shard // model.context)
+    windows = config.data.source, found, samples, model.context, model.vocabulary, shard, config.seed
+    if asked == "MaskedTokens":
+        from trainmaster.data.masked import MaskedSource
+
+        assert model.mask_token is not None
+        return MaskedSource(*windows, model.mask_token, found.alphabet or model.vocabulary)
+    from trainmaster.data.windows import WindowSource
+
+    return WindowSource(*windows)

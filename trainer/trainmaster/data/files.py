@@ -37,6 +37,23 @@ class Text:
     names: list[str]
     ends: list[int]
 
+    dtype = "u1"  # of what `read` returns, as numpy has it
+    unit = "bytes"
+    alphabet: int | None = 256  # tokens that there can be; None: what the model knows
+
+    @property
+    def path(self) -> str:
+        return self.folder
+
+    def check(self, vocabulary: int) -> None:
+        """Raises DataError if bytes of a few probes aren't in a vocabulary of this size."""
+        highest = max(max(probe, default=0) for probe in self._probes()) if vocabulary < 256 else 0
+        if highest >= vocabulary:
+            raise DataError(
+                f"data.path: {self.folder} holds byte {highest}, but the model knows {vocabulary}; "
+                f"model.options.vocabulary 256 would be right"
+            )
+
     @property
     def size(self) -> int:
         """Bytes of the long text, which has no separator after its last file."""
@@ -77,10 +94,14 @@ class Text:
         digest = hashlib.sha256()
         for name, end in zip(self.names, self.ends, strict=True):
             digest.update(f"{name}\0{end}\n".encode("utf-8", "surrogateescape"))
+        for probe in self._probes():
+            digest.update(probe)
+        return f"sha256:{digest.hexdigest()}"
+
+    def _probes(self) -> Iterator[bytes]:
         for probe in range(PROBES):
             start = probe * max(0, self.size - PROBE_BYTES) // (PROBES - 1)
-            digest.update(self.read(start, min(start + PROBE_BYTES, self.size)))
-        return f"sha256:{digest.hexdigest()}"
+            yield self.read(start, min(start + PROBE_BYTES, self.size))
 
     def unigram_entropy(self) -> float:
         """Nats per byte of the byte frequencies. Reads everything once."""
@@ -109,17 +130,6 @@ def find(path: str, options: TextOptions) -> Text:
     found.sort()
     ends = itertools.accumulate(size + len(SEPARATOR) for _, size in found)
     return Text(folder, [name for name, _ in found], list(ends))
-
-
-def windows(text: Text, context: int, global_batch: int) -> int:
-    """How many windows of `context` targets the text makes. Raises DataError when they don't fill a global batch."""
-    count = -(-(text.size - 1) // context)
-    if count < global_batch:
-        raise DataError(
-            f"data.path: {text.folder} holds {text.size} bytes, which is {count} windows of {context}; "
-            f"one global batch takes {global_batch}"
-        )
-    return count
 
 
 def walk(folder: str, skipped: set[str], prefix: str = "") -> Iterator[tuple[str, int]]:

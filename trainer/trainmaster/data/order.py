@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.uint64]
 ROUNDS = 6
+WINDOW = 1024  # samples: an array of so many takes hardly longer than one of a few
 
 
 class Permutation:
@@ -73,6 +74,7 @@ class Order:
         self.samples, self.shard, self.seed = samples, shard, seed
         self.shards = -(-samples // shard)
         self._last: tuple[int, int, int] | None = None
+        self._window: tuple[int, Integers] = 0, np.empty(0, np.uint64)
 
     def last(self, epoch: int) -> int:
         """The position, within its epoch, of the last sample: the one of sources whose end doesn't fill it."""
@@ -88,10 +90,19 @@ class Order:
             # All shards before it are full.
             position = place * self.shard + int(inner.inverse(np.array([size - 1], np.uint64))[0])
             self._last = epoch, place, position
+            return place, position
         return self._last[1], self._last[2]
 
     def __call__(self, start: int, count: int) -> Integers:
-        """The samples at positions start..start+count."""
+        """The samples at positions start..start+count. Those that follow are worked out with them, for next time."""
+        first, known = self._window
+        if not first <= start <= start + count <= first + len(known):
+            # Not far beyond a shard or an epoch: each one costs as much as a window.
+            known = self._at(start, max(count, min(WINDOW, self.shard, self.samples)))
+            first, self._window = start, (start, known)
+        return known[start - first : start - first + count]
+
+    def _at(self, start: int, count: int) -> Integers:
         parts = []
         while count:
             epoch, position = divmod(start, self.samples)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.errors import TrainmasterError
+from trainmaster import command
 
 
 def main() -> int:
@@ -22,29 +20,17 @@ def main() -> int:
     import_.add_argument("source", type=Path)
     import_.add_argument("out", type=Path)
     options = parser.parse_args()
-    try:
+
+    def work() -> str:
         if options.verb == "export":
             from trainmaster.huggingface.exporting import export as run_export
 
-            said = run_export(options.source, options.out, int(options.file_gb * 10**9))
-        else:
-            from trainmaster.huggingface.importing import import_ as run_import
+            return run_export(options.source, options.out, int(options.file_gb * 10**9))
+        from trainmaster.huggingface.importing import import_ as run_import
 
-            said = run_import(options.source, options.out)
-    except TrainmasterError as error:
-        return _refused(str(error))
-    except OSError as error:
-        return _refused(f"{error.filename or options.out}: {os.strerror(error.errno) if error.errno else error}")
-    except KeyboardInterrupt:
-        return 130
-    sys.stdout.write(said + "\n")
-    return ExitCode.OK
+        return run_import(options.source, options.out)
 
-
-def _refused(text: str) -> int:
-    for line in text.splitlines():
-        sys.stderr.write(f"trainmaster: {line}\n")
-    return ExitCode.CONFIG_ERROR
+    return command.run(work, options.out)
 
 
 if __name__ == "__main__":

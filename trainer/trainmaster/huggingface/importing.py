@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from trainmaster.checkpoint import lineage, upload
 from trainmaster.checkpoint.save import header
 from trainmaster.checkpoint.storage import PosixStorage
 from trainmaster.contract.config import ModelConfig
-from trainmaster.contract.wire.lineage import Lineage, Receipt, ShardFile, directory_name, receipt_name, shard_name
+from trainmaster.contract.wire.lineage import Lineage, Receipt, directory_name, receipt_name, shard_name
 from trainmaster.contract.wire.messages import encode
 from trainmaster.errors import ConfigError
 from trainmaster.huggingface import description, tensors
@@ -131,16 +130,9 @@ def _write(storage: PosixStorage, wanted: list[Weight], files: _Files, common: d
     theirs = {weight.ours: weight.theirs for weight in wanted}
     layout = tensors.layout({weight.ours: (weight.shape, torch.float32) for weight in wanted})
     head = header(layout, {}, common)
-    digest = hashlib.sha256()
-
-    def hashed() -> Iterator[bytes | memoryview]:
-        for block in tensors.blocks(head, layout, lambda ours: files.read(theirs[ours])):
-            digest.update(block)
-            yield block
-
-    size = storage.write(f"{directory}/{name}", hashed())
+    blocks = tensors.blocks(head, layout, lambda ours: files.read(theirs[ours]))
+    file = upload.write(storage, directory, name, blocks)
     index, values, common = upload.index(*upload.read_header(head), name)
-    file = ShardFile(name, size, digest.hexdigest())
     receipt = Receipt(STEP, ROUND, 0, 1, file, index, values, common)
     storage.create_exclusive(f"{directory}/{receipt_name(0)}", encode(receipt))
     lineage.begin(storage, Lineage(ROUND, None))

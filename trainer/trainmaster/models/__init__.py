@@ -11,17 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError, unknown
-from trainmaster.models.options import DecoderOptions, GPTOptions, LlamaOptions, MoEOptions
+from trainmaster.models import own
+from trainmaster.models.facts import Facts
+from trainmaster.models.options import BertOptions, CNNOptions, GPTOptions, LlamaOptions, ModelOptions, MoEOptions
 from trainmaster.options import read
 
 if TYPE_CHECKING:
     from torch import nn
 
-MODELS: dict[str, type[DecoderOptions]] = {"gpt": GPTOptions, "llama": LlamaOptions, "moe": MoEOptions}
+MODELS: dict[str, type[ModelOptions]] = {
+    "bert": BertOptions,
+    "cnn": CNNOptions,
+    "gpt": GPTOptions,
+    "llama": LlamaOptions,
+    "moe": MoEOptions,
+}
 
 
-def validate(config: ModelConfig) -> DecoderOptions:
-    """The model's options, checked. Raises ConfigError in words."""
+def validate(config: ModelConfig) -> ModelOptions:
+    """The model's options, checked. Of a model of one's own, what can be known without importing it. Raises ConfigError
+    in words."""
+    if own.is_own(config.name):
+        own.check_name(config.name)
+        return read(own.OwnOptions, config.options, "model.options")
     if config.name not in MODELS:
         raise ConfigError(unknown("model.name", config.name, MODELS))
     return read(MODELS[config.name], config.options, "model.options")
@@ -39,14 +51,16 @@ def check_same(saved: Mapping[str, Any], config: ModelConfig, checkpoint: str) -
     """
     if not saved:
         return
-    options, wanted = validate(config), described(config)
+    options = validate(config)
     if saved.get("name") != config.name:
         name = saved.get("name")
         raise ConfigError(f"model.name: is {config.name}, but {checkpoint} was made with {name}; {name} would be right")
+    if own.is_own(config.name):
+        return  # only the model knows which options its weights depend on; a shape that differs is refused on loading
     had, made = saved.get("options", {}), f"but {checkpoint} was made with"
     differ = {
         name: f"model.options.{name}: is {value}, {made} {had[name]}; {had[name]} would be right"
-        for name, value in wanted["options"].items()
+        for name, value in options.resolved().items()
         if name in had and had[name] != value and name not in options.free
     }
     # What was left out follows from what was given, mostly: a wider model has a wider MLP.
@@ -59,17 +73,27 @@ def build(config: ModelConfig, seed: int, device: Any = None) -> nn.Module:
     """The model with its initial weights on `device` (default: CPU).
 
     The weights depend on the seed and on each parameter's name, and on nothing else: not on the mesh, not on the
-    order of construction, not on torch's global generator. Raises ConfigError.
+    order of construction, not on torch's global generator. A model of one's own makes them as it likes, from that
+    generator at the seed. Raises ConfigError.
     """
     options = validate(config)
-    from trainmaster.models.initialization import initialize
+    if isinstance(options, own.OwnOptions):
+        model = own.module(config.name, options, seed)
+    else:
+        from trainmaster.models.initialization import initialize
 
-    model = _model(options)
-    initialize(model, seed)
+        model = module(options)
+        initialize(model, seed)
     return model if device is None else model.to(device)
 
 
-def _model(options: DecoderOptions) -> nn.Module:
+def facts(config: ModelConfig) -> Facts:
+    """What the data and the layout have to know of the model. Raises ConfigError."""
+    return validate(config).facts(config.name)
+
+
+def module(options: ModelOptions) -> nn.Module:
+    """The model on torch's default device and in its default type, its weights as its layers happen to make them."""
     if isinstance(options, MoEOptions):
         from trainmaster.models.moe import MoETransformer
 
@@ -78,6 +102,14 @@ def _model(options: DecoderOptions) -> nn.Module:
         from trainmaster.models.llama import Llama
 
         return Llama(options)
+    if isinstance(options, CNNOptions):
+        from trainmaster.models.cnn import CNN
+
+        return CNN(options)
+    if isinstance(options, BertOptions):
+        from trainmaster.models.bert import Bert
+
+        return Bert(options)
     assert isinstance(options, GPTOptions)
     from trainmaster.models.gpt import GPT
 

@@ -1,13 +1,17 @@
-"""What of a model is dealt out to ranks: known without building it."""
+"""What the data and the layout have to know of a model: known without building it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Objective = Literal["NextToken", "MaskedTokens", "Class"]
+"""What a model is trained to tell: the token after each one, those that were masked, or the class of an image."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What of a model is dealt out to ranks."""
+    """Of a model. `axes`: of the mesh, besides data parallelism, those that it can be taken apart along."""
 
     name: str
     layers: int
@@ -17,3 +21,8 @@ class Facts:
     vocabulary: int
     context: int  # tokens of a sequence
     experts: int = 0
+    objective: Objective = "NextToken"
+    mask_token: int | None = None  # what stands where a token was masked
+    image: tuple[int, ...] = ()  # [C, H, W], of a model of images; `vocabulary` are its classes then
+    known: bool = True  # False: of a model of one's own, whose sizes only it knows
+    axes: frozenset[str] = frozenset({"tp", "cp", "pp"})

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.options import DecoderOptions
+from trainmaster.models.options import TransformerOptions
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -25,6 +25,30 @@ class CausalAttention(nn.Module):  # type: ignore[misc]
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[B, H, T, K] of q [B, H, T, K], k and v [B, G, T, K]; H is a multiple of G (arXiv 2305.13245)."""
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
+class BidirectionalAttention(nn.Module):  # type: ignore[misc]
+    """No parameters. Each position sees all of its sequence."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[B, H, T, K] of q, k and v, [B, H, T, K] each."""
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Positions(nn.Module):  # type: ignore[misc]
+    """Learned embeddings of positions. A module so that a plan can name it: a rank may have a slice of the sequence."""
+
+    def __init__(self, context: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(context, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, W] with that of its position added to each token."""
+        return self.at(x, 0)
+
+    def at(self, x: Tensor, first: int) -> Tensor:
+        """The same of a slice of the sequence, from position `first` on."""
+        return x + self.weight[first : first + x.shape[1]]
 
 
 class SequenceSums(nn.Module):  # type: ignore[misc]
@@ -44,7 +68,7 @@ class AuxiliaryLoss(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale: float | None = None
+        self.scale: float | Tensor | None = None
 
     def forward(self, x: Tensor, loss: Tensor) -> Tensor:
         """x [B, T, W], whose backward pass is that of `loss`, a scalar, too."""
@@ -53,7 +77,7 @@ class AuxiliaryLoss(nn.Module):  # type: ignore[misc]
 
 class _Attached(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float | Tensor) -> Tensor:
         ctx.save_for_backward(loss)
         ctx.scale = scale
         return x.view_as(x)
@@ -61,53 +85,57 @@ class _Attached(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (loss,) = ctx.saved_tensors
-        return grad, torch.full_like(loss, ctx.scale), None
+        return grad, torch.ones_like(loss) * ctx.scale, None
 
 
 class Block(nn.Module):  # type: ignore[misc]
     """Attention and an MLP, each added to the stream, of which it gets the normalized values."""
 
-    def __init__(self, width: int, eps: float, attention: nn.Module, mlp: nn.Module) -> None:
+    def __init__(
+        self, width: int, eps: float, attention: nn.Module, mlp: nn.Module, norm: type[nn.Module] = nn.RMSNorm
+    ) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(width, eps=eps)
+        self.attention_norm = norm(width, eps=eps)
         self.attention = attention
-        self.mlp_norm = nn.RMSNorm(width, eps=eps)
+        self.mlp_norm = norm(width, eps=eps)
         self.mlp = mlp
 
-    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation)
+    def forward(self, x: Tensor, *shared: Any) -> Tensor:
+        """shared: what the attention gets besides the stream x [B, T, W]."""
+        x = x + self.attention(self.attention_norm(x), *shared)
         return x + self.mlp(self.mlp_norm(x))
 
 
-class Decoder(nn.Module):  # type: ignore[misc]
-    """A decoder-only transformer of `blocks`.
+class Transformer(nn.Module):  # type: ignore[misc]
+    """A stack of `blocks` between an embedding and a head.
 
-    hidden: of the MLPs. embed, shared, blocks and unembed are `forward` in parts: stages of a pipeline call them one by
-    one.
+    hidden: of the MLPs. norm: of what the last block leaves. embed, shared, blocks and unembed are `forward` in parts:
+    stages of a pipeline call them one by one.
     """
 
     def __init__(
         self,
-        options: DecoderOptions,
+        options: TransformerOptions,
         vocabulary: int,
         hidden: int,
         blocks: Iterable[nn.Module],
-        eps: float = 1e-5,
-        rotary_base: float = 10_000.0,
+        norm: nn.Module,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.layers, self.width, self.hidden = options.layers, options.width, hidden
-        self.head_width, self.rotary_base = options.width // options.heads, rotary_base
         self.embedding = nn.Embedding(vocabulary, options.width)
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.RMSNorm(options.width, eps=eps)
-        self.head = nn.Linear(options.width, vocabulary, bias=False)
+        self.norm = norm
+        self.head = nn.Linear(options.width, vocabulary, bias=bias)
 
     def initial_std(self, name: str) -> float | None:
         """Standard deviation of a parameter's initial values; None: it starts as ones."""
+        if name.endswith(".bias"):
+            return 0.0
         if "norm" in name:
             return None
-        if name == "embedding.weight":
+        if name in ("embedding.weight", "positions.weight"):
             return 1.0
         if name.endswith("attention.out.weight"):
             return residual_std(self.width, self.layers)
@@ -116,7 +144,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
         return 1 / math.sqrt(self.width)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] of the token that follows each of tokens [B, T].
+        """Logits [B, T, V] at each of tokens [B, T]: of a decoder, of the token that follows it.
 
         positions: int64 [T], of the tokens in their sequence; from 0 on if it is left out.
         """
@@ -134,11 +162,30 @@ class Decoder(nn.Module):  # type: ignore[misc]
 
     def shared(self, positions: Tensor, x: Tensor) -> tuple[Any, ...]:
         """What each block gets besides the stream."""
-        return (rotations(positions, self.head_width, x.dtype, self.rotary_base),)
+        return ()
 
     def unembed(self, x: Tensor) -> Tensor:
         """Logits of the stream that the last block leaves."""
         return self.head(self.norm(x))
+
+
+class Decoder(Transformer):
+    """A decoder-only transformer: rotary positions, RMS norm, no biases."""
+
+    def __init__(
+        self,
+        options: TransformerOptions,
+        vocabulary: int,
+        hidden: int,
+        blocks: Iterable[nn.Module],
+        eps: float = 1e-5,
+        rotary_base: float = 10_000.0,
+    ) -> None:
+        super().__init__(options, vocabulary, hidden, blocks, nn.RMSNorm(options.width, eps=eps))
+        self.head_width, self.rotary_base = options.width // options.heads, rotary_base
+
+    def shared(self, positions: Tensor, x: Tensor) -> tuple[Any, ...]:
+        return (rotations(positions, self.head_width, x.dtype, self.rotary_base),)
 
 
 def rotations(positions: Tensor, width: int, dtype: torch.dtype, base: float) -> Rotation:

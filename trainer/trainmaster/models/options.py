@@ -12,33 +12,78 @@ from trainmaster.models.facts import Facts
 from trainmaster.options import Options
 
 
-class DecoderOptions(Options):
-    """What all decoder-only transformers have."""
+class ModelOptions(Options):
+    """What all models have."""
 
-    free: ClassVar[frozenset[str]] = frozenset({"context"})
+    free: ClassVar[frozenset[str]] = frozenset()
     """Options that weights don't depend on: they may change when a job goes on from a checkpoint."""
 
-    layers: int = Field(4, ge=1, le=1024)
-    heads: int = Field(4, ge=1, le=1024)
-    width: int = Field(128, ge=2, le=2**20)
-    context: int = Field(128, ge=1, le=2**24, description="Tokens that the model sees at once: T.")
-
     def facts(self, name: str) -> Facts:
-        """What of the model called `name` is dealt out to ranks."""
+        """What of the model called `name` the data and the layout have to know."""
         raise NotImplementedError
 
     def resolved(self) -> dict[str, Any]:
         """All options by name, with what was left to be derived."""
         return self.model_dump()
 
+
+class TransformerOptions(ModelOptions):
+    """What all transformers have."""
+
+    layers: int = Field(4, ge=1, le=1024)
+    heads: int = Field(4, ge=1, le=1024)
+    width: int = Field(128, ge=2, le=2**20)
+    context: int = Field(128, ge=1, le=2**24, description="Tokens that the model sees at once: T.")
+
     @model_validator(mode="after")
-    def _heads_fit(self) -> DecoderOptions:
+    def _heads_fit(self) -> TransformerOptions:
         if self.width % self.heads or self.width // self.heads % 2:
             good = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
             raise ValueError(
                 f"width {self.width} over {self.heads} heads must leave each head an even number; width {good} would"
             )
         return self
+
+
+class DecoderOptions(TransformerOptions):
+    """What all decoder-only transformers have: rotary positions, so that weights fit any context."""
+
+    free = TransformerOptions.free | {"context"}
+
+
+class BertOptions(TransformerOptions):
+    """An encoder with learned positions, LayerNorm and biases, trained on masked tokens."""
+
+    vocabulary: int = Field(264, ge=2, le=2**24, description="Tokens, [MASK] among them; bytes need 257.")
+    mask_token: int = Field(-1, ge=-1, description="The number of [MASK]; -1: the last of the vocabulary.")
+
+    @model_validator(mode="after")
+    def _mask_is_known(self) -> BertOptions:
+        if self.mask_token >= self.vocabulary:
+            raise ValueError(f"mask_token {self.mask_token} is no token of vocabulary {self.vocabulary}")
+        return self
+
+    @property
+    def mask(self) -> int:
+        """The number of [MASK]."""
+        return self.vocabulary - 1 if self.mask_token < 0 else self.mask_token
+
+    def facts(self, name: str) -> Facts:
+        return Facts(
+            name,
+            self.layers,
+            self.heads,
+            self.heads,
+            4 * self.width,
+            self.vocabulary,
+            self.context,
+            objective="MaskedTokens",
+            mask_token=self.mask,
+            axes=frozenset({"tp", "pp"}),
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        return {**super().resolved(), "mask_token": self.mask}
 
 
 class GPTOptions(DecoderOptions):
@@ -118,3 +163,36 @@ class MoEOptions(LlamaOptions):
         if self.experts_per_token > self.experts:
             raise ValueError(f"experts_per_token {self.experts_per_token} is more than experts {self.experts}")
         return self
+
+
+class CNNOptions(ModelOptions):
+    """A convolutional network over images."""
+
+    layers: int = Field(2, ge=1, le=1024)
+    width: int = Field(32, ge=1, le=2**16, description="Channels between convolutions.")
+    groups: int = Field(4, ge=1, description="Of channels that are normalized together.")
+    channels: int = Field(1, ge=1, le=2**16)
+    height: int = Field(8, ge=1, le=2**16)
+    image_width: int = Field(8, ge=1, le=2**16)
+    classes: int = Field(10, ge=2, le=2**24)
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> CNNOptions:
+        if self.width % self.groups:
+            good = ", ".join(map(str, divisors(self.width)))
+            raise ValueError(f"groups {self.groups} doesn't divide width {self.width}; {good} would")
+        return self
+
+    def facts(self, name: str) -> Facts:
+        return Facts(
+            name,
+            self.layers,
+            heads=1,
+            kv_heads=1,
+            hidden=self.width,
+            vocabulary=self.classes,
+            context=0,
+            objective="Class",
+            image=(self.channels, self.height, self.image_width),
+            axes=frozenset(),
+        )

@@ -12,7 +12,10 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401  fully_shard imports it when first called: seconds that belong before a fork
 from torch import nn
 
+from trainmaster import layout, recompute
 from trainmaster.contract.config import (
+    BUCKET_MIB,
+    CommunicationConfig,
     ContextConfig,
     ParallelismConfig,
     PipelineConfig,
@@ -33,6 +36,7 @@ from trainmaster.parallel.partition import stream_and_logits
 from trainmaster.parallel.plan import Plan, check, named, plan_of
 from trainmaster.parallel.replicas import Replicas
 from trainmaster.parallel.step import Parallel, StepShape
+from trainmaster.reduce import Reducer
 
 __all__ = [
     "Mesh",
@@ -56,16 +60,22 @@ def parallelize(
     device_type: str,
     shape: StepShape,
     profile: Path | None = None,
+    recomputed: str = "None",
+    communication: CommunicationConfig | None = None,
 ) -> Parallel:
     """`model` (with its whole initial weights, on its device) over the mesh of `degrees` (`config.resolve(…)`).
 
     profile: the file in which `pipeline.balance: Profile` keeps what it measured; without it every call measures anew.
 
+    recomputed, communication: as in a job's `training.recompute` and `training.communication`.
+
     Needs the default process group. The model is changed in place: what is left of it is what this rank trains.
     Raises ConfigError for what the model's plan doesn't allow.
     """
     check(model)
-    mesh = Mesh(degrees, device_type)
+    plain = layout.is_plain(degrees, precision)
+    compression = communication.compression if communication is not None else None
+    mesh = Mesh(degrees, device_type, replicas_apart=compression is not None and not plain)
     of_pipeline, of_tensor = config.pipeline or PipelineConfig(), config.tensor or TensorConfig()
     of_context, sharding = config.context or ContextConfig(), config.sharding or ShardingConfig()
     many_stages = mesh.degree("pp") > 1
@@ -93,16 +103,21 @@ def parallelize(
         context.apply(model, mesh.group("cp"), of_context)
         chunks = context.Chunks(mesh.degree("cp"), of_context.balance == "HeadTail")
 
+    # What a block computes is settled now, and so is what it would compute again. Sharding has to see one block around
+    # all of it: its parameters are gathered when the backward pass comes to it, and serve both.
+    if recomputed != "None":
+        recompute.apply(_blocks(model), recomputed)
+
     # Data parallelism comes last: it moves whatever parameters are left, just before and after they are used. They
     # become DTensors by `detach` alone, which needs no plan: this halves the time it takes.
     roots: list[nn.Module] = [*stages] or [model]
-    plain = precision == "fp32" and not mesh.is_sharded
     replicas = None
-    if plain and mesh.data().size() == 1:
-        roots = []  # nothing to gather, to cast or to sum
-    elif plain and mesh.degree("tp") == 1:
-        roots = []
-        replicas = Replicas(model, mesh.data().get_group())
+    if plain:
+        roots = []  # nothing to gather or to cast
+    if plain and compression is None and mesh.degree("dp_replicate") > 1:
+        bucket = communication.bucketMiB if communication is not None else BUCKET_MIB
+        model.replicas = replicas = Replicas(model, mesh.data().get_group(), bucket << 20)
+    if plain or compression is not None:
         model.counts = mesh.coordinate("dp_replicate") == 0  # for the norm of gradients
     with elementwise():
         if experts:
@@ -119,11 +134,14 @@ def parallelize(
                 # With one shard there is nothing to gather, so the parameters stay whole and only gradients travel.
                 data.apply(root, blocks, mesh.data(), precision, casts=casts)
 
+    # What replicas send of their gradients, when all of them are there: the same for all of the above.
+    reducer = Reducer(model, mesh, compression) if compression is not None else None
     model.stage_ranks = mesh.stage_ranks  # checkpoints ask who has parameters of the same names
+    model.replica = mesh.coordinate("dp_replicate"), mesh.degree("dp_replicate")  # and who has the same parts of them
     parallel = Parallel(
         model,
         mesh,
-        GradientSync(roots, mesh, sharding.stage, replicas),
+        GradientSync(roots, mesh, sharding.stage, replicas, reducer),
         chunks,
         vocabulary,
         [module for _, module in named(model, plan_of(model).auxiliary)],

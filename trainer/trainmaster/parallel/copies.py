@@ -22,8 +22,7 @@ class Copies:
 
     def parts(self, batch: Tensor) -> Iterator[Tensor]:
         """Of a batch [B, …], along B, on their devices; the later ones are smaller or empty."""
-        sizes = [len(part) for part in torch.empty(len(batch), 0).tensor_split(len(self.devices))]
-        for part, device in zip(batch.split(sizes), self.devices, strict=True):
+        for part, device in zip(batch.tensor_split(len(self.devices)), self.devices, strict=True):
             yield part.to(device, non_blocking=True)
 
     def outputs(self, batch: Tensor) -> list[Tensor]:

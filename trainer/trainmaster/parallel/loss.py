@@ -13,12 +13,13 @@ from trainmaster.data import IGNORED
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The sum over tokens, a scalar, in fp32. logits [B, T, V], targets [B, T] int64, IGNORED where none counts.
+    """The sum over tokens, a scalar, in fp32. logits [B, T, V], targets [B, T] int64
+    (or [B, V] and [B], of labels), IGNORED where none counts.
 
     `group`: the ranks that have V/n of the vocabulary each, in the order of the ranks; each of them gets the sum over
     the tokens, which no rank ever has all logits of.
     """
-    logits, targets = logits.flatten(0, 1).float(), targets.flatten()
+    logits, targets = logits.flatten(0, -2).float(), targets.flatten()
     if group is None:
         return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
     return _VocabularyParallel.apply(logits, targets, group)

@@ -35,7 +35,8 @@ the same parameters from different tokens, just as ranks with different samples 
 class Mesh:
     """Needs the default process group, whose size is the product of all degrees."""
 
-    def __init__(self, degrees: Mapping[str, int], device_type: str) -> None:
+    def __init__(self, degrees: Mapping[str, int], device_type: str, *, replicas_apart: bool = False) -> None:
+        """replicas_apart: sharding is told nothing of them (see `reduce`)."""
         assert set(degrees) <= {*AXES, "ep"}, f"{sorted(set(degrees) - set(AXES))} are no axes of the mesh"
         self.experts_over = degrees.get("ep", 1)
         self.degrees: dict[str, int] = {axis: degrees.get(axis, 1) for axis in AXES}
@@ -46,28 +47,38 @@ class Mesh:
         for axis in reversed(AXES):
             rest, self.coordinates[axis] = divmod(rest, self.degrees[axis])
         shards = self.degrees["dp_shard"] * self.degrees["cp"]
-        self._device_type = device_type
+        self._device_type, self._apart = device_type, replicas_apart
         self._mesh = self._make(shards)
         self._experts = self._make(shards // self.experts_over, self.experts_over) if self.experts_over > 1 else None
         self._context = self._context_group()
 
     def data(self) -> DeviceMesh:
         """Over which gradients are summed: (dp_replicate, shard), or the one of these that there is."""
-        return _sub(self._mesh, "dp_replicate", SHARD)
+        return _sub(self._mesh, *self._summed)
 
     def experts_data(self) -> DeviceMesh:
         """Over which gradients of experts are summed, which are dealt out over ep."""
         assert self._experts is not None
-        return _sub(self._experts, "dp_replicate", SHARD)
+        return _sub(self._experts, *self._summed)
 
     def experts(self) -> DeviceMesh:
         """Over which experts are dealt out and split: (ep, tp), or ep alone."""
         assert self._experts is not None
         return _sub(self._experts, "ep", "tp")
 
+    def with_replicas(self, part: DeviceMesh) -> DeviceMesh:
+        """A mesh that parameters lie on, and dp_replicate before it."""
+        whole = self._experts if "ep" in _names(part) else self._mesh
+        assert whole is not None
+        return _sub(whole, "dp_replicate", *_names(part))
+
     def __getitem__(self, axis: str) -> DeviceMesh:
         """The one-dimensional mesh of an axis above degree 1: pp, dp_replicate, shard or tp."""
         return _sub(self._mesh, axis)
+
+    @property
+    def _summed(self) -> tuple[str, ...]:
+        return (SHARD,) if self._apart else ("dp_replicate", SHARD)
 
     @property
     def is_sharded(self) -> bool:
@@ -113,7 +124,7 @@ class Mesh:
             "tp": self.degrees["tp"],
         }
         # There is always an axis to reduce gradients over, and be it of one rank: it casts to the run's precision too.
-        always = SHARD if shards > 1 or experts > 1 else "dp_replicate"
+        always = SHARD if shards > 1 or experts > 1 or self._apart else "dp_replicate"
         kept = [axis for axis, n in sizes.items() if n > 1 or axis == always]
         return init_device_mesh(self._device_type, tuple(sizes[axis] for axis in kept), mesh_dim_names=tuple(kept))
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 from torch import nn
 
-from trainmaster.contract.config import ParallelismConfig
+from trainmaster.contract.config import CommunicationConfig, CompressionConfig, ParallelismConfig, Recompute, Strict
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import StepShape
 from trainmaster.parallel import parallelize as spread
@@ -19,6 +19,7 @@ from trainmaster.parallel.devices import Devices, over_devices
 from trainmaster.parallel.step import Parallel
 
 IN_ONE_PROCESS = ("pp", "dp_replicate")
+Config = TypeVar("Config", bound=Strict)
 
 
 @overload
@@ -27,6 +28,8 @@ def parallelize(
     parallelism: Mapping[str, Any],
     *,
     precision: Literal["fp32", "bf16"] = "fp32",
+    recompute: Recompute = "None",
+    compression: Mapping[str, Any] | None = None,
     sequence: int | None = None,
     micro_batch: int = 1,
     micro_batches: int = 1,
@@ -48,6 +51,8 @@ def parallelize(
     parallelism: Mapping[str, Any],
     *,
     precision: Literal["fp32", "bf16"] = "fp32",
+    recompute: Recompute = "None",
+    compression: Mapping[str, Any] | None = None,
     devices: Sequence[str | torch.device] | None = None,
     sequence: int | None = None,
     micro_batch: int = 1,
@@ -66,6 +71,12 @@ def parallelize(
     parallelism need; sharding is block by block where the plan names blocks. A pipeline needs `sequence`, the tokens of
     a sequence, and how many sequences each of how many micro-batches has.
 
+    recompute: as in a job's `training.recompute`, of the blocks that the plan names.
+
+    compression: as in a job's `training.communication.compression`. Gradients are summed by `forward_backward`, or,
+    after backward passes of your own, by `parallel.sum_gradients()`; `parallel.completed()` follows the optimizer's
+    step, and `parallel.reducer` belongs to the state that is saved, where it `has_state`.
+
     devices: of this process, instead of ranks; no process group is needed. {"pp": n} puts the layers on n devices, one
     of which computes at a time; {"dp_replicate": n} splits each batch over n devices. Their weights stay as they are:
     there is no precision.
@@ -75,27 +86,41 @@ def parallelize(
     if devices is not None:
         if precision != "fp32":
             raise ConfigError("tm.parallelize: precision is of ranks; with devices the model's weights say it")
+        if recompute != "None":
+            raise ConfigError("tm.parallelize: recompute is of ranks; with devices blocks keep what they compute")
+        if compression is not None:
+            raise ConfigError("tm.parallelize: compression is of ranks; devices of one process need none")
         return _over_devices(model, parallelism, devices, sequence)
     if not dist.is_initialized():
         raise ConfigError("tm.parallelize needs torch.distributed.init_process_group() before it")
+    config = _read(ParallelismConfig, parallelism, "parallelism")
     try:
-        config = ParallelismConfig.model_validate(dict(parallelism))
         degrees = config.resolve(dist.get_world_size())
-    except ValidationError as error:
-        problems = [f"parallelism.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError("; ".join(problems)) from None
     except ValueError as error:
         raise ConfigError(f"parallelism: {error}") from None
+    communication = None
+    if compression is not None:
+        communication = CommunicationConfig(compression=_read(CompressionConfig, compression, "compression"))
+        if degrees["dp_replicate"] == 1:
+            raise ConfigError("compression: is of gradients that replicas sum, and parallelism.dp_replicate is 1")
     if degrees.get("pp", 1) > 1:
-        if sequence is None:
-            raise ConfigError("tm.parallelize: parallelism.pp needs sequence=…, the number of tokens of a sequence")
+        _check_sequence(sequence)
         pipeline = config.pipeline
         refusal = pipeline.refusal(degrees["pp"], micro_batches) if pipeline is not None else None
         if refusal:
             raise ConfigError(f"{refusal}; tm.parallelize(…, micro_batches={micro_batches}) says otherwise")
     device = next(model.parameters()).device.type
     shape = StepShape(sequence or 0, micro_batch, micro_batches)
-    return spread(model, degrees, config, precision, device, shape)
+    return spread(model, degrees, config, precision, device, shape, recomputed=recompute, communication=communication)
+
+
+def _read(kind: type[Config], fields: Mapping[str, Any], where: str) -> Config:
+    """Raises ConfigError with all that is wrong."""
+    try:
+        return kind.model_validate(dict(fields))
+    except ValidationError as error:
+        problems = [f"{'.'.join([where, *map(str, e['loc'])])}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("; ".join(problems)) from None
 
 
 def _over_devices(
@@ -115,6 +140,11 @@ def _over_devices(
         devices = [torch.device(name) for name in names]
     except RuntimeError as error:
         raise ConfigError(f"devices: {str(error).splitlines()[0]}") from None
-    if parallelism.get("pp", 1) > 1 and sequence is None:
-        raise ConfigError("tm.parallelize: parallelism.pp needs sequence=…, the number of tokens of a sequence")
+    if parallelism.get("pp", 1) > 1:
+        _check_sequence(sequence)
     return over_devices(model, parallelism, devices, sequence or 0)
+
+
+def _check_sequence(sequence: int | None) -> None:
+    if sequence is None:
+        raise ConfigError("tm.parallelize: parallelism.pp needs sequence=…, the number of tokens of a sequence")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from trainmaster.parallel.partition import costs, partition, table
 from trainmaster.parallel.plan import Plan, plan_of
 from trainmaster.parallel.profile import agreed
 from trainmaster.parallel.step import StepShape
+from trainmaster.precision import DTYPES
 
 SCHEDULES = {
     "GPipe": schedules.ScheduleGPipe,
@@ -125,7 +127,7 @@ class Examples:
         """stream and logits: of one whole sequence. sliced: the stream along the sequence. split: the logits, by
         vocabulary."""
         batch, time, tp = shape.micro_batch, shape.time // mesh.degree("cp"), mesh.degree("tp")
-        between = torch.float32 if precision == "fp32" else torch.bfloat16
+        between = DTYPES[precision]
 
         def empty(*sizes: int, dtype: torch.dtype) -> Tensor:
             # What requires gradients is sent gradients.
@@ -171,12 +173,19 @@ class Pipeline:
 
     def forward_backward(self, tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
         """This rank's summand of the loss of tokens [B, T]: 0 where there is no last stage. Gradients are complete."""
+        return self._run(self._schedule.step, tokens, targets, positions).detach()
+
+    def forward(self, tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        """The same without gradients."""
+        return self._run(self._schedule.eval, tokens, targets, positions)
+
+    def _run(self, schedule: Callable[..., Any], tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
         for stage in self.stages:
             stage.positions = positions
         inputs = (tokens,) if any(stage.is_first for stage in self.stages) else ()
         if not any(stage.is_last for stage in self.stages):
-            self._schedule.step(*inputs, return_outputs=False)
+            schedule(*inputs, return_outputs=False)
             return torch.zeros((), device=tokens.device)
         losses: list[Tensor] = []
-        self._schedule.step(*inputs, target=targets, losses=losses, return_outputs=False)
-        return torch.stack(losses).detach().sum()
+        schedule(*inputs, target=targets, losses=losses, return_outputs=False)
+        return torch.stack(losses).sum()

@@ -15,7 +15,9 @@ from torch import nn
 
 from trainmaster.errors import ConfigError
 
-Role = Literal["vocabulary", "region", "summed_region", "column", "row", "head", "norm", "partial", "experts"]
+Role = Literal[
+    "vocabulary", "region", "summed_region", "column", "row", "head", "norm", "positions", "partial", "experts"
+]
 """What tensor parallelism makes of a submodule:
 
 vocabulary  an nn.Embedding: each rank has the rows of some tokens
@@ -25,6 +27,7 @@ column      an nn.Linear whose outputs are split (heads of attention, the hidden
 row         an nn.Linear whose inputs are split so; its outputs are summed over the ranks
 head        the nn.Linear to the vocabulary: each rank has the logits of some tokens
 norm        works on the stream between regions, which sequence parallelism slices along the sequence
+positions   see `models.layers.Positions`: whole, and added to the slice of the sequence that a rank has
 partial     has whole parameters, of whose gradients each rank gets a summand: a norm of each head, a router
 experts     see `models.experts.Experts`: the hidden width of each is split
 """

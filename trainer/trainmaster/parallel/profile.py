@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from trainmaster.parallel.partition import Costs
 from trainmaster.parallel.plan import plan_of
+from trainmaster.precision import DTYPES
 
 RUNS = 3  # after a first one, which allocates and compiles
 
@@ -25,8 +26,7 @@ def agreed(model: nn.Module, tokens: int, precision: str, kept: Path | None) -> 
     kept: the file that rank 0 writes it to, and reads it from afterwards: a job that restarts is cut as before. Other
     ranks need not see it. tokens: of a sequence.
     """
-    count = len(model.get_submodule(plan_of(model).blocks))
-    numbers: Any = torch.zeros(count + 2, device=next(model.parameters()).device)
+    numbers: Any = torch.zeros(_count(model) + 2, device=next(model.parameters()).device)
     if dist.get_rank() == 0:
         numbers += torch.tensor(_kept_or_measured(model, tokens, precision, kept), device=numbers.device)
     dist.broadcast(numbers, src=0)
@@ -35,10 +35,9 @@ def agreed(model: nn.Module, tokens: int, precision: str, kept: Path | None) -> 
 
 
 def _kept_or_measured(model: nn.Module, tokens: int, precision: str, kept: Path | None) -> list[float]:
-    blocks = len(model.get_submodule(plan_of(model).blocks))
     if kept is not None and kept.exists():
         found: list[float] = json.loads(kept.read_text())["seconds"]
-        if len(found) == blocks + 2:
+        if len(found) == _count(model) + 2:
             return found
     costs = by_time(model, tokens, precision)
     found = [costs.stem, *costs.blocks, costs.tail]
@@ -50,6 +49,11 @@ def _kept_or_measured(model: nn.Module, tokens: int, precision: str, kept: Path 
     return found
 
 
+def _count(model: nn.Module) -> int:
+    """Of its blocks."""
+    return len(model.get_submodule(plan_of(model).blocks))
+
+
 def by_time(model: nn.Module, tokens: int, precision: str) -> Costs:
     """Seconds of the forward and backward pass of one sequence, of the shortest of some runs.
 
@@ -57,7 +61,7 @@ def by_time(model: nn.Module, tokens: int, precision: str) -> Costs:
     """
     device = next(model.parameters()).device
     sequence = torch.zeros(1, tokens, dtype=torch.int64, device=device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+    with torch.autocast(device.type, DTYPES[precision], enabled=precision != "fp32"):
         x = model.embed(sequence).detach().requires_grad_()
         shared = model.shared(torch.arange(tokens, device=device), x)
         found = Costs(

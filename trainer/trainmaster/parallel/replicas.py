@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-BUCKET_BYTES = 25 << 20  # DistributedDataParallel's: large enough to use the network well, small enough to begin early
+PIECE = 1 << 14  # elements: large enough to be fast, small enough that their squares are summed in fp32 without harm
 
 
 class Bucket:
@@ -30,7 +30,8 @@ class Bucket:
         self.parameters = list(parameters)
         sizes = [p.numel() for p in self.parameters]
         self._memory = self.parameters[0].new_zeros(sum(sizes) + len(sizes))
-        *parts, self._present = self._memory.split([*sizes, len(sizes)])
+        whole, self._present = self._memory.split([sum(sizes), len(sizes)])
+        self.pieces, parts = whole.split(PIECE), whole.split(sizes)
         self._sums = [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
         self._before: list[Tensor | None] = [None] * len(sizes)  # sums of earlier steps that were not dropped
         self._work: Any = None
@@ -43,17 +44,24 @@ class Bucket:
             if parameter.grad is total:
                 self._before[index], parameter.grad = total.clone(), None
 
+    def hold(self, index: int) -> bool:
+        """Move this parameter's gradient here, where later micro-batches add to it. Returns whether there is one."""
+        gradient = self.parameters[index].grad
+        if gradient is not None and gradient is not self._sums[index]:
+            self.parameters[index].grad = self._sums[index].copy_(gradient)
+        return gradient is not None
+
+    def holds_all(self) -> bool:
+        return all(p.grad is total for p, total in zip(self.parameters, self._sums, strict=True))
+
     def begin(self, group: dist.ProcessGroup) -> None:
         """To sum over the ranks of the group."""
-        found = [(total, p.grad) for total, p in zip(self._sums, self.parameters, strict=True) if p.grad is not None]
-        self._partial = len(found) < len(self.parameters)
-        if self._partial:
-            self._memory.zero_()
-            self._present.copy_(torch.tensor([p.grad is not None for p in self.parameters]))
-        else:
-            self._present.fill_(1.0)
-        if found:
-            torch._foreach_copy_([total for total, _ in found], [gradient for _, gradient in found])
+        absent = [index for index in range(len(self.parameters)) if not self.hold(index)]
+        self._partial = bool(absent)
+        self._present.fill_(1.0)
+        for index in absent:
+            self._sums[index].zero_()
+            self._present[index] = 0.0
         self._work = dist.all_reduce(self._memory, group=group, async_op=True)
 
     def finish(self) -> None:
@@ -76,19 +84,29 @@ class Replicas:
     whose passes are many, `finish` does it after them.
     """
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup, size: int) -> None:
+        """size: bytes of a sum, as far as tensors allow."""
         self.on = True
         self._group = group
         # Backward comes by the last parameters first.
-        self._buckets = [Bucket(part) for part in parts([p for p in model.parameters() if p.requires_grad][::-1])]
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self._buckets = [Bucket(part) for part in parts(trained[::-1], size)]
         self._begun = 0  # buckets whose sums are under way
         self._ends = False  # the backward pass under way will call `finish`
         self._summed = False  # whatever gradients there are
         for bucket in self._buckets:
-            for parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(lambda _, bucket=bucket: self._arrived(bucket))
+            for index, parameter in enumerate(bucket.parameters):
+                parameter.register_post_accumulate_grad_hook(
+                    lambda _, bucket=bucket, index=index: self._arrived(bucket, index)
+                )
         model.register_forward_pre_hook(lambda *_: self.prepare())
         model.register_forward_hook(lambda model, inputs, output: self._watch(output))
+
+    def gradients(self) -> list[Tensor] | None:
+        """All gradients, as pieces of the memory that they lie in; None if one of them lies elsewhere, or is none."""
+        if not all(bucket.holds_all() for bucket in self._buckets):
+            return None
+        return [piece for bucket in self._buckets for piece in bucket.pieces]
 
     def prepare(self) -> None:
         """Before the first forward pass of a step."""
@@ -117,7 +135,9 @@ class Replicas:
             self._ends = True
             torch.autograd.Variable._execution_engine.queue_callback(self.finish)
 
-    def _arrived(self, bucket: Bucket) -> None:
+    def _arrived(self, bucket: Bucket, index: int) -> None:
+        # At once, while it is in the processor's cache: its own memory is free for the next one then.
+        bucket.hold(index)
         if not self._ends:
             return
         bucket.missing -= 1
@@ -127,7 +147,7 @@ class Replicas:
             self._begun += 1
 
 
-def parts(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+def parts(parameters: Sequence[nn.Parameter], bucket: int) -> list[list[nn.Parameter]]:
     """Consecutive ones that fill a bucket together, alike in type and device."""
     found: list[list[nn.Parameter]] = []
     kind, room = None, 0
@@ -135,7 +155,7 @@ def parts(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
         size = parameter.numel() * parameter.element_size()
         if kind != (parameter.dtype, parameter.device) or room < size:
             found.append([])
-            kind, room = (parameter.dtype, parameter.device), BUCKET_BYTES
+            kind, room = (parameter.dtype, parameter.device), bucket
         found[-1].append(parameter)
         room -= size
     return found

@@ -17,6 +17,7 @@ from trainmaster.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
     from trainmaster.parallel.pipeline import Pipeline
+    from trainmaster.reduce import Reducer
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Parallel:
         self.stages = ""
         self._chunks, self._vocabulary, self._auxiliary = chunks, vocabulary, auxiliary
         self._positions: dict[tuple[int, torch.device], Tensor] = {}
-        self._divisor = 1.0
+        self._divisor: float | Tensor = 1.0
 
     def own(self, x: Tensor) -> Tensor:
         """What this rank has of sequences x [B, T]: [B, T / cp]."""
@@ -75,7 +76,7 @@ class Parallel:
         """Of the loss of the step under way."""
         return self.loss(logits, targets) / self._divisor
 
-    def forward_backward(self, batches: Iterable[tuple[Tensor, Tensor]], count: int, divisor: float) -> Tensor:
+    def forward_backward(self, batches: Iterable[tuple[Tensor, Tensor]], count: int, divisor: float | Tensor) -> Tensor:
         """This rank's summand of the loss of a step, a scalar. Gradients are complete sums after it.
 
         batches: `count` micro-batches (tokens, targets) of this rank's `own` parts. divisor: of the loss, the tokens of
@@ -97,7 +98,37 @@ class Parallel:
                 loss = self.summand(self.forward(tokens), targets)
                 loss.backward()
                 total += loss.detach()
+        self.sum_gradients()
         return total if speaks else total * 0.0
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """This rank's summand, a scalar, of the loss of its `own` parts of some sequences. No gradients, and no
+        micro-batches: a pipeline takes as many sequences as in a step. `evaluated` follows the last call."""
+        with torch.no_grad():
+            if self.pipeline is not None:
+                self._divisor = 1.0
+                total = self.pipeline.forward(tokens, targets, self._own_positions(tokens.shape[1], tokens.device))
+            else:
+                total = self.loss(self.forward(tokens), targets)
+        return total if self.mesh.coordinate("tp") == 0 else total * 0.0
+
+    def evaluated(self) -> None:
+        """Parameters that forward passes have gathered become shards again, as no backward pass does it."""
+        self.sync.reshard()
+
+    @property
+    def reducer(self) -> Reducer | None:
+        """Of compressed gradients."""
+        return self.sync.reducer
+
+    def sum_gradients(self) -> None:
+        """Call after a step's last backward pass, if it wasn't one of `forward_backward`."""
+        self.sync.after()
+
+    def completed(self) -> None:
+        """Call when the gradients of a step have been applied: what was made of them counts now."""
+        if self.reducer is not None:
+            self.reducer.completed()
 
     def _own_positions(self, time: int, device: torch.device) -> Tensor:
         """Of the `time` tokens, T / cp, that this rank has of each sequence."""

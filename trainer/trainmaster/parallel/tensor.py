@@ -81,12 +81,12 @@ class Split:
         if role == "column":
             in_region = any(path.startswith(f"{region}.") for region in self.regions)
             return inner if in_region else _entering(inner, self.enter)
-        return {"row": self._row, "vocabulary": self._embedding}.get(role or "", inner)
+        return {"row": self._row, "vocabulary": self._embedding, "positions": self._positions}.get(role or "", inner)
 
     def view(self, role: Role | None) -> Callable[[Tensor], Tensor]:
         """What a module of this role computes with, of each of its parameters."""
         # A whole parameter that works on other tokens on each rank, or on other heads: its gradients are summed.
-        if role == "partial" or (role == "norm" and self.sequence):
+        if role == "partial" or (role in ("norm", "positions") and self.sequence):
             return lambda parameter: copied(local(parameter), self.group)
         return local
 
@@ -110,6 +110,9 @@ class Split:
         own = tokens - self.group.rank() * rows
         is_own = (own >= 0) & (own < rows)
         return self.leave(F.embedding(own.clamp(0, rows - 1), module.weight) * is_own.unsqueeze(-1))
+
+    def _positions(self, module: Any, x: Tensor) -> Tensor:
+        return module.at(x, self.group.rank() * x.shape[SEQUENCE] if self.sequence else 0)
 
     def _whole_logits(self, logits: Tensor) -> Tensor:
         # The loss is the same on all ranks, so each takes its own part of the gradient.
@@ -190,8 +193,9 @@ def dealt(parameter: nn.Parameter, mesh: DeviceMesh, placements: Sequence[Placem
                     f"parallelism.{axis} {n} doesn't divide dimension {placement.dim} of {path}, which is {size}"
                 )
             part = part.narrow(placement.dim, mesh.get_local_rank(axis) * size // n, size // n)
-    # A part of its own: a view would keep the whole in memory.
-    part = part.clone(memory_format=torch.contiguous_format)
+    if part.numel() < parameter.numel():
+        # A part of its own: a view would keep the whole in memory.
+        part = part.clone(memory_format=torch.contiguous_format)
     whole = DTensor.from_local(
         part, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )

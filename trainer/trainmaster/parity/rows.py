@@ -18,10 +18,19 @@ GLOBAL_BATCH = 24
 CONTEXT = 16
 
 MODELS: dict[str, dict[str, Any]] = {
+    "bert": {"layers": 4, "heads": 4, "width": 32},
+    "cnn": {"layers": 2, "width": 8, "classes": 3},
     "gpt": {"layers": 4, "heads": 4, "width": 32},
     "llama": {"layers": 4, "heads": 4, "kv_heads": 4, "width": 32},
     "moe": {"layers": 4, "heads": 4, "width": 32, "hidden": 32, "experts": 4},
 }
+
+
+LOSSY = {"bf16": 2e-3, "fp16": 2e-4}
+"""Tolerances of the loss, relative, by precision."""
+
+COMPRESSED = {"fp16": 5e-5, "bf16": 1e-4, "PowerSGD": 3e-2, "TopK": 6e-2}
+"""The same, by what replicas send of gradients."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Row:
     model: str = "gpt"
     covers: str = ""
     devices: int = 0  # of one process, instead of ranks
+    training: Mapping[str, Any] = field(default_factory=dict, hash=False)  # other fields of the job
+    tolerance: float | None = None  # of the loss, relative, where a row isn't exact; then it must converge
 
     @property
     def config(self) -> ParallelismConfig:
@@ -46,7 +57,13 @@ class Row:
     def __str__(self) -> str:
         axes = " ".join(f"{a}={self.parallelism[a]}" for a in (*AXES, "ep") if a in self.parallelism)
         axes += f" devices={self.devices}" if self.devices else ""
+        axes += "".join(f" {name}={value}" for name, value in _leaves(self.training))
         return f"{self.name} {self.model} {axes} accumulation={self.accumulation}"
+
+
+def _leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        yield from _leaves(value) if isinstance(value, Mapping) else [(name, value)]
 
 
 def _rows() -> Iterator[Row]:
@@ -56,6 +73,12 @@ def _rows() -> Iterator[Row]:
     yield from _context()
     yield from _experts()
     yield from _products()
+    yield from _encoder()
+    for axis in ("dp_replicate", "dp_shard"):
+        yield Row(f"M2-cnn-{axis}", {axis: 2}, 2, "cnn", "images and labels, groups normalized")
+    yield from _recompute()
+    yield from _precision()
+    yield from _compression()
 
 
 def _data_parallel() -> Iterator[Row]:
@@ -169,6 +192,89 @@ def _products() -> Iterator[Row]:
     yield Row("P8-4D", {"pp": 2, "cp": 2, "tp": 2}, 4, covers="sharding over cp in stages of parts")
 
 
+def _encoder() -> Iterator[Row]:
+    whole = {"tp": 2, "tensor": {"sequence": False, "vocabulary": False}}
+    rows: list[tuple[str, dict[str, Any], int, str]] = [
+        ("replicate", {"dp_replicate": 3}, 2, "masked tokens that other ranks count"),
+        ("shard", {"dp_shard": 2}, 2, "biases and embeddings of positions, gathered"),
+        ("tensor", {"tp": 2}, 1, "positions of slices of the sequence"),
+        ("tensor-plain", whole, 2, "positions of whole sequences"),
+        ("1F1B", {"pp": 2}, 4, "a stem of two parts"),
+        ("3D", {"pp": 2, "dp_shard": 2, "tp": 2}, 4, "all of it at once"),
+    ]
+    for name, parallelism, accumulation, covers in rows:
+        yield Row(f"M1-bert-{name}", parallelism, accumulation, "bert", covers)
+
+
+def _recompute() -> Iterator[Row]:
+    rows: list[tuple[str, dict[str, Any], int, str, str, str]] = [
+        ("replicate", {"dp_replicate": 2}, 2, "gpt", "Full", "blocks computed twice"),
+        ("shard", {"dp_shard": 2}, 2, "llama", "Full", "parameters gathered once for both"),
+        ("shard", {"dp_shard": 2}, 1, "gpt", "Selective", "products kept"),
+        ("tensor", {"tp": 2}, 1, "gpt", "Full", "exchanges within a block repeated"),
+        ("tensor", {"tp": 2}, 1, "llama", "Selective", "the same, with products kept"),
+        ("context", {"cp": 2}, 1, "gpt", "Full", "keys and values gathered again"),
+        ("expert", {"dp_shard": 2, "ep": 2}, 1, "moe", "Full", "tokens that travel again"),
+        ("1F1B", {"pp": 2}, 4, "gpt", "Full", "stages that keep their inputs"),
+        ("ZBV", {"pp": 2, "pipeline": {"schedule": "ZBV"}}, 4, "gpt", "Full", "a backward pass in two parts"),
+        ("4D", {"pp": 2, "cp": 2, "tp": 2}, 4, "gpt", "Selective", "all of it at once"),
+    ]
+    for name, parallelism, accumulation, model, how, covers in rows:
+        yield Row(f"E5-recompute-{name}", parallelism, accumulation, model, covers, training={"recompute": how})
+
+
+def _precision() -> Iterator[Row]:
+    rows: list[tuple[str, dict[str, Any], int, str, str]] = [
+        ("replicate", {"dp_replicate": 2}, 2, "gpt", "parameters cast, gradients summed in fp32"),
+        ("shard", {"dp_shard": 2}, 2, "gpt", "parameters gathered as cast"),
+        ("hsdp", {"dp_replicate": 2, "dp_shard": 2}, 1, "llama", "shards of casts, replicated"),
+        ("tensor", {"tp": 2}, 1, "gpt", "activations exchanged as cast"),
+        ("context", {"cp": 2}, 1, "gpt", "keys and values gathered as cast"),
+        ("1F1B", {"pp": 2}, 4, "gpt", "a cast stream between stages"),
+        ("expert", {"dp_shard": 2, "ep": 2}, 1, "moe", "cast tokens that travel"),
+        ("3D", {"pp": 2, "dp_shard": 2, "tp": 2}, 4, "gpt", "all of it at once"),
+    ]
+    for precision in ("bf16", "fp16"):
+        for name, parallelism, accumulation, model, covers in rows:
+            if precision == "fp16":
+                covers = f"{covers}; one loss scale for all"
+            training = {"precision": precision}
+            yield Row(f"E2-{precision}-{name}", parallelism, accumulation, model, covers, 0, training, LOSSY[precision])
+
+
+def _compression() -> Iterator[Row]:
+    def row(name: str, parallelism: dict[str, Any], accumulation: int, covers: str, how: dict[str, Any]) -> Row:
+        model = "moe" if "expert" in name else "gpt"
+        tolerance = COMPRESSED[how["method"]] if how.get("share") != 1 else None
+        training: dict[str, Any] = {"communication": {"compression": how}}
+        if "bf16-blocks" in name:
+            training["precision"], tolerance = "bf16", LOSSY["bf16"]
+        return Row(f"E7-{name}", parallelism, accumulation, model, covers, 0, training, tolerance)
+
+    replicas, hsdp = {"dp_replicate": 2}, {"dp_replicate": 2, "dp_shard": 2}
+    everything = {"method": "TopK", "share": 1}  # in pieces, and exact
+    yield row("replicate", {"dp_replicate": 3}, 2, "gradients added rank by rank", everything)
+    yield row("hsdp", hsdp, 2, "shards, after all micro-batches", everything)
+    yield row("zero-1-hsdp", {**hsdp, "sharding": {"stage": 1}}, 2, "shards of whole gradients", everything)
+    yield row("tensor", {**replicas, "tp": 2}, 1, "parts of matrices, which have a mesh of their own", everything)
+    yield row("context", {**replicas, "cp": 2}, 1, "shards over cp", everything)
+    yield row("1F1B", {**replicas, "pp": 2}, 4, "the gradients of a stage", everything)
+    yield row("expert", {**hsdp, "ep": 2}, 1, "experts, which have a mesh of their own", everything)
+    yield row("3D", {**replicas, "pp": 2, "tp": 2}, 4, "parts in stages", everything)
+    yield row("bf16-blocks", replicas, 1, "parameters cast by one rank alone", everything)
+    for method in ("fp16", "bf16"):
+        yield row(method, replicas, 1, f"gradients summed in {method}", {"method": method})
+    yield row("fp16-hsdp", hsdp, 1, "shards summed in fp16", {"method": "fp16"})
+    for name, parallelism, accumulation, covers in [
+        ("replicate", replicas, 2, "what isn't sent comes later"),
+        ("hsdp", hsdp, 1, "of shards"),
+        ("1F1B", {**replicas, "pp": 2}, 4, "of stages"),
+        ("tensor", {**replicas, "tp": 2}, 1, "of parts of matrices"),
+    ]:
+        yield row(f"PowerSGD-{name}", parallelism, accumulation, covers, {"method": "PowerSGD", "rank": 4})
+        yield row(f"TopK-{name}", parallelism, accumulation, covers, {"method": "TopK", "share": 0.1})
+
+
 ROWS = list(_rows())
 
 
@@ -182,16 +288,22 @@ def select(patterns: Sequence[str]) -> list[Row]:
 
 
 def example(folder: Path, row: Row) -> TrainingConfig:
-    """A tiny model on a tiny text that is written into `folder`."""
+    """A tiny model on a tiny text, or on tiny images, that are written into `folder`."""
+    context = {} if row.model == "cnn" else {"context": CONTEXT}
+    data = {"path": str(folder)} if context else {"source": "arrays", "path": str(folder)}
+    if not context:
+        np.save(folder / "inputs.npy", np.random.default_rng(7).integers(0, 256, (150, 1, 8, 8)).astype(np.uint8))
+        np.save(folder / "labels.npy", np.arange(150) % 3)
     letters = np.random.default_rng(7).choice(list(b"abcdefghij \n"), size=150 * CONTEXT + 5)
     (folder / "text.txt").write_bytes(bytes(letters.tolist()))
     return TrainingConfig.model_validate(
         {
-            "model": {"name": row.model, "options": {**MODELS[row.model], "context": CONTEXT}},
-            "data": {"path": str(folder)},
+            "model": {"name": row.model, "options": {**MODELS[row.model], **context}},
+            "data": data,
             "steps": STEPS,
             "batch": {"global": GLOBAL_BATCH},
             "parallelism": dict(row.parallelism),
+            **row.training,
             "seed": 3,
         }
     )

@@ -19,6 +19,7 @@ from trainmaster.models.moe import MoE
 from trainmaster.optimizer import ShardOptimizer
 from trainmaster.parallel.own_loop import parallelize
 from trainmaster.parity.rows import CONTEXT, Row
+from trainmaster.precision import LossScale
 
 CHECKSUMS = 2**61 - 1
 RATE = 0.1  # of learning
@@ -48,13 +49,24 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
     degrees = row.config.resolve(row.ranks) if not row.devices else {"dp_replicate": 1, "dp_shard": 1}
     share = config.batch.global_ // (degrees["dp_replicate"] * degrees["dp_shard"])
     micro = share // row.accumulation
-    spread = local = None
+    spread: parallel.Parallel | None = None
+    own: Any = None  # the model, over ranks or over devices
     if row.devices:
-        local = parallelize(model, row.parallelism, devices=["cpu"] * row.devices, sequence=CONTEXT)
+        own = parallelize(model, row.parallelism, devices=["cpu"] * row.devices, sequence=CONTEXT)
     elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
-        spread = parallel.parallelize(model, degrees, config.parallelism, config.precision, "cpu", shape)
-    sgd = ShardOptimizer(model, OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0))
+        own = spread = parallel.parallelize(
+            model,
+            degrees,
+            config.parallelism,
+            config.precision,
+            "cpu",
+            shape,
+            recomputed=config.recompute,
+            communication=config.communication,
+        )
+    sgd = ShardOptimizer(model, OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0), config.precision)
+    scale = LossScale(config.precision, "cpu")
     before = parts(model)
     choices = Choices(model, micro // row.parallelism.get("dp_replicate", 1) if row.devices else micro)
     losses = []
@@ -67,11 +79,9 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         batches = [
             source.batch(consumed, range(first + i * micro, first + (i + 1) * micro)) for i in range(row.accumulation)
         ]
-        if local is not None:
-            total = local.forward_backward([(b.inputs, b.targets) for b in batches], row.accumulation, divisor)
-        elif spread is not None:
-            own = [(spread.own(batch.inputs), spread.own(batch.targets)) for batch in batches]
-            total = spread.forward_backward(own, row.accumulation, divisor)
+        if own is not None:
+            parts_of = [(own.own(batch.inputs), own.own(batch.targets)) for batch in batches]
+            total = scale.unscaled(own.forward_backward(parts_of, row.accumulation, scale.scaled(divisor)))
         else:
             (batch,) = batches
             for module in model.modules():
@@ -84,8 +94,13 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         if spread is not None:
             dist.all_reduce(totals)
         # Clipped on some steps and not on others, so that a wrong norm shows too.
-        parallel.scale_gradients_(model, (1.5 / totals[1].sqrt()).clamp(max=1.0))
-        sgd.step(RATE)
+        norm = scale.unscaled(totals[1].sqrt())
+        parallel.scale_gradients_(model, scale.unscaled((1.5 / norm).clamp(max=1.0)))
+        dropped = scale.overflowed(norm)
+        sgd.step(RATE, dropped)
+        scale.update(dropped)
+        if spread is not None:
+            spread.completed()
         losses.append(totals[0].item())
     speaks = spread is None or spread.mesh.coordinate("tp") == 0
     return Outcome(losses, before, parts(model), choices.sums if speaks else {})

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainmaster.contract.config import TrainingConfig
+from trainmaster.errors import ConfigError
 from trainmaster.parallel import partition
 from trainmaster.planner import table
 from trainmaster.planner.estimate import Estimate, Machine, best_first, stages
@@ -30,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     config = TrainingConfig.model_validate_json(sys.stdin.read())
     machine = Machine(options.tflops * 1e12, options.bandwidth * 1e9, options.memory)
-    survey = Survey(config.model)
+    try:
+        survey = Survey(config.model)
+    except ConfigError as error:
+        sys.stderr.write(f"trainmaster: {error}\n")
+        return 2
     estimates = best_first(legal(config, options.ranks), survey, machine)
     if options.json:
         options.json.write_text(table.as_json(estimates))

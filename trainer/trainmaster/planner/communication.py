@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from trainmaster import compression
 from trainmaster.planner.layouts import Layout
-from trainmaster.planner.memory import MASTER, Group, place, shard
+from trainmaster.planner.memory import MASTER, Group, place, shard, shards
 
 
 def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> dict[str, float]:
     """Parameters and gradients over the axes dp_replicate and shard (dp_shard x cp)."""
-    width = 2 if layout.config.precision == "bf16" else MASTER
+    width = MASTER if layout.config.precision == "fp32" else 2
     once = layout.degrees["pp"] > 1
     stage = layout.sharding.stage
     sent = {"dp_replicate": 0.0, "dp_shard": 0.0}
@@ -28,7 +29,10 @@ def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: 
             n, _ = place(layout, 0, is_expert)
             part, _ = shard(shape, n, 0, is_expert)
             sent["dp_shard"] += (n - 1) * part * (gathers * width + scatters * MASTER)
-            sent["dp_replicate"] += 2 * (replicas - 1) / replicas * part * MASTER
+            if layout.compression is None:
+                sent["dp_replicate"] += 2 * (replicas - 1) / replicas * part * MASTER
+    if layout.compression is not None:
+        sent["dp_replicate"] += compression.sent(layout.compression, shards(groups, layout, 0), replicas)
     return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
 
 

@@ -68,10 +68,12 @@ def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
         memories.append(
             Memory(
                 memory.held(groups, layout, 0, layout.config.optimizer),
-                micro * _saved(parts, active),
+                micro * _saved(parts, active, pp > 1),
+                micro * max(part.again for stage in parts for part in stage),
                 *memory.whole(groups, layout, count),
                 _received(own, survey.layers) * uses.block.result * micro * count,
                 in_host_memory=layout.sharding.offload,
+                summed=memory.summed(groups, layout),
             )
         )
         sent.append(_sent(layout, groups, [use for stage in parts for use in stage], uses.block.result))
@@ -103,23 +105,37 @@ def stages_of_ranks(layout: Layout, survey: Survey) -> list[list[range]]:
 
 def slice_of(layout: Layout) -> Slice:
     degrees = layout.degrees
-    return Slice(degrees["tp"], degrees["cp"], degrees["ep"], layout.tensor, layout.context, layout.config.precision)
+    config = layout.config
+    return Slice(
+        degrees["tp"],
+        degrees["cp"],
+        degrees["ep"],
+        layout.tensor,
+        layout.context,
+        config.precision,
+        config.recompute,
+    )
 
 
 def operations(layout: Layout, survey: Survey, own: Sequence[range]) -> float:
-    """Of a rank with these stages in a step: a backward pass does twice the operations of a forward pass."""
+    """Of a rank with these stages in a step: a backward pass does twice the operations of a forward pass, and once more
+    what it computes again (of which selective recomputation leaves next to nothing)."""
     costs = survey.costs("Compute")
     forward = 0.0
     for blocks in own:
-        forward += sum(costs.blocks[blocks.start : blocks.stop])
+        forward += sum(costs.blocks[blocks.start : blocks.stop]) * (4 / 3 if layout.config.recompute == "Full" else 1)
         forward += (costs.stem if blocks.start == 0 else 0.0) + (costs.tail if blocks.stop == survey.layers else 0.0)
     micro, count = layout.micro_batches
     return 3 * forward * micro * count / (layout.degrees["tp"] * layout.degrees["cp"])
 
 
-def _saved(stages: Sequence[Sequence[Use]], active: int) -> int:
+def _saved(stages: Sequence[Sequence[Use]], active: int, in_pipeline: bool) -> int:
     """Bytes for one sequence of each of `active` micro-batches x stages, the dearest stages first."""
-    sizes = sorted((sum(part.saved for part in stage) for stage in stages), reverse=True)
+    outputs = [stage[-1].output if in_pipeline else 0 for stage in stages]
+    sizes = sorted(
+        (sum(part.saved for part in stage) + output for stage, output in zip(stages, outputs, strict=True)),
+        reverse=True,
+    )
     each, rest = divmod(active, len(stages))
     return sum(size * (each + (i < rest)) for i, size in enumerate(sizes))
 

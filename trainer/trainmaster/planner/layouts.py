@@ -14,6 +14,7 @@ from typing import Any
 
 from trainmaster import layout
 from trainmaster.contract.config import (
+    CompressionConfig,
     ContextConfig,
     PipelineConfig,
     ShardingConfig,
@@ -55,9 +56,13 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Parameters stay as they are on each rank: nothing is sharded, cast or split among replicas."""
-        one_replica = self.degrees["dp_replicate"] == 1
-        return self.config.precision == "fp32" and not self.is_sharded and (one_replica or self.degrees["tp"] == 1)
+        return layout.is_plain(self.degrees, self.config.precision)
+
+    @property
+    def compression(self) -> CompressionConfig | None:
+        """Of gradients that replicas sum."""
+        communication = self.config.communication
+        return communication.compression if communication is not None else None
 
     @property
     def pipeline(self) -> PipelineConfig:

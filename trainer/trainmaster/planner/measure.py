@@ -46,7 +46,8 @@ def steps(config: TrainingConfig, row: Row, rank: int) -> float:
     """Seconds of a step of this rank, the median. Tokens are random: the time doesn't depend on them."""
     layout = Layout(config, row.ranks)
     micro, count = layout.micro_batches
-    context = models.validate(config.model).context
+    facts = models.facts(config.model)
+    context = facts.context
     spread = parallel.parallelize(
         models.build(config.model, config.seed),
         config.parallelism.resolve(row.ranks),
@@ -54,9 +55,11 @@ def steps(config: TrainingConfig, row: Row, rank: int) -> float:
         config.precision,
         "cpu",
         parallel.StepShape(context, micro, count),
+        recomputed=config.recompute,
+        communication=config.communication,
     )
     optimizer = ShardOptimizer(spread.model, config.optimizer)
-    tokens = torch.randint(0, models.validate(config.model).facts("").vocabulary, (micro, context + 1))
+    tokens = torch.randint(0, facts.vocabulary, (micro, context + 1))
     batches = [(spread.own(tokens[:, :-1]), spread.own(tokens[:, 1:]))] * count
     took = []
     for _ in range(1 + STEPS):
@@ -64,6 +67,7 @@ def steps(config: TrainingConfig, row: Row, rank: int) -> float:
         began = time.perf_counter()
         spread.forward_backward(batches, count, float(config.batch.global_ * context))
         optimizer.step(config.optimizer.lr)
+        spread.completed()
         dist.barrier()
         took.append(time.perf_counter() - began)
     return statistics.median(took[1:])

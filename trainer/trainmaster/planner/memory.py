@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from trainmaster import compression
 from trainmaster.contract.config import OptimizerConfig
 from trainmaster.planner.inventory import Inventory, Parameter
 from trainmaster.planner.layouts import Layout
@@ -25,6 +26,7 @@ class Held:
     parameters: int
     gradients: int  # when they are complete, just before the optimizer
     optimizer: int
+    compression: int = 0  # of gradients that replicas sum
 
 
 @dataclass(frozen=True)
@@ -32,21 +34,24 @@ class Memory:
     """Bytes of a rank at its worst moment."""
 
     held: Held
-    activations: int
+    activations: int  # kept from the forward to the backward pass
+    recomputed: int  # in the backward pass, of one block at a time
     whole_parameters: int  # gathered from shards, and copies in the precision of the computation
     whole_gradients: int  # before they are summed and scattered
     received: int  # between stages: torch keeps room for every micro-batch
     in_host_memory: bool  # what is held, with sharding.offload
+    summed: int = 0  # by compressed sums, when nothing else is left of a step
 
     @property
     def buffers(self) -> int:
-        return self.whole_parameters + self.whole_gradients + self.received
+        return self.recomputed + self.whole_parameters + self.whole_gradients + self.received
 
     @property
     def peak(self) -> int:
         """On the device."""
-        held = 0 if self.in_host_memory else self.held.parameters + self.held.gradients + self.held.optimizer
-        return held + self.activations + self.buffers
+        parts = self.held
+        held = 0 if self.in_host_memory else parts.parameters + parts.gradients + parts.optimizer
+        return held + parts.compression + max(self.activations + self.buffers, self.summed)
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ def groups(inventory: Inventory, layout: Layout, blocks: Sequence[range]) -> Ite
 def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: OptimizerConfig) -> Held:
     """Of the rank at coordinate `rank` of the ranks that parameters are sharded over (dp_shard x cp)."""
     parameters = states = marks = 0
+    groups = [*groups]
     for group in groups:
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
             padded, own = shard(shape, *place(layout, rank, is_expert), is_expert)
@@ -82,8 +88,23 @@ def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: Optimize
             states += _state(own, optimizer)
             marks += MASTER
     # Plain replicas sum, with each gradient, whether there is one.
-    in_buckets = layout.is_plain and layout.degrees["dp_replicate"] > 1
-    return Held(parameters, parameters + (marks if in_buckets else 0), states)
+    in_buckets = layout.is_plain and layout.degrees["dp_replicate"] > 1 and layout.compression is None
+    kept = compression.kept(layout.compression, shards(groups, layout, rank)) if layout.compression is not None else 0
+    return Held(parameters, parameters + (marks if in_buckets else 0), states, kept)
+
+
+def shards(groups: Iterable[Group], layout: Layout, rank: int) -> list[tuple[int, ...]]:
+    """The shapes of what the rank has of each parameter."""
+    found = []
+    for group in groups:
+        for shape, is_expert in zip(group.shapes, group.experts, strict=True):
+            n, own = place(layout, rank, is_expert)
+            if is_expert and shape[0] % n:
+                found.append((shape[0], shape[1] // n, *shape[2:]))
+            else:
+                each = -(-shape[0] // n)
+                found.append((min(each, max(0, shape[0] - own * each)), *shape[1:]))
+    return found
 
 
 def _block(parameters: Sequence[Parameter], layout: Layout) -> Iterator[Group]:
@@ -129,17 +150,17 @@ def _state(elements: int, optimizer: OptimizerConfig) -> int:
 
 def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[int, int]:
     """Bytes of (whole parameters, whole gradients) at the worst moment of a step."""
-    width = 2 if layout.config.precision == "bf16" else MASTER
+    width = MASTER if layout.config.precision == "fp32" else 2
     sizes = [(sum(map(math.prod, group.shapes)), group.is_root) for group in groups]
     every, largest = sum(n for n, _ in sizes), max(n for n, _ in sizes)
     root = sum(n for n, is_root in sizes if is_root)
     block = max((n for n, is_root in sizes if not is_root), default=0)
     if layout.is_plain:
-        # Gradients of replicas are there twice, as they come and as they are summed.
+        # A gradient as it comes, before it is added to what there is of it. Beside those of replicas there was a little
+        # more wherever it was measured, never more than a block's.
         replicated = layout.degrees["dp_replicate"] > 1
-        return 0, (
-            every if replicated else max(math.prod(shape) for group in groups for shape in group.shapes)
-        ) * MASTER
+        single = max(math.prod(shape) for group in groups for shape in group.shapes)
+        return 0, max(single, block if replicated else 0) * MASTER
     many_stages = layout.degrees["pp"] > 1
     stage = layout.sharding.stage if layout.is_sharded else 1
     if layout.is_sharded and stage == 3 and not many_stages:
@@ -153,3 +174,11 @@ def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[
         gradients = largest * width
     # What is summed lies in one more buffer, group by group.
     return parameters, gradients + largest * MASTER
+
+
+def summed(groups: Iterable[Group], layout: Layout) -> int:
+    """Bytes that compressed sums need while they are made: the sum, and of TopK the sizes that it chooses by."""
+    if layout.compression is None:
+        return 0
+    elements = sum(math.prod(shape) for shape in shards(groups, layout, 0))
+    return elements * MASTER * 2

@@ -10,6 +10,8 @@ from torch.distributed.tensor import Shard
 
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig
+from trainmaster.errors import ConfigError
+from trainmaster.models.options import TransformerOptions
 from trainmaster.parallel import tensor
 from trainmaster.parallel.partition import Costs, by_operations, by_parameters
 from trainmaster.parallel.plan import named, plan_of
@@ -22,10 +24,14 @@ class Survey:
 
     def __init__(self, model: ModelConfig) -> None:
         options = models.validate(model)
+        if not isinstance(options, TransformerOptions):
+            raise ConfigError(
+                f"model.name: layouts of {model.name} can't be estimated; those of built-in transformers can"
+            )
         self.layers, self.time = options.layers, options.context
         self._options = options.model_copy(update={"layers": 1})  # built-in models' blocks are all alike
         with torch.device("meta"):
-            self._one = models._model(self._options)
+            self._one = models.module(self._options)
         self.inventory = _inventory(self._one, self.layers)
 
     def costs(self, balance: str) -> Costs:

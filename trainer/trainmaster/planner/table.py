@@ -96,6 +96,7 @@ def fields(estimate: Estimate) -> dict[str, Any]:
             "gradients": memory.held.gradients,
             "optimizer": memory.held.optimizer,
             "activations": memory.activations,
+            "recomputed": memory.recomputed,
             "wholeParameters": memory.whole_parameters,
             "wholeGradients": memory.whole_gradients,
             "received": memory.received,

@@ -8,6 +8,7 @@ and what autograd keeps and what is sent is written down.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainmaster import models, parallel
+from trainmaster import models, parallel, recompute
 from trainmaster.contract.config import ContextConfig, TensorConfig
 from trainmaster.models.experts import combined
 from trainmaster.models.layers import AuxiliaryLoss
 from trainmaster.parallel import context, expert, tensor
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.plan import named, plan_of
+from trainmaster.precision import DTYPES
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Slice:
     tensor: TensorConfig
     context: ContextConfig
     precision: str
+    recompute: str
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -57,6 +60,8 @@ class Use:
     saved: int  # bytes that autograd keeps from the forward to the backward pass
     result: int  # bytes that go on to the next part
     sent: dict[str, float] = field(default_factory=dict)  # bytes by axis, forward and backward
+    output: int = 0  # bytes that come out of it: what a pipeline's stage keeps of its last part
+    again: int = 0  # bytes more while it is computed again in the backward pass, one block at a time
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Uses:
 
 def trace(options: Any, part: Slice, time: int) -> Uses:
     with _fake_world(part.degrees) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
-        model = _model(options, torch.bfloat16 if part.precision == "bf16" else torch.float32)
+        model = _model(options, DTYPES[part.precision])
         if part.ep > 1:
             expert.apply(model, mesh.experts())
         vocabulary = None
@@ -88,7 +93,7 @@ def trace(options: Any, part: Slice, time: int) -> Uses:
         for module in model.modules():
             if isinstance(module, AuxiliaryLoss):
                 module.scale = 1.0
-        return _run(model, time // part.cp, vocabulary, _Record(mesh, model))
+        return _run(model, time // part.cp, vocabulary, _Record(mesh, model), part.recompute)
 
 
 def _model(options: Any, dtype: torch.dtype) -> nn.Module:
@@ -96,12 +101,12 @@ def _model(options: Any, dtype: torch.dtype) -> nn.Module:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return models._model(options)
+        return models.module(options)
     finally:
         torch.set_default_dtype(before)
 
 
-def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _Record) -> Uses:
+def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _Record, recomputed: str) -> Uses:
     tokens = torch.zeros(1, time, dtype=torch.int64)
 
     x, stem = record.of(lambda: model.embed(tokens), ())
@@ -109,8 +114,21 @@ def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _R
     record.ignore(shared)  # the same for all blocks
     blocks = model.get_submodule(plan_of(model).blocks)
     y, block = record.of(lambda: blocks[0](x, *shared), (x,))
+    if recomputed != "None":
+        recompute.apply([blocks[0]], recomputed)
+        _, less = record.of(lambda: blocks[0](x, *shared), (x,))
+        kept = x.untyped_storage().nbytes() + (record.products if recomputed == "Selective" else 0)
+        # While a block is computed again its gradients come and go beside what that takes.
+        block = replace(less, saved=kept, again=block.saved - kept + 2 * block.result)
 
-    _, tail = record.of(lambda: parallel.cross_entropy(model.unembed(y), tokens, vocabulary), (y,))
+    logits: list[Tensor] = []
+
+    def ends() -> Tensor:
+        logits.append(model.unembed(y))
+        return parallel.cross_entropy(logits[0], tokens, vocabulary)
+
+    _, tail = record.of(ends, (y,))
+    tail = replace(tail, output=logits[0].untyped_storage().nbytes())
     rotations = sum(t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(shared))
     return Uses(replace(stem, saved=stem.saved + rotations), block, tail)
 
@@ -130,6 +148,8 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
         self._kept: list[Any] = []  # so that no key is used twice
         self._saved: dict[int, int] = {}
         self._sent: dict[str, float] = {}
+        self._forward = False
+        self.products = 0  # bytes of what selective recomputation keeps of the last forward pass
 
     def ignore(self, shared: Any) -> None:
         """Tensors that are counted elsewhere."""
@@ -146,22 +166,31 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
 
     def of(self, forward: Callable[[], Any], inputs: tuple[Tensor, ...]) -> tuple[Any, Use]:
         """What `forward` returns, cut off from it, and its use of memory and links, backward pass included."""
-        self._saved, self._sent = {}, {}
-        with self, torch.autograd.graph.saved_tensors_hooks(self.keep, lambda x: x):
+        self._saved, self._sent, self.products = {}, {}, 0
+        hooks = torch.autograd.graph.saved_tensors_hooks(self.keep, lambda x: x)
+        with self, hooks, warnings.catch_warnings():
+            # That what selective recomputation keeps goes past such hooks: it is counted by `products`.
+            warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
+            self._forward = True
             result = forward()
+            self._forward = False
             saved = sum(self._saved.values())
             if not isinstance(result, Tensor):
                 return result, Use(saved, 0)
             result.float().sum().backward(inputs=[*inputs] or None)
         result = result.detach().requires_grad_()
-        return result, Use(saved, result.untyped_storage().nbytes(), dict(self._sent))
+        size = result.untyped_storage().nbytes()
+        return result, Use(saved, size, dict(self._sent), size)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func.namespace == "c10d":
             self._note(func.name(), args)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if self._forward and func in recompute.KEPT:
+            self.products += sum(t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(result))
+        return result
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
         """Bytes that a rank sends in a ring of n (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009)."""

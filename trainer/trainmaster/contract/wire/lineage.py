@@ -83,7 +83,10 @@ class Manifest:
     batch: dict[str, int] = field(default_factory=dict)  # {global, micro, accumulation}
     numbers: dict[str, Any] = field(default_factory=dict)  # of this step, for whoever hadn't written them down yet
     losses: list[float] = field(default_factory=list)  # of the steps before, where a rule on divergence needs them
+    norms: list[float] = field(default_factory=list)  # the same of gradients
     model: dict[str, Any] = field(default_factory=dict)  # {name, options}, all of them; empty: a model of one's own
+    scaler: dict[str, Any] = field(default_factory=dict)  # {scale, steps} of fp16's loss scale
+    evaluation: dict[str, Any] = field(default_factory=dict)  # what `trainmaster.scores` says; {}: there is none
     protocol: int = PROTOCOL
 
 

@@ -1,0 +1,26 @@
+"""The operator's own account of recoveries and changes of size: its phase clocks, from a job's status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.record import Case
+from trainmaster_operator.cli.recoveries import PHASES
+
+
+def closed_clocks(status: dict[str, Any]) -> list[dict[str, float]]:
+    return [{**r["clock"], "total": r["totalSeconds"]} for r in status.get("recoveries", []) if r.get("totalSeconds")]
+
+
+def clock_cases(case: Case, clocks: list[dict[str, float]]) -> list[Case]:
+    """One more case per phase of `case`'s recoveries."""
+    found = []
+    for phase in (*PHASES, "total"):
+        if samples := [clock[phase] for clock in clocks if phase in clock]:
+            found.append(Case(f"{case.case}, phase {phase}", case.system, "s", samples))
+    return found
+
+
+def nth_clock(number: int, status: dict[str, Any]) -> dict[str, float] | None:
+    """Of the job's recovery of this number, from 1, once it is over."""
+    return next(iter(closed_clocks(status)[number - 1 :]), None)

@@ -1,0 +1,64 @@
+"""A rank's death while nobody leads: how long training stands still then, beside what it takes when somebody does.
+
+    python -m benchmarks.outages [--repetitions 5] [--no-write]
+
+Our own loop under `trainmaster run`, 4 ranks. One is killed while a leader leads, in the very step in which the leader
+is killed too, and while the API server answers nobody. A sample is the longest stretch without a completed step, so it
+has the step in it that the death cut short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.record import Case, write
+from benchmarks.recovery import table
+from benchmarks.stepwatch import Steps
+from tests.e2e.harness import run, small_demo_job
+
+RANKS, STEPS, STRUCK = 4, 600, 300
+KILL = f"kill:rank=1,step={STRUCK}"
+CASES = {
+    "a leader leads": [KILL],
+    "the leader is killed in the same step": [f"kill-operator:rank=0,step={STRUCK}", KILL],
+    "no leader, the API server away": [
+        f"api-outage:rank=0,step={STRUCK - 50},seconds=20",
+        f"kill-operator:rank=0,step={STRUCK - 50}",
+        KILL,
+    ],
+}
+
+
+def longest_s(faults: list[str]) -> float:
+    """Seconds of the longest stretch without a step."""
+    with tempfile.TemporaryDirectory(prefix="bench-outages-") as folder:
+        out = Path(folder) / "out"
+        with Steps(out / "metrics.jsonl") as steps:
+            done = run(small_demo_job(Path(folder), RANKS, {"dp_shard": 1}, STEPS), out, faults)
+        if done.exit_code or done.status["restarts"]["total"] != 1:
+            raise SystemExit(f"outages: {faults}: exit code {done.exit_code}, {done.output[-2000:]}")
+        return max(b - a for a, b in itertools.pairwise(steps.seen[1:]))  # the first is the file's beginning
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
+    given = parser.parse_args()
+    cases = {name: Case(f"a rank killed, {name}", "trainmaster", "s") for name in CASES}
+    for _ in range(given.repetitions):
+        for name, faults in CASES.items():
+            cases[name].samples.append(longest_s(faults))
+            print(f"{name:40} {cases[name].samples[-1]:.2f} s", flush=True)
+    if not given.no_write:
+        print(f"written to {write('outages', list(cases.values()))}")
+    print(table(list(cases.values())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

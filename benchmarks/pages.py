@@ -1,0 +1,146 @@
+"""Tables for people, from the results that are committed.
+
+python -m benchmarks.pages [--check] docs/measured.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import RESULTS, Case
+
+HEAD = """# Measured
+
+Tables of `benchmarks/results/`, which has the samples; made by `python -m benchmarks.pages docs/measured.md`.
+"""
+
+ABOUT_MEMORY = """## Memory of a rank
+
+Four ranks, a GPT of 6.4 million parameters, 16 sequences of 256 tokens in a step (`python -m benchmarks.memory`). MiB
+of the fullest rank, counted by torch's tracker of storages: what is there when gradients are complete, what forward
+passes keep for backward passes, and the worst moment of a step, when parameters and gradients of a block may be whole.
+`trainmaster plan` estimates the same for any model.
+"""
+
+
+def load(name: str) -> tuple[dict[str, Any], list[Case]]:
+    """(facts of the machine, cases) of `benchmarks/results/<name>.json`."""
+    body = json.loads((RESULTS / f"{name}.json").read_text())
+    return body["machine"], [Case(**case) for case in body["cases"]]
+
+
+def machine(facts: dict[str, Any]) -> str:
+    return f"Machine: {facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}."
+
+
+def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join('---' for _ in head)} |"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def link() -> Iterator[str]:
+    """Two replicas over a slow link."""
+    facts, cases = load("link")
+    yield "## Compressed gradients on a slow link"
+    yield ""
+    yield "Two replicas of a GPT of 3.3 million parameters, 256 tokens each in a step, in two network namespaces whose"
+    yield f"link `tc` slows down (`python -m benchmarks.link`). Medians. {machine(facts)}"
+    yield ""
+    by = {(case.case, case.system): case for case in cases}
+    rates = [case.case.removeprefix("a step, ") for case in cases if case.case.startswith("a step, ")]
+    rows = []
+    systems = [case.system for case in cases if case.case == f"a step, {rates[0]}"]
+    for rate in dict.fromkeys(rates):
+        whole = by[f"a step, {rate}", systems[0]].median
+        for system in systems:
+            seconds, sent = by[f"a step, {rate}", system].median, by[f"sent in a step, {rate}", system].median
+            rows.append(
+                [rate, system, f"{sent / 1e6:.2f} MB", f"{seconds * 1000:.0f} ms", f"{whole / seconds:.1f} x as fast"]
+            )
+    yield from table(["link", "gradients", "a rank sends in a step", "a step", ""], rows)
+
+
+def lossy() -> Iterator[str]:
+    """What isn't exact, at the end of the demo."""
+    facts, cases = load("lossy")
+    exact, *others = cases
+    yield "## What techniques that aren't exact do to the loss"
+    yield ""
+    yield f"The demo's model, text and {facts['steps']} steps over two replicas, {len(exact.samples)} seeds"
+    yield "(`python -m benchmarks.lossy`). The mean loss of the last ten steps, in nats per byte: its median over the"
+    yield "seeds, and the worst ratio to the exact run of the same seed."
+    yield ""
+    rows = [[exact.system, f"{exact.median:.4f}", ""]]
+    for case in others:
+        worst = max(own / reference for own, reference in zip(case.samples, exact.samples, strict=True))
+        rows.append([case.system, f"{case.median:.4f}", f"{worst:.4f}"])
+    yield from table(["technique", "loss", "of the exact run's, at most"], rows)
+
+
+def memory() -> Iterator[str]:
+    """What techniques that save memory save."""
+    _, cases = load("memory")
+    yield ABOUT_MEMORY
+    kinds = ["parameters", "gradients", "optimizer", "compression", "activations", "peak"]
+    by = {(case.case, case.system): max(case.samples) / 2**20 for case in cases}
+    systems = dict.fromkeys(case.system for case in cases)
+    first = by["peak", next(iter(systems))]
+    rows = [[name, *(f"{by[kind, name]:.1f}" for kind in kinds), f"{by['peak', name] / first:.0%}"] for name in systems]
+    yield from table(["technique", *kinds, "of the first"], rows)
+
+
+def waits() -> Iterator[str]:
+    """What a step waits for."""
+    facts, cases = load("waits")
+    yield "## What a step waits for"
+    yield ""
+    yield "One rank on one core (`python -m benchmarks.waits`): data as a share of a step, and how long a save keeps"
+    yield "the loop. Its copy goes on beside the next step, and takes its share of the one core there, which the step"
+    yield f"behind a save shows. Medians. {machine(facts)}"
+    yield ""
+    data = [case for case in cases if case.case.startswith("data")]
+    yield from table(
+        ["data from", "of a step", "at most"], [[c.system, f"{c.median:.2%}", f"{max(c.samples):.2%}"] for c in data]
+    )
+    yield ""
+    by = {(case.case, case.system): case for case in cases}
+    rows = []
+    for system in dict.fromkeys(case.system for case in cases if case.case == "waiting for a save"):
+        kinds = ("waiting for a save", "a step, no save before it", "a step behind a save")
+        save, step, behind = (by[kind, system].median for kind in kinds)
+        rows.append([system, f"{save * 1e3:.1f} ms", f"{step:.3f} s", f"{save / step:.1%}", f"{behind:.3f} s"])
+    yield from table(["state", "a save keeps the loop for", "a step", "of it", "the step behind a save"], rows)
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {"memory": memory, "link": link, "lossy": lossy, "waits": waits}
+
+
+def page() -> str:
+    parts = [HEAD] + ["\n".join(section()) + "\n" for section in SECTIONS.values()]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    arguments.add_argument("file", type=Path)
+    arguments.add_argument("--check", action="store_true", help="exit with 1 if the file is stale")
+    given = arguments.parse_args()
+    text = page()
+    if given.check:
+        if not given.file.is_file() or given.file.read_text() != text:
+            sys.stderr.write(f"{given.file} is stale: python -m benchmarks.pages {given.file}\n")
+            return 1
+        return 0
+    given.file.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""Other sizes while a job trains, on this machine: 4 pods, then 3, then 4 again.
+
+    python -m benchmarks.resize [--repetitions 3] [--no-write]
+
+A sample is the longest stretch without a step, from the moment at which the size is asked for to the stretch's end.
+Before a job grows its new pods start while the others train, so that only the change itself interrupts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from benchmarks.clocks import clock_cases, nth_clock
+from benchmarks.record import Case, write
+from benchmarks.recovery import table
+from benchmarks.stepwatch import Steps
+from tests.e2e.harness import elastic, small_demo_job
+from tests.e2e.live import live
+
+MESHES = {"DDP": {"dp_shard": 1}, "FSDP": {"dp_replicate": 1}}  # the axis that is left out grows and shrinks
+SIZES = ((4, 3), (3, 4))
+
+
+def measured(folder: Path, mesh: dict[str, int]) -> list[tuple[float, dict[str, float]]]:
+    """Of each change the seconds, and the operator's phase clock."""
+    job = elastic(small_demo_job(folder, 4, mesh, 1_000_000, checkpoint={"every": 1000, "keep": 3}))
+    found = []
+    with live(job, folder / "out", "stdlib-gpt") as training:
+        training.wait_step(300)
+        with Steps(folder / "out" / "metrics.jsonl") as steps:
+            for number, (_, size) in enumerate(SIZES, 1):
+                time.sleep(1.0)  # a stretch of ordinary steps
+                asked = time.monotonic()
+                training.resize(size)
+                clock = training.wait(partial(nth_clock, number), "the change is over")
+                time.sleep(1.0)
+                found.append((steps.interruption(asked), clock))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
+    given = parser.parse_args()
+    cases: list[Case] = []
+    for family, mesh in MESHES.items():
+        runs = []
+        for _ in range(given.repetitions):
+            with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
+                runs.append(measured(Path(folder), mesh))
+        for (was, size), samples in zip(SIZES, zip(*runs, strict=True), strict=True):
+            case = Case(f"{family}, {was} pods, then {size}", "trainmaster", "s", [seconds for seconds, _ in samples])
+            cases += [case, *clock_cases(case, [clock for _, clock in samples])]
+            print(f"{case.case:24} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
+    if not given.no_write:
+        print(f"written to {write('resize', cases)}")
+    print(table(cases))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""How much compressed sums of gradients send and keep: known from shapes alone. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trainmaster.contract.config import CompressionConfig
+
+CHUNK = 1 << 22  # elements among which TopK chooses: few enough for 32-bit positions, and for the memory that takes
+WIDTH = 4  # bytes of an element
+
+
+def of_sum(size: int, ranks: int) -> int:
+    """Bytes that a rank sends so that `size` bytes are summed over a ring (Patarasuk and Yuan, J. Parallel Distrib.
+    Comput. 69, 2009)."""
+    return math.ceil(2 * size * (ranks - 1) / ranks)
+
+
+def of_gather(size: int, ranks: int) -> int:
+    """Bytes that a rank sends so that all have what each has `size` bytes of."""
+    return (ranks - 1) * size
+
+
+def whole_parts(elements: int, ranks: int) -> int:
+    """So many that each rank has as many as any other."""
+    return -(-elements // ranks) * ranks
+
+
+def matrix(shape: Sequence[int], rank: int) -> tuple[int, int] | None:
+    """(rows, columns) that PowerSGD takes a tensor for; None if its two factors were no less than half of it."""
+    size = math.prod(shape)
+    ways = [(math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))]
+    rows, columns = min(ways, key=sum, default=(1, size))
+    return (rows, columns) if 2 * rank * (rows + columns) <= size else None
+
+
+def chosen(elements: int, share: float) -> int:
+    """How many of so many elements TopK sends."""
+    whole, rest = divmod(elements, CHUNK)
+    return whole * math.ceil(share * CHUNK) + math.ceil(share * rest)
+
+
+def sent(config: CompressionConfig, shapes: Sequence[Sequence[int]], ranks: int) -> int:
+    """Bytes that a rank sends in a step, of gradients of these shapes."""
+    elements, marks = sum(map(math.prod, shapes)), len(shapes)
+    if config.method == "TopK":
+        return of_gather((2 * chosen(elements, config.share_or_default) + marks) * WIDTH, ranks)
+    if config.method != "PowerSGD":
+        return of_sum(whole_parts(elements + marks, ranks) * 2, ranks)
+    rank = config.rank_or_default
+    found = [(shape, matrix(shape, rank)) for shape in shapes]
+    first = sum(math.prod(shape) if split is None else split[0] * rank for shape, split in found)
+    second = sum(split[1] * rank for _, split in found if split is not None)
+    return of_sum((first + marks) * WIDTH, ranks) + of_sum(second * WIDTH, ranks)
+
+
+def kept(config: CompressionConfig, shapes: Sequence[Sequence[int]]) -> int:
+    """Bytes between two steps: what is sent is put together in as much memory as gradients take, and what isn't is kept
+    in as much again."""
+    elements = sum(map(math.prod, shapes))
+    if not config.keeps_error:
+        return elements * WIDTH
+    found = [matrix(shape, config.rank_or_default) for shape in shapes] if config.method == "PowerSGD" else []
+    return (2 * elements + sum(split[1] * config.rank_or_default for split in found if split is not None)) * WIDTH

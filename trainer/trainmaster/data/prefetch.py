@@ -1,0 +1,47 @@
+"""Reads the samples of the next step while this one computes, where reading takes long enough to matter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from trainmaster.data import Batch, Source
+
+WORTH_S = 1e-3
+"""Of reading in a step. What takes less is read when it is needed: handing it over would take as long."""
+
+
+class Prefetch:
+    """The batches of one rank, a step after the other.
+
+    Which samples those are follows from `consumed` alone, so what was read ahead is simply dropped when the next step
+    turns out to be another one. An error of reading is raised at the step whose samples they are.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._thread: ThreadPoolExecutor | None = None
+        self._ahead: dict[tuple[int, range], Future[Batch]] = {}
+
+    def batches(self, consumed: int, slots: Sequence[range], next_consumed: int) -> Iterator[Batch]:
+        """Of a step that starts after `consumed` samples, one for each of these ranges of slots; the next step is to
+        start after `next_consumed`."""
+        ahead, self._ahead = self._ahead, {}
+        took = 0.0
+        for left, each in zip(range(len(slots))[::-1], slots, strict=True):
+            found = ahead.pop((consumed, each), None)
+            began = time.perf_counter()
+            batch = self._source.batch(consumed, each) if found is None else found.result()
+            took += time.perf_counter() - began
+            if not left:  # before the last one is computed with
+                self._read_ahead(next_consumed, slots, took)
+            yield batch
+        for future in ahead.values():
+            future.cancel()
+
+    def _read_ahead(self, consumed: int, slots: Sequence[range], took: float) -> None:
+        if self._thread is None and took >= WORTH_S:
+            self._thread = ThreadPoolExecutor(1, "prefetch")
+        if self._thread is not None:
+            self._ahead = {(consumed, each): self._thread.submit(self._source.batch, consumed, each) for each in slots}

@@ -1,0 +1,62 @@
+"""What the losses of evaluations come to: which step was the best, and whether there is any use in going on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.contract.config import EarlyStopConfig
+
+
+class Scores:
+    """All ranks add the same losses, so all come to the same findings.
+
+    of: names what was evaluated on; losses on anything else aren't compared with. keep_best: the best step's checkpoint
+    is to be kept.
+    """
+
+    def __init__(self, of: str, stop: EarlyStopConfig | None = None, *, keep_best: bool = False) -> None:
+        self.step, self.loss = 0, math.nan  # of the last evaluation
+        self.best, self.best_step = math.inf, 0
+        self.since = 0  # evaluations without an improvement
+        self._of, self._stop, self._keep_best = of, stop, keep_best
+        self._bar = math.inf  # what an improvement is an improvement on
+
+    def add(self, step: int, loss: float) -> bool:
+        """Whether the step is the best so far. A loss that isn't a number never is."""
+        self.step, self.loss = step, loss
+        margin = self._stop.minDelta if self._stop is not None else 0.0
+        if loss < self._bar - margin:
+            self._bar, self.since = loss, 0
+        else:
+            self.since += 1
+        if not loss < self.best:
+            return False
+        self.best, self.best_step = loss, step
+        return True
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run ends here, before its last step."""
+        return self._stop is not None and self.since >= self._stop.patience
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps. `keep`: the step whose checkpoint retention spares."""
+        state = {
+            "of": self._of,
+            "step": self.step,
+            "loss": self.loss,
+            "best": self.best,
+            "best_step": self.best_step,
+            "bar": self._bar,
+            "since": self.since,
+        }
+        return {**state, "keep": self.best_step} if self._keep_best else state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if state.get("of") != self._of:
+            return
+        # JSON has what isn't finite as text.
+        self.loss, self.best, self._bar = (float(state[name]) for name in ("loss", "best", "bar"))
+        self.step, self.best_step, self.since = (int(state[name]) for name in ("step", "best_step", "since"))

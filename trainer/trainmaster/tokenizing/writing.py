@@ -1,0 +1,100 @@
+"""From documents to a `.npy` file of token numbers, with what made it beside."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainmaster.data.tokens import about_path
+from trainmaster.errors import ConfigError, DataError
+
+TOGETHER = 256  # documents, on all cores
+SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
+"""Tokens at which texts end, in tokenizers that people use."""
+_HEADER = 128  # bytes: a multiple of 64, with room for any number of tokens
+
+
+def write(documents: Iterable[str], out: Path, tokenizer_file: Path, separator: str | None) -> dict[str, Any]:
+    """Tokens of all documents, a separator after each. What the file beside it says. Raises ConfigError, DataError;
+    then nothing is left."""
+    if out.suffix != ".npy":
+        raise ConfigError(f"{out}: a name that ends in .npy is expected")
+    for path in (out, about_path(out)):
+        if path.exists():
+            raise ConfigError(f"{path} is there already; another name is expected")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out}: there is no folder {out.absolute().parent}")
+    tokenizer, content = _tokenizer(tokenizer_file)
+    end, name = _separator(tokenizer, tokenizer_file, separator)
+    vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
+    dtype = np.dtype("<u2" if vocabulary <= 2**16 else "<u4")
+    part = out.with_name(f".{out.name}.part")
+    counts = {"documents": 0, "tokens": 0}
+    try:
+        with part.open("wb") as file:
+            file.write(b" " * _HEADER)
+            for group in _groups(documents):
+                for encoding in tokenizer.encode_batch_fast(group, add_special_tokens=False):
+                    numbers = np.array([*encoding.ids, end], dtype)
+                    file.write(numbers.tobytes())
+                    counts["documents"] += 1
+                    counts["tokens"] += len(numbers)
+            if not counts["tokens"]:
+                raise DataError("there are no documents")
+            file.seek(0)
+            file.write(_header(dtype, counts["tokens"]))
+        about = {
+            "tokenizer": hashlib.sha256(content).hexdigest(),
+            "vocabulary": vocabulary,
+            "separator": {"token": name, "number": end},
+            **counts,
+        }
+        about_path(out).write_text(json.dumps(about, indent=1) + "\n")
+        part.replace(out)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        about_path(out).unlink(missing_ok=True)
+        raise
+    return about
+
+
+def _tokenizer(path: Path) -> tuple[Any, bytes]:
+    from tokenizers import Tokenizer
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--tokenizer {path} can't be read: {error.strerror}") from None
+    try:
+        return Tokenizer.from_buffer(content), content
+    except Exception as error:  # noqa: BLE001 the library raises nothing more special
+        raise ConfigError(f"--tokenizer {path} is no tokenizer.json of Hugging Face's: {error}") from None
+
+
+def _separator(tokenizer: Any, path: Path, wanted: str | None) -> tuple[int, str]:
+    """(number, token)."""
+    for token in (wanted,) if wanted is not None else SEPARATORS:
+        number = tokenizer.token_to_id(token)
+        if number is not None:
+            return number, token
+    tried = repr(wanted) if wanted is not None else ", ".join(SEPARATORS)
+    raise ConfigError(f"--tokenizer {path} has no token {tried}; --separator names the one that ends a document")
+
+
+def _groups(documents: Iterable[str]) -> Iterator[list[str]]:
+    every = iter(documents)
+    while group := [*itertools.islice(every, TOGETHER)]:
+        yield group
+
+
+def _header(dtype: np.dtype[Any], count: int) -> bytes:
+    """Of numpy's format (NEP 1), padded to the room that was left for it."""
+    text = repr({"descr": dtype.str, "fortran_order": False, "shape": (count,)})
+    room = _HEADER - 10
+    return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.ljust(room - 1).encode() + b"\n"
