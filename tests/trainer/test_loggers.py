@@ -68,6 +68,18 @@ def test_a_run_without_a_folder_is_told_where_one_can_be_named() -> None:
         Loggers(ASKED, None)
 
 
+def test_a_process_that_begins_in_the_same_second_keeps_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorboardX.event_file_writer.time.time", lambda: 1.7e9)
+    for step in (1, 2):
+        loggers = Loggers(ASKED, tmp_path)
+        loggers.begin(step - 1)
+        loggers.step({"step": step, "loss": float(step), "tokens": 1, "seconds": 1.0})
+        loggers.close()
+    assert scalars(tmp_path / "tensorboard", "train/loss") == {1: 1.0, 2: 2.0}
+
+
 class FullDisk:
     def __init__(self, **_: object) -> None:
         pass

@@ -37,7 +37,9 @@ class Loggers:
         if self._make is None:
             return
         try:
-            writer = self._make(logdir=str(self._folder), purge_step=step + 1)
+            # The library names a file by the second and writes over one that is there: a restart can be quicker.
+            unique = f".{time.time_ns()}"
+            writer = self._make(logdir=str(self._folder), purge_step=step + 1, filename_suffix=unique)
         except OSError as error:
             raise ConfigError(
                 f"loggers.tensorBoard.directory: {self._folder} can't be written to: {error.strerror or error}"
