@@ -221,9 +221,11 @@ def test_ranks_stop_together_at_a_bound_step(make_world: Callable[..., World], m
     world.operator.wait_for(lambda: world.operator.reports[-1].stop_passed, "a step that was passed")
     world.operator.direct(stop_at=step + 300)
     world.operator.wait_for(lambda: world.operator.reports[-1].stop_ack == step + 300, "the stop acknowledged")
+    before = len(world.operator.reports)
     world.operator.direct(stop_bound=True)
     assert world.wait() == 0
     assert [r.step for r in next(r for r in world.operator.reports if r.saved).ranks] == [step + 300] * 2
+    assert len(world.operator.reports) - before < 300, "an answer that says nothing new is no reason for a report"
 
 
 def test_a_pod_that_must_go_drains_first(make_world: Callable[..., World], machine_zygote: Path) -> None:

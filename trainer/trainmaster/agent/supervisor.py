@@ -302,6 +302,7 @@ class Supervisor:
     def _stop(self, directive: Directive) -> None:
         round = self.round
         assert round is not None
+        told = self.stop_ack, self.stop_passed
         self.stop_ack, self.stop_passed = round.set_stop(self._control())
         if directive.stop_at is None:
             return
@@ -311,7 +312,9 @@ class Supervisor:
             if directive.stop_bound and not round.stopping:
                 round.terminate()
                 asyncio.get_running_loop().call_later(self.settings.grace_s, round.kill)
-        self.reporter.at_once()
+        # Answers to reports are directives too: the same words again would make report follow report.
+        if (self.stop_ack, self.stop_passed) != told:
+            self.reporter.at_once()
 
     def _upload_ended(self, message: dict[str, Any], error: str | None) -> None:
         self._update_pending()
