@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.record import Case
+from benchmarks.stepwatch import Interruption
 from trainmaster_operator.cli.recoveries import PHASES
 
 
@@ -19,6 +21,13 @@ def clock_cases(case: Case, clocks: list[dict[str, float]]) -> list[Case]:
         if samples := [clock[phase] for clock in clocks if phase in clock]:
             found.append(Case(f"{case.case}, phase {phase}", case.system, "s", samples))
     return found
+
+
+def interrupted(name: str, samples: Sequence[tuple[Interruption, dict[str, float]]]) -> list[Case]:
+    """How long training stood still, how long it was until it went on, and one case per phase."""
+    case = Case(name, "trainmaster", "s", [seen.stood_still for seen, _ in samples])
+    whole = Case(f"{name}, until it trains again", case.system, "s", [seen.until_training for seen, _ in samples])
+    return [case, whole, *clock_cases(case, [clock for _, clock in samples])]
 
 
 def nth_clock(number: int, status: dict[str, Any]) -> dict[str, float] | None:

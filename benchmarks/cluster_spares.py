@@ -3,8 +3,10 @@
     python -m benchmarks.cluster_spares [--repetitions 3] [--no-write]
 
 Needs the cluster of `make cluster`. What is measured is what training shows: rank 0 writes a line for each completed
-step, and the longest stretch without one after the disturbance is the interruption. A sample is the time from the
-disturbance to the end of that stretch, on the machine's one clock; the operator's own account is written beside it.
+step. A sample is the longest stretch without a step after the disturbance, or the time from the disturbance to that
+stretch's end, on the machine's one clock: ranks of a pod that is told to go train on until they have agreed where to
+stop. The operator's own account is written beside it. A lost node may have the operator's leader on it: that is a case
+of its own.
 """
 
 from __future__ import annotations
@@ -13,18 +15,25 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from benchmarks.clocks import clock_cases, nth_clock
+from benchmarks.clocks import interrupted, nth_clock
 from benchmarks.cluster_recovery import wait_recovered
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
-from benchmarks.stepwatch import Steps
+from benchmarks.stepwatch import Interruption, Steps
 from e2e.cluster import places
-from e2e.installation import Installation
+from e2e.installation import NAMESPACE, Installation
 from e2e.kube import JOB, Kube, Object
 from e2e.machine import Own
 from e2e.world import World
+
+Sample = tuple[Interruption, dict[str, float]]
+Undo = Callable[[], None]
+
+SETTLE_S = 5.0  # for agents to find the new leader
 
 
 def apart(job: str) -> Object:
@@ -34,44 +43,88 @@ def apart(job: str) -> Object:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def pod_deleted(world: World) -> Callable[[], None]:
+def pod_deleted(world: World) -> Callable[[], Undo]:
     pod = world.pod(1)
-    world.kube.delete("Pod", pod, world.namespace)
-    return lambda: None
+
+    def strike() -> Undo:
+        world.kube.delete("Pod", pod, world.namespace)
+        return lambda: None
+
+    return strike
 
 
-def node_lost(world: World) -> Callable[[], None]:
-    nodes = [world.node_of(world.pod(slot)) for slot in (0, 1)]
+def node_lost(world: World, *, with_leader: bool) -> Callable[[], Undo]:
+    """Of a node that has a rank, and the leader or not."""
     machine = Own()
-    node = next(node for node in reversed(nodes) if node != machine.steady)
-    machine.lose(node)
-    return lambda: machine.heal(node)
+    nodes = [node for node in (world.node_of(world.pod(slot)) for slot in (0, 1)) if node != machine.steady]
+    node = _led(world.installation, nodes, with_leader)
+
+    def strike() -> Undo:
+        machine.lose(node)
+        return lambda: machine.heal(node)
+
+    return strike
 
 
-def disturbed(
-    world: World, replicas: int, spares: int, template: Object, disturb: Callable[[World], Callable[[], None]]
-) -> tuple[float, dict[str, float]]:
-    """Seconds from the disturbance to training again, and the phase clock of the operator's record."""
-    job = world.training(replicas=replicas, steps=1_000_000, every=100, template=template, recovery={"nodes": {}})
-    job["spec"]["workers"]["spares"] = spares
+def _led(installation: Installation, nodes: list[str], wanted: bool) -> str:
+    """One of the nodes, after a leader was found that is on it, or isn't."""
+    for _ in range(6):
+        leader = installation.leader()
+        place = {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in installation.replicas()}[leader]
+        fitting = [node for node in nodes if (node == place) == wanted]
+        if fitting:
+            time.sleep(SETTLE_S)
+            return fitting[-1]
+        installation.kube.delete("Pod", leader, NAMESPACE)  # the other one leads at once
+        installation.leader(other_than=leader)
+        installation.wait_ready()
+    raise SystemExit(f"no replica of the operator {'leads on' if wanted else 'leads beside'} any of {nodes}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    replicas: int
+    spares: int
+    template: dict[str, Any]
+    disturb: Callable[[World], Callable[[], Undo]]
+
+
+APART = {"affinity": apart("job")}
+ELSEWHERE, TOO = partial(node_lost, with_leader=False), partial(node_lost, with_leader=True)
+PLANS = (
+    Plan("4 pods, a pod deleted, a warm spare", 4, 1, {}, pod_deleted),
+    Plan("4 pods, a pod deleted, no spare", 4, 0, {}, pod_deleted),
+    Plan("2 pods, a node lost, a warm spare", 2, 1, APART, ELSEWHERE),
+    Plan("2 pods, a node lost, no spare", 2, 0, APART, ELSEWHERE),  # the third node has room
+    Plan("2 pods, a node lost and the leader with it, a warm spare", 2, 1, APART, TOO),
+)
+
+
+def disturbed(world: World, plan: Plan) -> Sample:
+    # A node that was lost in the repetition before is suspected, and here there is no other one.
+    recovery = {"nodes": {"avoid": False}}
+    job = world.training(replicas=plan.replicas, steps=1_000_000, every=100, template=plan.template, recovery=recovery)
+    job["spec"]["workers"]["spares"] = plan.spares
     world.submit(job)
     world.wait_step(300, limit_s=240)
-    world.wait(lambda status: status["workers"].get("spares", 0) == spares, "the spares are ready", limit_s=120)
+    world.wait(lambda status: status["workers"].get("spares", 0) == plan.spares, "the spares are ready", limit_s=120)
+    strike = plan.disturb(world)
     with Steps(world.folder / "output" / "metrics.jsonl") as steps:
         time.sleep(1.0)  # a stretch of ordinary steps, which the interruption is told from
         before = time.monotonic()
-        undo = disturb(world)
+        undo = strike()
         try:
             clock = wait_recovered(world)
             time.sleep(2.0)
         finally:
             undo()
-        seconds = steps.interruption(before)
-    return seconds, clock
+        seen = steps.interruption(before)
+    return seen, clock
 
 
-def resized(world: World) -> dict[str, tuple[float, dict[str, float]]]:
-    """A job of 4 pods that has 3 for a while. Of each change the seconds, and the phase clock."""
+def resized(world: World) -> dict[str, Sample]:
+    """A job of 4 pods that has 3 for a while."""
     job = world.training(replicas=4, steps=1_000_000, every=100, mesh={"dp_replicate": 1})
     job["spec"]["workers"]["min"] = 2
     job["spec"]["recovery"] = {"elastic": {"cooldownSeconds": 0}}
@@ -92,44 +145,39 @@ def resized(world: World) -> dict[str, tuple[float, dict[str, float]]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--only", default="", help="cases with these words in their names")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
     kube = Kube(places.KUBECONFIG, places.BIN / "kubectl")
     installation = Installation(kube, places.BIN / "helm")
     installation.install()
     cases: list[Case] = []
-    plans = [
-        ("4 pods, a pod deleted, a warm spare", 4, 1, {}, pod_deleted),
-        ("4 pods, a pod deleted, no spare", 4, 0, {}, pod_deleted),
-        ("2 pods, a node lost, a warm spare", 2, 1, {"affinity": apart("job")}, node_lost),
-        ("2 pods, a node lost, no spare", 2, 0, {"affinity": apart("job")}, node_lost),  # the third node has room
-    ]
-    for at, (name, replicas, spares, template, disturb) in enumerate(plans):
-        case = Case(name, "trainmaster", "s")
-        clocks: list[dict[str, float]] = []
+
+    def add(name: str, samples: list[Sample]) -> None:
+        found = interrupted(name, samples)
+        cases.extend(found)
+        print(f"{name:58} {' '.join(f'{s:.2f}' for s in found[0].samples)}", flush=True)
+        if not given.no_write:
+            write("cluster-spares", cases)
+
+    for at, plan in enumerate(plan for plan in PLANS if given.only in plan.name):
+        samples = []
         for number in range(given.repetitions):
             world = World(kube, installation, f"bench-spares-{at}-{number}")
             world.open()
-            seconds, clock = disturbed(world, replicas, spares, template, disturb)
-            case.samples.append(seconds)
-            clocks.append(clock)
+            samples.append(disturbed(world, plan))
             world.close()
-        cases += [case, *clock_cases(case, clocks)]
-        print(f"{name:38} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
-        if not given.no_write:
-            write("cluster-spares", cases)
-    sizes: dict[str, list[tuple[float, dict[str, float]]]] = {}
-    for number in range(given.repetitions):
+            installation.wait_ready()
+        add(plan.name, samples)
+    sizes: dict[str, list[Sample]] = {}
+    for number in range(given.repetitions if given.only in "4 pods, then 3" else 0):
         world = World(kube, installation, f"bench-sizes-{number}")
         world.open()
         for name, sample in resized(world).items():
             sizes.setdefault(name, []).append(sample)
         world.close()
-    for name, samples in sizes.items():
-        case = Case(name, "trainmaster", "s", [seconds for seconds, _ in samples])
-        cases += [case, *clock_cases(case, [clock for _, clock in samples])]
-    if not given.no_write:
-        write("cluster-spares", cases)
+    for name, of_size in sizes.items():
+        add(name, of_size)
     print(table(cases))
     return 0
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.resize [--repetitions 3] [--no-write]
 
-A sample is the longest stretch without a step, from the moment at which the size is asked for to the stretch's end.
+A sample is the longest stretch without a step after the size is asked for, or the time from then to that stretch's end:
+ranks train on until they have agreed where to stop.
 Before a job grows its new pods start while the others train, so that only the change itself interrupts it.
 """
 
@@ -15,10 +16,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.clocks import clock_cases, nth_clock
+from benchmarks.clocks import interrupted, nth_clock
 from benchmarks.record import Case, write
 from benchmarks.recovery import table
-from benchmarks.stepwatch import Steps
+from benchmarks.stepwatch import Interruption, Steps
 from tests.e2e.harness import elastic, small_demo_job
 from tests.e2e.live import live
 
@@ -26,8 +27,8 @@ MESHES = {"DDP": {"dp_shard": 1}, "FSDP": {"dp_replicate": 1}}  # the axis that 
 SIZES = ((4, 3), (3, 4))
 
 
-def measured(folder: Path, mesh: dict[str, int]) -> list[tuple[float, dict[str, float]]]:
-    """Of each change the seconds, and the operator's phase clock."""
+def measured(folder: Path, mesh: dict[str, int]) -> list[tuple[Interruption, dict[str, float]]]:
+    """Of each change, with the operator's phase clock."""
     job = elastic(small_demo_job(folder, 4, mesh, 1_000_000, checkpoint={"every": 1000, "keep": 3}))
     found = []
     with live(job, folder / "out", "stdlib-gpt") as training:
@@ -55,9 +56,9 @@ def main() -> int:
             with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
                 runs.append(measured(Path(folder), mesh))
         for (was, size), samples in zip(SIZES, zip(*runs, strict=True), strict=True):
-            case = Case(f"{family}, {was} pods, then {size}", "trainmaster", "s", [seconds for seconds, _ in samples])
-            cases += [case, *clock_cases(case, [clock for _, clock in samples])]
-            print(f"{case.case:24} {' '.join(f'{s:.2f}' for s in case.samples)}", flush=True)
+            found = interrupted(f"{family}, {was} pods, then {size}", samples)
+            cases += found
+            print(f"{found[0].case:24} {' '.join(f'{s:.2f}' for s in found[0].samples)}", flush=True)
     if not given.no_write:
         print(f"written to {write('resize', cases)}")
     print(table(cases))

@@ -5,9 +5,19 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 LOOK_EVERY_S = 0.005
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """Seconds: for how long no step was completed, and from what caused it to the first step again. Who is told that a
+    pod has to go trains on for a while, so the second may be longer."""
+
+    stood_still: float
+    until_training: float
 
 
 class Steps:
@@ -35,7 +45,9 @@ class Steps:
                 size = now
                 self.seen.append(time.monotonic())
 
-    def interruption(self, since: float) -> float:
-        """Seconds from `since` to the end of the longest stretch without a step after it."""
-        times = [since, *(at for at in self.seen if at > since)]
-        return max(itertools.pairwise(times), key=lambda pair: pair[1] - pair[0])[1] - since
+    def interruption(self, since: float) -> Interruption:
+        """The longest stretch without a step after `since`."""
+        last = max((at for at in self.seen if at <= since), default=since)
+        times = [last, *(at for at in self.seen if at > since)]
+        begin, end = max(itertools.pairwise(times), key=lambda pair: pair[1] - pair[0])
+        return Interruption(end - begin, end - since)

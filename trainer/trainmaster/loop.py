@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from trainmaster import allocator, data, faults, lastwords, layout, models, optimizer, owners, parallel, precision
+from trainmaster.checkpoint import islands
 from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Resume
 from trainmaster.checkpoint.session import Session
@@ -38,6 +39,7 @@ from trainmaster.evaluation import Evaluation
 from trainmaster.lastsums import LastSums
 from trainmaster.loggers import Loggers
 from trainmaster.profiling import Profiler
+from trainmaster.reduce.outer import Outer
 from trainmaster.report import Reading, Reporter, finite
 from trainmaster.rescue import Rescue
 from trainmaster.steplog import StepLog
@@ -108,6 +110,8 @@ class Training:
             config.communication,
         )
         self.reducer = self.parallel.reducer
+        self.island = self.parallel.mesh.coordinate("island")
+        self.outer = Outer(model, self.parallel.mesh, config.outer, config.steps) if config.outer is not None else None
         self.log.stages(self.parallel.stages)
         self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
@@ -115,11 +119,7 @@ class Training:
         self.scale = precision.LossScale(config.precision, world.device)
         self.session = Session(
             directory,
-            {
-                "model": self.model,
-                "optimizer": self.optimizer,
-                **({"reducer": self.reducer} if self.reducer is not None and self.reducer.has_state else {}),
-            },
+            self._objects(),
             reporter,
             rank=world.rank,
             world_size=world.size,
@@ -127,6 +127,19 @@ class Training:
             keep=config.checkpoint.keep,
         )
         reporter.progress.built_ns = time.monotonic_ns()
+
+    def _objects(self) -> dict[str, Any]:
+        """What checkpoints hold."""
+        if self.outer is not None:
+            own = islands.prefix(self.parallel.mesh.coordinate("island"))
+            return {
+                "model": self.outer.parameters,
+                "outer.momentum": self.outer.momentum,
+                f"{own}model": self.model,
+                f"{own}optimizer": self.optimizer,
+            }
+        kept = {"reducer": self.reducer} if self.reducer is not None and self.reducer.has_state else {}
+        return {"model": self.model, "optimizer": self.optimizer, **kept}
 
     def resume(self) -> None:
         """Go on from the newest valid checkpoint, or start."""
@@ -185,7 +198,11 @@ class Training:
         """
         began = time.monotonic()
         step = self.step + 1
+        if self.outer is not None:
+            self.outer.begin(step)
         loss, tokens, own_tokens = self._forward_backward()
+        if self.outer is not None:
+            self.outer.wait()
         self.session.settle()
         faults.at_step(step, self.world.rank, lambda: faults.gradients(self.model.parameters()))
 
@@ -195,14 +212,17 @@ class Training:
         if due:
             known = [self.session.save_s, self.step_s, float(not self.session.copied())]
             costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
-        totals = torch.stack([loss.double(), parallel.gradient_norm_squared(self.model).double(), *costs])
+        # Each island has a norm of its own.
+        norms = torch.zeros(self.parallel.mesh.degree("island"), dtype=torch.float64, device=loss.device)
+        norms[self.island] = parallel.gradient_norm_squared(self.model).double()
+        totals = torch.cat([loss.double().reshape(1), costs, norms])
         self.prepared = Prepared(step, tokens, own_tokens, began)
         dist.all_reduce(totals)
         self.sums.passed(step, totals)
         with self.rescue.frozen:
             record = self._complete(self.prepared, totals)
             if due:
-                save_s, step_s, not_copied = totals[2:].tolist()
+                save_s, step_s, not_copied = totals[1:4].tolist()
                 if not not_copied:
                     self.session.remember(step, self._common(), record.finite)
                     self.session.interval.saved(step, save_s, step_s)
@@ -210,7 +230,8 @@ class Training:
     def _complete(self, prepared: Prepared, totals: Tensor) -> StepRecord:
         """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
         step, config = prepared.step, self.config
-        norm = self.scale.unscaled(totals[1].sqrt())
+        norms = totals[4:].sqrt()
+        norm = self.scale.unscaled(norms[self.island])
         dropped = self.scale.overflowed(norm)
         if config.optimizer.clipNorm is not None:
             factor = (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
@@ -218,7 +239,7 @@ class Training:
         elif self.scale.on:
             parallel.scale_gradients_(self.model, 1 / self.scale.value)
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
-        told = [totals[0], norm, *([self.scale.value.double()] if self.scale.on else [])]
+        told = [totals[0], self.scale.unscaled(norms.max()), *([self.scale.value.double()] if self.scale.on else [])]
         record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
         if record.reading.arrived():
             self._check_sound(record)
@@ -227,6 +248,8 @@ class Training:
         self.optimizer.step(rate, dropped)
         self.scale.update(dropped)
         self.parallel.completed()
+        if self.outer is not None:
+            self.outer.completed(step)
         self.step = step
         self.consumed += config.batch.global_
         self.prepared = None
@@ -247,11 +270,23 @@ class Training:
             return False
         self._settle(wait=True)
         self.reporter.phase(Phase.EVAL)
-        loss = evaluation.loss(self.parallel, self.world.device, self.reporter.beat)
+        with self._shown():
+            loss = evaluation.loss(self.parallel, self.world.device, self.reporter.beat)
         is_best = evaluation.scores.add(self.step, loss)
         self._tell_evaluation()
         self.reporter.phase(Phase.STEP)
         return is_best and self.config.checkpoint.keepBest
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """The model is what a user will get, meanwhile."""
+        if self.outer is None:
+            yield
+            return
+        self.rescue.mutating = True
+        with self.outer.shown():
+            yield
+        self.rescue.mutating = False
 
     def _tell_evaluation(self) -> None:
         assert self.evaluation is not None
@@ -267,7 +302,8 @@ class Training:
 
     def memory(self) -> str:
         """Who has it, in words: for when it has run out."""
-        kept = self.reducer.memory() if self.reducer is not None else ()
+        kept = [*(self.reducer.memory() if self.reducer is not None else ())]
+        kept += self.outer.memory() if self.outer is not None else ()
         return owners.report(self.model, self.optimizer, kept, self.activations, self.world.device)
 
     def park(self) -> None:
@@ -319,16 +355,21 @@ class Training:
     def _forward_backward(self) -> tuple[Tensor, int, int]:
         """(this rank's summand of the step's loss, valid tokens of the whole step, those that this rank speaks for).
 
-        Gradients are complete sums after it.
+        Gradients are complete sums after it, over the ranks of an island.
         """
-        tokens = self.source.valid_tokens(self.consumed, self.config.batch.global_)
+        count = self.config.batch.global_
+        tokens = share = self.source.valid_tokens(self.consumed, count)
+        if self.outer is not None:
+            count //= self.parallel.mesh.degree("island")
+            share = max(1, self.source.valid_tokens(self.consumed + self.island * count, count))
         self.own_tokens = 0
-        divisor = self.scale.scaled(tokens)
+        divisor = self.scale.scaled(share)
         # In the first step alone: all others keep the same.
         counted = nullcontext() if self.step >= self.first else self.activations.counted()
         with counted:
             total = self.parallel.forward_backward(self._micro_batches(), self.accumulation, divisor)
-        return self.scale.unscaled(total), tokens, self.own_tokens
+        loss = self.scale.unscaled(total)
+        return loss if share == tokens else loss * (share / tokens), tokens, self.own_tokens
 
     def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's part of the step's samples, on its device: tokens and targets."""
@@ -371,9 +412,10 @@ class Training:
 
     def _sent(self) -> dict[str, int]:
         """Bytes of a step, where they aren't what anybody would reckon."""
-        if self.reducer is None:
+        source = self.reducer or self.outer
+        if source is None:
             return {}
-        sent, plain = self.reducer.sent
+        sent, plain = source.sent
         return {"gradient_bytes": sent, "gradient_bytes_uncompressed": plain}
 
     def _check_sound(self, record: StepRecord) -> None:

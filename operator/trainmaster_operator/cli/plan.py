@@ -34,6 +34,11 @@ def plan(options: PlanOptions) -> int:
     config = job.spec.training
     if config is None:
         raise Refusal(f"{options.job}: a layout is planned for a job with spec.training; a script's ranks are its own")
+    if config.outer is not None:
+        raise Refusal(
+            f"{options.job}: spec.training.parallelism.island {config.parallelism.island}: layouts are compared within "
+            f"one island; without island and communication.outer, and with --ranks of one island, they can be"
+        )
     child.check_installed("plan")
     ranks = job.spec.world_size if options.ranks is None else options.ranks
     _check_layouts(config, ranks)

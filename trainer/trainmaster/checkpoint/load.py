@@ -26,6 +26,7 @@ from torch.futures import Future
 
 from trainmaster.checkpoint import state
 from trainmaster.checkpoint import values as tagged
+from trainmaster.checkpoint.islands import as_wanted
 from trainmaster.checkpoint.storage import Storage
 from trainmaster.checkpoint.tiers import RamFile
 from trainmaster.contract.wire.lineage import Chunk, Manifest, TensorIndex
@@ -141,6 +142,7 @@ def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifes
     What ranks keep for themselves comes from the same rank's part; a rank that the saving world didn't have takes
     the part of rank 0.
     """
+    manifest = as_wanted(manifest, objects)
     names = state.parameter_names(objects)
     targets: state.Tensors = {}
     extra: dict[str, dict[str, Any]] = {}

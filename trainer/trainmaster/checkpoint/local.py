@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from trainmaster.checkpoint import state
+from trainmaster.checkpoint.islands import common_name, island_of
 from trainmaster.checkpoint.save import Layout, Piece, lay_out, local_pieces
 
 
@@ -76,7 +77,10 @@ class LocalState:
         return {**self._values, **snapshot.values, **self._loose.values}
 
     def shard(self) -> str:
-        """Names what this rank holds of the model: ranks with the same are each other's replicas."""
+        """Names what this rank holds of the model: ranks with the same are each other's replicas.
+
+        Where there are islands, "<what>+<island>": in need another island's will do.
+        """
         if self._shard:
             return self._shard
         snapshot = state.Snapshot()
@@ -85,10 +89,13 @@ class LocalState:
         for name, thing in self._sharded.items():
             snapshot.tensors.update(state.capture_shards(name, thing))
         held = sorted(
-            (piece.key, list(piece.data.shape)) for n, t in snapshot.tensors.items() for piece in local_pieces(n, t)
+            (common_name(piece.key), list(piece.data.shape))
+            for n, t in snapshot.tensors.items()
+            for piece in local_pieces(n, t)
         )
         own = [self._rank] if any(not state.is_shared(thing) for thing in self._others.values()) else []
-        self._shard = hashlib.sha256(json.dumps([held, own]).encode()).hexdigest()[:16]
+        island = max((island_of(name) for name in self._objects), default="")
+        self._shard = hashlib.sha256(json.dumps([held, own]).encode()).hexdigest()[:16] + (island and f"+{island}")
         return self._shard
 
     def _plan(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
+from trainmaster.checkpoint.islands import island_of
 from trainmaster.checkpoint.state import DTYPE_NAMES, Snapshot, blocks
 from trainmaster.checkpoint.upload import METADATA, upload
 from trainmaster.contract.wire.lineage import directory_name, shard_name
@@ -53,12 +54,14 @@ class Place:
     """Of a rank among those that have the same tensors.
 
     holders: the ranks with the same plain ones: those of one stage of a pipeline. replica: (which, of how many) this is
-    of replicas that a DTensor's mesh doesn't tell of.
+    of replicas that a DTensor's mesh doesn't tell of. island: which this is of islands; the first one speaks for what
+    they have in common.
     """
 
     rank: int
     holders: range
     replica: tuple[int, int] = (0, 1)
+    island: int = 0
 
 
 def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
@@ -69,6 +72,8 @@ def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
     rank, holders = place.rank, place.holders
     pieces = []
     for name, tensor in snapshot.tensors.items():
+        if place.island and not island_of(name):
+            continue
         choice = zlib.crc32(name.encode())
         if isinstance(tensor, DTensor):
             if _is_spokesman(tensor, choice, place.replica):

@@ -57,7 +57,7 @@ class Session:
         spread = next((thing for thing in objects.values() if hasattr(thing, "stage_ranks")), None)
         self.place = Place(rank, range(world_size))
         if spread is not None:
-            self.place = Place(rank, spread.stage_ranks, spread.replica)
+            self.place = Place(rank, spread.stage_ranks, spread.replica, spread.island)
         self.saver: Saver | None = None
         self.ram: RamSaver | None = None
         self.ram_round = 0

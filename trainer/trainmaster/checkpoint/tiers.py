@@ -1,7 +1,8 @@
 """What the agents' memories hold of checkpoints, and which rank loads which file: told through the round's store.
 
 Every rank says what its agent holds and which shard it needs itself. Rank 0 finds for each rank the nearest file with
-that shard: its own, that of a replica in the same memory, a peer's. Each rank then opens and verifies its file.
+that shard: its own, that of a replica in the same memory, a peer's; at last that of another island, which has what all
+islands have in common. Each rank then opens and verifies its file.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class Inventory:
         held = [f for f in self._files.get((step, round), []) if (step, round, f[0], f[1]) not in self._excluded]
         by_shard: dict[str, list[tuple[str, int, Address | None]]] = {}
         for folder, file_rank, shard, address in held:
-            by_shard.setdefault(shard, []).append((folder, file_rank, address))
+            for label in {shard, of_any_island(shard)}:
+                by_shard.setdefault(label, []).append((folder, file_rank, address))
         return [self._nearest(rank, words, by_shard) for rank, words in enumerate(self._world)]
 
     def exclude(self, step: int, round: int, source: Source) -> None:
@@ -131,13 +133,19 @@ class Inventory:
     def _nearest(
         self, rank: int, words: Mapping[str, Any], by_shard: dict[str, list[tuple[str, int, Address | None]]]
     ) -> Source | None:
-        fitting = by_shard.get(words.get("shard", ""), [])
+        shard = words.get("shard", "")
+        fitting = by_shard.get(shard) or by_shard.get(of_any_island(shard), [])
         own = sorted((file != rank, file) for folder, file, _ in fitting if folder == words["folder"])
         if own:
             return Source(own[0][1], words["folder"])
         remote = [Source(file, folder, address) for folder, file, address in fitting if address is not None]
         # Those who need the same shard ask different peers.
         return remote[rank % len(remote)] if remote else None
+
+
+def of_any_island(shard: str) -> str:
+    """A shard's name (see `LocalState.shard`) without the island."""
+    return shard.partition("+")[0]
 
 
 def tell(store: Any, rank: int, memory: Memory | None) -> None:

@@ -123,7 +123,7 @@ class OptimizerConfig(Strict):
     clipNorm: float | None = Field(1.0, gt=0, description="Global gradient norm. null: no clipping.")
 
 
-AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+AXES = ("island", "pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Of the mesh, outermost first: the inner axes get neighbouring ranks."""
 
 
@@ -202,12 +202,18 @@ class ShardingConfig(Strict):
 class ParallelismConfig(Strict):
     """Degrees of the mesh axes. Their product is the world size.
 
-    pp, cp and tp are 1 if left out; of dp_replicate and dp_shard one may be left out (derived), or both: then ranks
-    that these three leave are replicas.
+    island, pp, cp and tp are 1 if left out; of dp_replicate and dp_shard one may be left out (derived), or both: then
+    ranks that these leave are replicas.
     """
 
     dp_replicate: int | None = Field(None, ge=1, description="Replicas of the (sharded) model.")
     dp_shard: int | None = Field(None, ge=1, description="Shards of parameters, gradients and optimizer state.")
+    island: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Worlds of their own that agree every communication.outer.every steps: local SGD, DiLoCo.",
+    )
     pp: int | None = Field(None, ge=1, le=1024, description="Stages of a pipeline.")
     cp: int | None = Field(None, ge=1, le=1024, description="Parts of each sequence.")
     tp: int | None = Field(None, ge=1, le=1024, description="Parts of each matrix.")
@@ -233,13 +239,13 @@ class ParallelismConfig(Strict):
         return self
 
     def resolve(self, world_size: int) -> dict[str, int]:
-        """The degree of each axis for a world size; pp, cp, tp and ep only where they are above 1.
+        """The degree of each axis for a world size; island, pp, cp, tp and ep only where they are above 1.
 
         Raises ValueError in words.
         """
         if world_size < 1:
             raise ValueError(f"a world has at least one rank, not {world_size}")
-        inner = self.inner
+        inner = {**({"island": self.island} if (self.island or 1) > 1 else {}), **self.inner}
         ranks, rest = divmod(world_size, math.prod(inner.values()))
         if rest or not ranks:
             product = math.prod(inner.values())
@@ -269,7 +275,7 @@ class ParallelismConfig(Strict):
     def data_ranks(self, world_size: int) -> int:
         """How many different shares a batch has. Raises ValueError in words."""
         degrees = self.resolve(world_size)
-        return degrees["dp_replicate"] * degrees["dp_shard"]
+        return degrees.get("island", 1) * degrees["dp_replicate"] * degrees["dp_shard"]
 
     def _data_parallel(self, ranks: int, world_size: int) -> dict[str, int]:
         """Degrees for what the other axes leave of the world."""
@@ -332,13 +338,44 @@ class CompressionConfig(Strict):
         return self.method in ("PowerSGD", "TopK")
 
 
+class OuterConfig(Strict):
+    """What islands do with how far they have come. lr 1 and momentum 0 is local SGD (Stich, arXiv 1805.09767): they
+    take the mean. The defaults are DiLoCo's (2311.08105).
+    """
+
+    every: int = Field(50, ge=1, le=2**31, description="Steps that islands train alone.")
+    lr: float = Field(0.7, gt=0, le=10, description="Of the outer optimizer, SGD; 1 takes the mean as it is.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Of the outer optimizer.")
+    nesterov: bool = Field(True, description="Whether that momentum looks ahead.")
+    fragments: int = Field(
+        1, ge=1, le=1024, description="Parts of the model that take turns, so that less is sent at once."
+    )
+    send: Literal["fp32", "bf16"] = Field("fp32", description="What islands send of how far they have come.")
+
+    @model_validator(mode="after")
+    def _fragments_have_turns(self) -> OuterConfig:
+        if self.fragments > self.every:
+            raise ValueError(
+                f"fragments {self.fragments} can't all have a turn within every {self.every} steps; at most "
+                f"{self.every} would do"
+            )
+        return self
+
+
 class CommunicationConfig(Strict):
-    """How gradients are summed over replicas (axis dp_replicate)."""
+    """How gradients are summed over replicas (axis dp_replicate), and what islands (axis island) exchange."""
 
     bucketMiB: int = Field(
         BUCKET_MIB, ge=1, le=2**20, description="Gradients that travel together while the backward pass still runs."
     )
     compression: CompressionConfig | None = Field(None, description="Default: all of them, in fp32.")
+    outer: OuterConfig | None = Field(None, description="Of islands. Default: as in DiLoCo.")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `outer` where there is none: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "outer" or value is not None}
 
 
 class CheckpointConfig(Strict):
@@ -480,6 +517,41 @@ class TrainingConfig(Strict):
         if refusal:
             raise ValueError(refusal)
         return self
+
+    @model_validator(mode="after")
+    def _islands_can_be_apart(self) -> TrainingConfig:
+        refusal = self.island_refusal()
+        if refusal:
+            raise ValueError(refusal)
+        return self
+
+    @property
+    def outer(self) -> OuterConfig | None:
+        """Of islands; None if there is but one."""
+        if (self.parallelism.island or 1) == 1:
+            return None
+        return (self.communication.outer if self.communication is not None else None) or OuterConfig()
+
+    def island_refusal(self) -> str | None:
+        """Why there can't be islands as the config has them."""
+        communication, sharding = self.communication, self.parallelism.sharding
+        if self.outer is None:
+            if communication is not None and communication.outer is not None:
+                return "communication.outer says what islands exchange; parallelism.island, 2 or more, would make some"
+            return None
+        if communication is not None and communication.compression is not None:
+            return (
+                "communication.compression is of gradients, which islands don't exchange; communication.outer.send "
+                "bf16 halves what they do"
+            )
+        if self.precision == "fp16":
+            return "parallelism.island: islands have no loss scale in common, as fp16 needs; bf16 or fp32 would do"
+        if sharding is not None and sharding.offload:
+            return (
+                "parallelism.island: parameters are exchanged where ranks compute, and parallelism.sharding.offload "
+                "keeps them elsewhere; one of them has to be left out"
+            )
+        return None
 
     def compression_refusal(self) -> str | None:
         """Why gradients can't be compressed with this parallelism and precision."""

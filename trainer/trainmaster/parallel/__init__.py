@@ -138,6 +138,7 @@ def parallelize(
     reducer = Reducer(model, mesh, compression) if compression is not None else None
     model.stage_ranks = mesh.stage_ranks  # checkpoints ask who has parameters of the same names
     model.replica = mesh.coordinate("dp_replicate"), mesh.degree("dp_replicate")  # and who has the same parts of them
+    model.island = mesh.coordinate("island")
     parallel = Parallel(
         model,
         mesh,

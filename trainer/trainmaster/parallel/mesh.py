@@ -2,6 +2,7 @@
 
 Axes, outermost first (the innermost gets neighbouring ranks, which talk most):
 
+    island        worlds of their own that agree now and then (see `reduce.outer`)
     pp            stages of a pipeline
     dp_replicate  replicas of the (sharded) model
     dp_shard      shards of parameters, gradients and optimizer state
@@ -13,7 +14,7 @@ degree above 1, because each costs a rendezvous.
 
     ep            parts that experts are dealt out to: not a further axis, but neighbours among dp_shard x cp
 
-For the parameters of experts there is a second mesh, (pp, dp_replicate, shard of experts, ep, tp).
+For the parameters of experts there is a second mesh, (island, pp, dp_replicate, shard of experts, ep, tp).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Mesh:
         return _sub(whole, "dp_replicate", *_names(part))
 
     def __getitem__(self, axis: str) -> DeviceMesh:
-        """The one-dimensional mesh of an axis above degree 1: pp, dp_replicate, shard or tp."""
+        """The one-dimensional mesh of an axis above degree 1: island, pp, dp_replicate, shard or tp."""
         return _sub(self._mesh, axis)
 
     @property
@@ -85,7 +86,7 @@ class Mesh:
         return SHARD in _names(self._mesh)
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """Of pp, cp or tp above degree 1."""
+        """Of island, pp, cp or tp above degree 1."""
         return self._context if axis == "cp" else self[axis].get_group()
 
     def degree(self, axis: str) -> int:
@@ -97,18 +98,25 @@ class Mesh:
     @property
     def data_ranks(self) -> int:
         """How many different shares a batch has."""
+        return self.degrees["island"] * self.island_data_ranks
+
+    @property
+    def island_data_ranks(self) -> int:
+        """The same of an island's part of it."""
         return self.degrees["dp_replicate"] * self.degrees["dp_shard"]
 
     @property
     def data_rank(self) -> int:
         """Which share of the batch is ours."""
-        return self.coordinates["dp_replicate"] * self.degrees["dp_shard"] + self.coordinates["dp_shard"]
+        own = self.coordinates["dp_replicate"] * self.degrees["dp_shard"] + self.coordinates["dp_shard"]
+        return self.coordinates["island"] * self.island_data_ranks + own
 
     @property
     def stage_ranks(self) -> range:
-        """The ranks with the same stages of the pipeline as this one: with the same names of parameters."""
-        size = dist.get_world_size() // self.degrees["pp"]
-        return range(self.coordinates["pp"] * size, (self.coordinates["pp"] + 1) * size)
+        """The ranks of the same island with the same stages of the pipeline: with the same names of parameters."""
+        size = dist.get_world_size() // self.degrees["island"] // self.degrees["pp"]
+        stage = self.coordinates["island"] * self.degrees["pp"] + self.coordinates["pp"]
+        return range(stage * size, (stage + 1) * size)
 
     @property
     def speaks(self) -> bool:
@@ -117,6 +125,7 @@ class Mesh:
 
     def _make(self, shards: int, experts: int = 1) -> DeviceMesh:
         sizes = {
+            "island": self.degrees["island"],
             "pp": self.degrees["pp"],
             "dp_replicate": self.degrees["dp_replicate"],
             SHARD: shards,

@@ -98,6 +98,8 @@ def parallelize(
         degrees = config.resolve(dist.get_world_size())
     except ValueError as error:
         raise ConfigError(f"parallelism: {error}") from None
+    if degrees.get("island", 1) > 1:
+        raise ConfigError("parallelism.island: islands need a loop that lets them agree; `framework: Trainmaster` does")
     communication = None
     if compression is not None:
         communication = CommunicationConfig(compression=_read(CompressionConfig, compression, "compression"))

@@ -1,0 +1,179 @@
+"""Islands that train alone and agree now and then: local SGD, DiLoCo (Douillard et al., arXiv 2311.08105), and its
+streamed fragments (2501.18512).
+
+All islands begin with the same parameters. Each trains with its own optimizer; every so many steps the mean of how far
+they have come is what an outer optimizer takes for a gradient. The sums over islands travel beside the forward and
+backward pass of the next step, and are applied when that step is complete: by then they have arrived on all ranks, so
+whoever may complete a step needs no other rank for it. What an island has learned in that one step it keeps, on top of
+the new parameters; at a run's last step nothing is kept, so that all islands end alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainmaster.checkpoint import state
+from trainmaster.compression import of_sum
+from trainmaster.contract.config import OuterConfig
+from trainmaster.errors import ConfigError
+from trainmaster.optimizer import local
+
+if TYPE_CHECKING:
+    from trainmaster.parallel.mesh import Mesh
+
+SENT = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass
+class _Exchange:
+    """Of a fragment: how far this island has come, and the sum of that over islands."""
+
+    members: list[int]
+    own: list[Tensor]
+    wire: Tensor
+    work: Any
+
+
+class Outer:
+    """The parameters that islands have in common, and the optimizer that moves them."""
+
+    def __init__(self, model: nn.Module, mesh: Mesh, config: OuterConfig, steps: int) -> None:
+        """steps: of the whole run. Raises ConfigError for a model with state that islands couldn't share."""
+        self._config, self._steps = config, steps
+        self._group, self._islands = mesh.group("island"), mesh.degree("island")
+        if buffers := state.buffers("model", model):
+            raise ConfigError(
+                f"parallelism.island: the model keeps {buffers[0][0]} beside its parameters, which islands don't "
+                f"average; a buffer that is registered with persistent=False would do"
+            )
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        names = state.parameter_names({"": model})
+        named = [(names[id(p)].removeprefix("."), p) for p in parameters]
+        self._shards = [local(p) for p in parameters]
+        self._common = [shard.clone() for shard in self._shards]
+        self._momentum = [torch.zeros_like(shard) for shard in self._shards]
+        self._fragments = _fragments([shard.numel() for shard in self._shards], config.fragments)
+        self._under_way: list[_Exchange] = []
+        self._sent = 0
+        # In checkpoints `model` is what islands have in common; each one's own comes under its own name.
+        self.parameters = Shared({name: (shard, p) for (name, p), shard in zip(named, self._common, strict=True)})
+        self.momentum = Shared({name: (shard, p) for (name, p), shard in zip(named, self._momentum, strict=True)})
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Bytes that this rank has sent to other islands in the last step, and that it would have if they summed their
+        gradients in each."""
+        return self._sent, of_sum(sum(shard.nbytes for shard in self._shards), self._islands)
+
+    def memory(self) -> Iterator[Tensor]:
+        """All that is there between two steps."""
+        yield from self._common
+        yield from self._momentum
+
+    def begin(self, step: int) -> None:
+        """Before the forward pass of `step`: sums of what is due begin."""
+        assert not self._under_way, "the step before isn't complete"
+        self._sent = 0
+        for members in self._due(step):
+            with torch.no_grad():
+                own = torch._foreach_sub([self._common[i] for i in members], [self._shards[i] for i in members])
+                wire = torch.cat([part.reshape(-1) for part in own]).to(SENT[self._config.send])
+            work = dist.all_reduce(wire, group=self._group, async_op=True)
+            self._under_way.append(_Exchange(members, own, wire, work))
+            self._sent += of_sum(wire.nbytes, self._islands)
+
+    def wait(self) -> None:
+        """Before the step's last all-reduce: the sums have arrived. Nothing has changed yet."""
+        for exchange in self._under_way:
+            exchange.work.wait()
+
+    def completed(self, step: int) -> None:
+        """After the optimizer of `step`: apply what has arrived. Needs no other rank."""
+        under_way, self._under_way = self._under_way, []
+        with torch.no_grad():
+            for exchange in under_way:
+                self._apply(exchange, keep_own=step < self._steps)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """The model has the parameters that islands have in common, meanwhile."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _due(self, step: int) -> list[list[int]]:
+        """Fragments whose turn is between the step before and this one; at the end it is everybody's."""
+        every, before = self._config.every, step - 1
+        if step == self._steps:
+            return self._fragments
+        count = len(self._fragments)
+        return [
+            members
+            for index, members in enumerate(self._fragments)
+            if before and before % every == index * every // count
+        ]
+
+    def _apply(self, exchange: _Exchange, *, keep_own: bool) -> None:
+        config = self._config
+        sizes = [part.numel() for part in exchange.own]
+        means = (exchange.wire.float() / self._islands).split(sizes)
+        for index, own, mean in zip(exchange.members, exchange.own, means, strict=True):
+            common, momentum, shard = self._common[index], self._momentum[index], self._shards[index]
+            moved = mean.view_as(common)
+            if config.momentum:
+                momentum.mul_(config.momentum).add_(moved)
+                moved = moved.add(momentum, alpha=config.momentum) if config.nesterov else momentum
+            moved = moved * config.lr
+            if keep_own:
+                shard.add_(own).sub_(moved)
+                common.sub_(moved)
+            else:
+                shard.copy_(common.sub_(moved))
+
+    def _swap(self) -> None:
+        with torch.no_grad():
+            for common, shard in zip(self._common, self._shards, strict=True):
+                before = shard.clone()
+                shard.copy_(common)
+                common.copy_(before)
+
+
+class Shared:
+    """Tensors that lie as parameters do, for checkpoints: {name: (this rank's part, the parameter)}."""
+
+    def __init__(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        self._shards = {name: state.as_shard_of(part, parameter) for name, (part, parameter) in parts.items()}
+        self._parts = [part for part, _ in parts.values()]
+
+    def checkpoint_shards(self) -> dict[str, Tensor]:
+        return self._shards
+
+    def checkpoint_targets(self, saved: Mapping[str, list[int]]) -> dict[str, Tensor]:
+        """What to load, given the shapes that a checkpoint has: a run that had no islands has no momentum of them."""
+        if not saved:
+            for part in self._parts:
+                part.zero_()
+            return {}
+        return self._shards
+
+    def checkpoint_loaded(self, step: int) -> None:
+        pass
+
+
+def _fragments(sizes: list[int], count: int) -> list[list[int]]:
+    """Runs of neighbours that are about as large as each other; fewer where there aren't so many."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    whole, seen = max(1, sum(sizes)), 0
+    for index, size in enumerate(sizes):
+        found[min(count - 1, (seen + size // 2) * count // whole)].append(index)
+        seen += size
+    return [members for members in found if members]
