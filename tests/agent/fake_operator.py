@@ -56,8 +56,10 @@ class Operator:
     verdicts: list[Verdict] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     events: list[dict[str, str]] = field(default_factory=list)
+    joins: list[int] = field(default_factory=list)  # the epochs that they came in
     gone: bool = False  # answers 410
     silent: bool = False  # cuts every connection
+    deaf: int = 0  # joins of this epoch and before are never answered: that leader is gone, and its machine with it
     grant: int = 0
     minor: int = 0
     unable: bool = False
@@ -231,16 +233,20 @@ class Operator:
     async def _join(self, request: JoinRequest) -> Directive:
         slot = request.identity.slot
         with self.changed:
+            self.joins.append(self.epoch)
+            self.changed.notify_all()
             self.agents[slot].joined = True
             self.agents[slot].peer = request.peer
             self.agents[slot].next_store = request.next_store or self.agents[slot].next_store
             self._decide()
-        deadline = self._loop.time() + 20
+        epoch, deadline = self.epoch, self._loop.time() + 20
         while (directive := self._directive(slot)).tag == request.seen_tag and self._loop.time() < deadline:
             try:
                 await asyncio.wait_for(self._new.wait(), deadline - self._loop.time())
             except asyncio.TimeoutError:
                 break
+        while epoch <= self.deaf:
+            await asyncio.sleep(3600)
         return self._directive(slot) if directive.tag == request.seen_tag else directive
 
     def _report(self, report: Report) -> Directive:

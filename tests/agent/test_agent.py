@@ -161,6 +161,19 @@ def test_an_older_leader_is_not_obeyed(make_world: Callable[..., World], machine
     assert world.wait() == 0
 
 
+def test_a_new_leader_is_joined_though_the_one_before_never_hangs_up(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote)
+    world.start(["python", world.script(WAIT)])
+    _running(world)
+    world.operator.wait_for(lambda: len(world.operator.joins) > 1, "the join that the leader holds")
+    before = len(world.operator.reports)
+    world.operator.direct(deaf=1, epoch=2)
+    world.operator.wait_for(lambda: world.operator.joins[-1] == 2, "a join of the new leader's")
+    assert len(world.operator.reports) - before < 100, "the first report that it answers is reason enough"
+
+
 def test_a_hold_ends_the_ranks_and_keeps_the_agent(make_world: Callable[..., World], machine_zygote: Path) -> None:
     world = make_world(machine_zygote, restarts=0)
     world.start(["python", world.script(WAIT)])

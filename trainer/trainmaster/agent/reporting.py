@@ -50,6 +50,8 @@ class Reporter:
         self._sent_at: float | None = None  # the report that isn't answered yet
         self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
         self._exchange: asyncio.Future[Directive] | None = None
+        self._joining: tuple[int, asyncio.Future[Directive]] | None = None  # and the epoch that it was sent in
+        self._superseded = False
         self._dropped = False
         self._answer_s = 0.0  # how long an answer takes, smoothed
 
@@ -119,10 +121,17 @@ class Reporter:
                 peer=s.peers.address,
                 facts=s.facts(),
             )
+            self._joining = request.epoch, asyncio.ensure_future(self._join.join(request, _JOIN_TIMEOUT_S))
             try:
-                directive = await self._join.join(request, _JOIN_TIMEOUT_S)
+                directive = await self._joining[1]
             except (Unreachable, Refused) as error:
                 pause = await self._away(error, pause)
+                continue
+            except asyncio.CancelledError:
+                if not self._superseded:
+                    self._joining[1].cancel()
+                    raise
+                self._superseded = False
                 continue
             self._heard()
             pause = _BACKOFF_S[0]
@@ -130,6 +139,13 @@ class Reporter:
                 self._joined.set()
                 self._wake.set()
             s.obey(directive)
+
+    def _join_the_leader(self) -> None:
+        """A leader that is gone with its machine never answers the join that it holds. Who has heard a newer one by a
+        report needn't wait for that."""
+        epoch = self._supervisor.directive.epoch if self._supervisor.directive else 0
+        if self._joining is not None and self._joining[0] < epoch:
+            self._superseded = self._joining[1].cancel()
 
     async def _keep_reporting(self) -> None:
         s = self._supervisor
@@ -168,6 +184,7 @@ class Reporter:
             pause = _BACKOFF_S[0]
             self._told_saved |= report.saved
             s.obey(directive)
+            self._join_the_leader()
             if s.draining_until is not None and self._told_saved:
                 s.end(ExitCode.SAVED)
 

@@ -245,7 +245,8 @@ class ParallelismConfig(Strict):
         """
         if world_size < 1:
             raise ValueError(f"a world has at least one rank, not {world_size}")
-        inner = {**({"island": self.island} if (self.island or 1) > 1 else {}), **self.inner}
+        islands = self.island or 1
+        inner = {**({"island": islands} if islands > 1 else {}), **self.inner}
         ranks, rest = divmod(world_size, math.prod(inner.values()))
         if rest or not ranks:
             product = math.prod(inner.values())
