@@ -27,6 +27,10 @@ def compressed(**how: Any) -> dict[str, Any]:
     return {"communication": {"compression": how}}
 
 
+def islands(**outer: Any) -> dict[str, Any]:
+    return {"parallelism": {"island": RANKS}, "communication": {"outer": outer}}
+
+
 TECHNIQUES: dict[str, dict[str, Any]] = {
     EXACT: {},
     "precision bf16": {"precision": "bf16"},
@@ -37,6 +41,10 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "PowerSGD, rank 8": compressed(method="PowerSGD"),
     "TopK, 1 %": compressed(method="TopK", share=0.01),
     "TopK, 10 %, whole for 60 steps": compressed(method="TopK", warmupSteps=60),
+    "local SGD, every 10 steps": islands(every=10, lr=1.0, momentum=0.0),
+    "DiLoCo, every 10 steps": islands(every=10),
+    "DiLoCo, every 50 steps": islands(every=50),
+    "DiLoCo, every 100 steps in bf16": islands(every=100, send="bf16"),
 }
 TOO_LITTLE = {"PowerSGD, rank 4", "TopK, 1 %"}  # is sent of so short a run
 

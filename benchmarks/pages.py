@@ -48,10 +48,10 @@ def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
 def link() -> Iterator[str]:
     """Two replicas over a slow link."""
     facts, cases = load("link")
-    yield "## Compressed gradients on a slow link"
+    yield "## Compressed gradients and islands on a slow link"
     yield ""
     yield "Two replicas of a GPT of 3.3 million parameters, 256 tokens each in a step, in two network namespaces whose"
-    yield f"link `tc` slows down (`python -m benchmarks.link`). Medians. {machine(facts)}"
+    yield f"link `tc` slows down (`python -m benchmarks.link`). Medians; of islands means. {machine(facts)}"
     yield ""
     by = {(case.case, case.system): case for case in cases}
     rates = [case.case.removeprefix("a step, ") for case in cases if case.case.startswith("a step, ")]
@@ -62,7 +62,7 @@ def link() -> Iterator[str]:
         for system in systems:
             seconds, sent = by[f"a step, {rate}", system].median, by[f"sent in a step, {rate}", system].median
             rows.append(
-                [rate, system, f"{sent / 1e6:.2f} MB", f"{seconds * 1000:.0f} ms", f"{whole / seconds:.1f} x as fast"]
+                [rate, system, f"{sent / 1e6:.3g} MB", f"{seconds * 1000:.0f} ms", f"{whole / seconds:.1f} x as fast"]
             )
     yield from table(["link", "gradients", "a rank sends in a step", "a step", ""], rows)
 
@@ -119,7 +119,64 @@ def waits() -> Iterator[str]:
     yield from table(["state", "a save keeps the loop for", "a step", "of it", "the step behind a save"], rows)
 
 
-SECTIONS: dict[str, Callable[[], Iterator[str]]] = {"memory": memory, "link": link, "lossy": lossy, "waits": waits}
+def interruptions() -> Iterator[str]:
+    """How long training stands still, whatever interrupts it."""
+    yield "## What interrupts training, and for how long"
+    yield ""
+    yield "Our own loop with small steps on two cores, so that all ranks and the operator share them. Training stands"
+    yield "still from the last step before to the first one after. Until it trains again: from the moment at which a pod"
+    yield "is deleted, a node is lost, or a size is asked for; ranks that are told to stop train on until they have agreed"
+    yield "on a step. Medians, the worst in brackets."
+    yield ""
+    places = {"cluster-spares": "a cluster", "resize": "one machine", "outages": "one machine"}
+    machines = []
+    rows = []
+    later = ", until it trains again"
+    for name, where in places.items():
+        facts, cases = load(name)
+        machines.append(machine(facts))
+        by = {case.case: case for case in cases}
+        for case in cases:
+            if ", phase " in case.case or case.case.endswith(later):
+                continue
+            until = by.get(case.case + later)
+            rows.append([where, case.case, _spread(case), _spread(until) if until else "", str(len(case.samples))])
+    yield from table(["on", "", "training stands still", "until it trains again", "times"], rows)
+    yield ""
+    yield "(`make bench-cluster`, `python -m benchmarks.resize`, `python -m benchmarks.outages`.) Without a spare a new"
+    yield f"pod has to start, and to import torch. {' '.join(dict.fromkeys(machines))}"
+
+
+def tiers() -> Iterator[str]:
+    """Where a lost shard comes from."""
+    facts, cases = load("tiers")
+    yield "## Where a lost shard comes from"
+    yield ""
+    yield "From a death to the first step that all ranks have completed after it, for a model sharded over pods, by the"
+    yield f"size of the whole state (`make bench-tiers`). Medians, the worst in brackets. {machine(facts)}"
+    yield ""
+    times = [case for case in cases if ", phase " not in case.case and not case.case.endswith(", lost")]
+    systems = [*dict.fromkeys(case.system for case in times)]
+    by = {(case.case, case.system): case for case in times}
+    rows = [
+        [size, *(_spread(by[size, system]) for system in systems)]
+        for size in dict.fromkeys(case.case for case in times)
+    ]
+    yield from table(["state", *systems], rows)
+
+
+def _spread(case: Case) -> str:
+    return f"{case.median:.2f} s ({max(case.samples):.2f})"
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "interruptions": interruptions,
+    "tiers": tiers,
+    "memory": memory,
+    "link": link,
+    "lossy": lossy,
+    "waits": waits,
+}
 
 
 def page() -> str:

@@ -21,7 +21,7 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.faults import Fault
 from trainmaster.optimizer import ShardOptimizer, learning_rate
-from trainmaster.reduce.outer import _fragments
+from trainmaster.reduce.outer import fragments_of
 
 EVERY = 3
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
@@ -239,12 +239,12 @@ def test_evaluations_are_of_the_common_model(ranks: Ranks, tmp_path: Path, text:
 
 @pytest.mark.parametrize(("count", "expected"), [(1, [4]), (2, [2, 2]), (4, [1, 1, 1, 1])])
 def test_fragments_are_alike(count: int, expected: list[int]) -> None:
-    assert [len(members) for members in _fragments([10, 10, 10, 10], count)] == expected
+    assert [len(members) for members in fragments_of([10, 10, 10, 10], count)] == expected
 
 
 def test_a_large_parameter_leaves_fewer_fragments() -> None:
-    assert _fragments([1, 100, 1], 3) == [[0], [1], [2]]
-    assert _fragments([100, 1], 4) == [[0], [1]]
+    assert fragments_of([1, 100, 1], 3) == [[0], [1], [2]]
+    assert fragments_of([100, 1], 4) == [[0], [1]]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ class Row:
     devices: int = 0  # of one process, instead of ranks
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)  # other fields of the job
     tolerance: float | None = None  # of the loss, relative, where a row isn't exact; then it must converge
+    islands: int = 0  # that one process plays one after the other; `training` says how they agree
 
     @property
     def config(self) -> ParallelismConfig:
@@ -79,6 +80,7 @@ def _rows() -> Iterator[Row]:
     yield from _recompute()
     yield from _precision()
     yield from _compression()
+    yield from _islands()
 
 
 def _data_parallel() -> Iterator[Row]:
@@ -275,10 +277,32 @@ def _compression() -> Iterator[Row]:
         yield row(f"TopK-{name}", parallelism, accumulation, covers, {"method": "TopK", "share": 0.1})
 
 
+def _islands() -> Iterator[Row]:
+    rows: list[tuple[str, dict[str, Any], int, str, dict[str, Any]]] = [
+        ("local-sgd", {}, 1, "the mean of parameters", {"every": 3, "lr": 1.0, "momentum": 0.0}),
+        ("diloco", {}, 2, "an outer optimizer with momentum", {"every": 3}),
+        ("heavy-ball", {}, 1, "momentum that doesn't look ahead", {"every": 2, "nesterov": False}),
+        ("fragments", {}, 1, "parts of the model in turn", {"every": 4, "fragments": 3}),
+        ("replicate", {"dp_replicate": 2}, 2, "islands of replicas", {"every": 3}),
+        ("shard", {"dp_shard": 2}, 1, "shards of each island, exchanged as they lie", {"every": 3}),
+        ("tensor", {"tp": 2}, 1, "parts of matrices, exchanged as they lie", {"every": 3}),
+        ("context", {"cp": 2}, 1, "sequences within an island", {"every": 3}),
+        ("1F1B", {"pp": 2}, 4, "stages of each island, exchanged among each other", {"every": 3}),
+    ]
+    for name, parallelism, accumulation, covers, outer in rows:
+        training = {"communication": {"outer": outer}}
+        yield Row(f"E8-{name}", {"island": 2, **parallelism}, accumulation, "gpt", covers, 0, training)
+    three = {"communication": {"outer": {"every": 3}}}
+    yield Row("E8-diloco", {"island": 3}, 1, "gpt", "the mean of three", 0, three)
+
+
 ROWS = list(_rows())
 
 
 def reference(row: Row) -> Row:
+    """The row of one process that a row is held against."""
+    if count := row.parallelism.get("island", 0):
+        return Row("one-process", model=row.model, islands=count, training=row.training)
     return Row("one-process", model=row.model)
 
 
@@ -302,7 +326,7 @@ def example(folder: Path, row: Row) -> TrainingConfig:
             "data": data,
             "steps": STEPS,
             "batch": {"global": GLOBAL_BATCH},
-            "parallelism": dict(row.parallelism),
+            "parallelism": {"island": row.islands} if row.islands else dict(row.parallelism),
             **row.training,
             "seed": 3,
         }

@@ -20,6 +20,7 @@ from trainmaster.optimizer import ShardOptimizer
 from trainmaster.parallel.own_loop import parallelize
 from trainmaster.parity.rows import CONTEXT, Row
 from trainmaster.precision import LossScale
+from trainmaster.reduce.outer import Outer, fragments_of
 
 CHECKSUMS = 2**61 - 1
 RATE = 0.1  # of learning
@@ -44,10 +45,12 @@ class Outcome:
 
 def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
     """One rank's run. Without an axis the model is plain, and no process group is touched; with devices neither."""
+    if row.islands:
+        return in_turn(config, row.islands)
     source = data.build(config)
     model = models.build(config.model, config.seed)
     degrees = row.config.resolve(row.ranks) if not row.devices else {"dp_replicate": 1, "dp_shard": 1}
-    share = config.batch.global_ // (degrees["dp_replicate"] * degrees["dp_shard"])
+    share = config.batch.global_ // (degrees.get("island", 1) * degrees["dp_replicate"] * degrees["dp_shard"])
     micro = share // row.accumulation
     spread: parallel.Parallel | None = None
     own: Any = None  # the model, over ranks or over devices
@@ -67,12 +70,16 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         )
     sgd = ShardOptimizer(model, OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0), config.precision)
     scale = LossScale(config.precision, "cpu")
+    outer = Outer(model, spread.mesh, config.outer, config.steps) if spread and config.outer else None
+    islands, island = (spread.mesh.degree("island"), spread.mesh.coordinate("island")) if spread else (1, 0)
     before = parts(model)
     choices = Choices(model, micro // row.parallelism.get("dp_replicate", 1) if row.devices else micro)
     losses = []
     for step in range(config.steps):
-        consumed = step * config.batch.global_
-        divisor = source.valid_tokens(consumed, config.batch.global_)
+        consumed, count = step * config.batch.global_, config.batch.global_ // islands
+        divisor = source.valid_tokens(consumed + island * count, count)
+        if outer is not None:
+            outer.begin(step + 1)
         first = (spread.mesh.data_rank if spread else 0) * share
         positions = torch.arange(CONTEXT).unsqueeze(0)
         choices.begin(first + consumed, (spread.own(positions) if spread else positions)[0])
@@ -90,20 +97,76 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
             loss = parallel.cross_entropy(model(batch.inputs), batch.targets) / divisor
             loss.backward()
             total = loss.detach()
-        totals = torch.stack([total, parallel.gradient_norm_squared(model)])
+        if outer is not None:
+            outer.wait()
+            total = total * (divisor / source.valid_tokens(consumed, config.batch.global_))
+        totals = torch.zeros(1 + islands)
+        totals[0], totals[1 + island] = total, parallel.gradient_norm_squared(model)
         if spread is not None:
             dist.all_reduce(totals)
-        # Clipped on some steps and not on others, so that a wrong norm shows too.
-        norm = scale.unscaled(totals[1].sqrt())
-        parallel.scale_gradients_(model, scale.unscaled((1.5 / norm).clamp(max=1.0)))
+        norm = scale.unscaled(totals[1 + island].sqrt())
+        parallel.scale_gradients_(model, scale.unscaled(_clipped(norm)))
         dropped = scale.overflowed(norm)
         sgd.step(RATE, dropped)
         scale.update(dropped)
         if spread is not None:
             spread.completed()
+        if outer is not None:
+            outer.completed(step + 1)
         losses.append(totals[0].item())
     speaks = spread is None or spread.mesh.coordinate("tp") == 0
     return Outcome(losses, before, parts(model), choices.sums if speaks else {})
+
+
+def in_turn(config: TrainingConfig, count: int) -> Outcome:
+    """Islands, each a plain model, trained one after the other, with torch's own SGD as the outer optimizer."""
+    assert config.outer is not None
+    source, every = data.build(config), config.outer.every
+    worlds = [models.build(config.model, config.seed) for _ in range(count)]
+    inner = [torch.optim.SGD(world.parameters(), lr=RATE, momentum=0.9) for world in worlds]
+    common = [p.detach().clone() for p in worlds[0].parameters()]
+    momentum = config.outer.momentum
+    outer = torch.optim.SGD(common, config.outer.lr, momentum, nesterov=config.outer.nesterov and momentum > 0)
+    fragments = fragments_of([p.numel() for p in common], config.outer.fragments)
+    before, losses = parts(worlds[0]), []
+    for step in range(config.steps):
+        last, consumed = step + 1 == config.steps, step * config.batch.global_
+        due = [
+            index
+            for turn, members in enumerate(fragments)
+            if last or (step and step % every == turn * every // len(fragments))
+            for index in members
+        ]
+        began = [[p.detach().clone() for p in world.parameters()] for world in worlds]
+        whole, share, total = source.valid_tokens(consumed, config.batch.global_), config.batch.global_ // count, 0.0
+        for island, (world, sgd) in enumerate(zip(worlds, inner, strict=True)):
+            batch = source.batch(consumed, range(island * share, (island + 1) * share))
+            loss = parallel.cross_entropy(world(batch.inputs), batch.targets)
+            (loss / source.valid_tokens(consumed + island * share, share)).backward()
+            gradients = [p.grad for p in world.parameters() if p.grad is not None]
+            torch._foreach_mul_(gradients, _clipped(torch.stack(torch._foreach_norm(gradients)).norm()))
+            sgd.step()
+            sgd.zero_grad()
+            total += loss.item() / whole
+        losses.append(total)
+        old = [p.clone() for p in common]
+        for index in due:
+            common[index].grad = common[index] - torch.stack([parameters[index] for parameters in began]).mean(0)
+        outer.step()
+        outer.zero_grad()
+        with torch.no_grad():
+            for world, parameters in zip(worlds, began, strict=True):
+                own = [*world.parameters()]
+                for index in due:
+                    learned = 0.0 if last else own[index] - parameters[index]
+                    own[index].copy_(common[index] + learned)
+        assert all(torch.equal(a, b) for i, (a, b) in enumerate(zip(old, common, strict=True)) if i not in due)
+    return Outcome(losses, before, parts(worlds[0]))
+
+
+def _clipped(norm: torch.Tensor) -> torch.Tensor:
+    """The factor of gradients: below 1 on some steps and not on others, so that a wrong norm shows too."""
+    return (1.5 / norm).clamp(max=1.0)
 
 
 class Choices:

@@ -59,7 +59,7 @@ class Outer:
         self._shards = [local(p) for p in parameters]
         self._common = [shard.clone() for shard in self._shards]
         self._momentum = [torch.zeros_like(shard) for shard in self._shards]
-        self._fragments = _fragments([shard.numel() for shard in self._shards], config.fragments)
+        self._fragments = fragments_of([shard.numel() for shard in self._shards], config.fragments)
         self._under_way: list[_Exchange] = []
         self._sent = 0
         # In checkpoints `model` is what islands have in common; each one's own comes under its own name.
@@ -169,7 +169,7 @@ class Shared:
         pass
 
 
-def _fragments(sizes: list[int], count: int) -> list[list[int]]:
+def fragments_of(sizes: list[int], count: int) -> list[list[int]]:
     """Runs of neighbours that are about as large as each other; fewer where there aren't so many."""
     found: list[list[int]] = [[] for _ in range(count)]
     whole, seen = max(1, sum(sizes)), 0
