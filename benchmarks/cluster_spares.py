@@ -102,8 +102,8 @@ PLANS = (
 
 
 def disturbed(world: World, plan: Plan) -> Sample:
-    # A node that was lost in the repetition before is suspected, and here there is no other one.
-    recovery = {"nodes": {"avoid": False}}
+    # A node that was lost in the repetition before is suspected, and with a spare there is no other one here.
+    recovery = {"nodes": {"avoid": plan.spares == 0}}
     job = world.training(replicas=plan.replicas, steps=1_000_000, every=100, template=plan.template, recovery=recovery)
     job["spec"]["workers"]["spares"] = plan.spares
     world.submit(job)

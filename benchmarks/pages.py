@@ -124,9 +124,9 @@ def interruptions() -> Iterator[str]:
     yield "## What interrupts training, and for how long"
     yield ""
     yield "Our own loop with small steps on two cores, so that all ranks and the operator share them. Training stands"
-    yield "still from the last step before to the first one after. Until it trains again: from the moment at which a pod"
-    yield "is deleted, a node is lost, or a size is asked for; ranks that are told to stop train on until they have agreed"
-    yield "on a step. Medians, the worst in brackets."
+    yield "still from the last step before to the first one after. Until it trains again: from the moment at which a"
+    yield "pod is deleted, a node is lost, or a size is asked for; ranks that are told to stop train on until they have"
+    yield "agreed on a step. Medians, the worst in brackets."
     yield ""
     places = {"cluster-spares": "a cluster", "resize": "one machine", "outages": "one machine"}
     machines = []

@@ -168,8 +168,8 @@ def test_a_lost_island_rejoins_from_what_all_have_in_common(ranks: Ranks, tmp_pa
     assert [m["step"] for m in second.said("resumed")] == [5, 5]
     expected, _ = by_hand(job)
     assert {s: job.losses[s] for s in range(1, 6)} == {s: pytest.approx(expected[s], rel=1e-6) for s in range(1, 6)}
-    assert job.losses[6] == pytest.approx(expected[6], rel=0.05)
-    assert job.losses[6] != pytest.approx(expected[6], rel=1e-6), "the lost island begins with the common parameters"
+    # Half of the samples are seen by parameters that are three steps older, but not those of the beginning.
+    assert expected[6] * 1.001 < job.losses[6] < job.losses[1]
 
 
 @pytest.mark.processes
@@ -191,7 +191,7 @@ def test_other_islands_and_none_go_on_with_the_common_model(
     saved = tensors(before, "model.")
     model = models.build(TrainingConfig.model_validate(after.config).model, 0)
     model.load_state_dict(saved)
-    if mesh != {"island": 2, "dp_shard": 2}:  # those islands are there, with parameters of their own
+    if "island" not in mesh:  # islands that are there have parameters of their own
         source = data.build(TrainingConfig.model_validate(after.config))
         loss = parallel.cross_entropy(model(source.batch(60, range(12)).inputs), source.batch(60, range(12)).targets)
         assert after.losses[6] == pytest.approx(loss.item() / source.valid_tokens(60, 12), rel=1e-6)
