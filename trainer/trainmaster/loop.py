@@ -74,7 +74,14 @@ class Training:
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
         self.log = StepLog(world.rank == 0, config.steps)
         self.profiler = Profiler(config.profile, reporter, world)
-        self.loggers = Loggers(config.loggers if world.rank == 0 else None, reporter.output, reporter.event)
+        directory = os.environ.get(environment.CHECKPOINT_DIR, "")
+        self.loggers = Loggers(
+            config.loggers if world.rank == 0 else None,
+            reporter.output,
+            reporter.event,
+            Path(directory) if directory else None,
+            config.model_dump(mode="json", exclude={"loggers"}),
+        )
 
         reporter.phase(Phase.BUILD)
         try:
@@ -94,7 +101,6 @@ class Training:
         self._no_costs = torch.zeros(3, dtype=torch.float64, device=world.device)
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
-        directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         self.parallel = parallel.parallelize(
             model,
             self.degrees,
@@ -413,7 +419,7 @@ class Training:
             final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
             _write_whole(self.reporter.output / "final.json", json.dumps(final) + "\n")
         self.session.drain()
-        self.loggers.close(LAST_WRITE_LIMIT_S)
+        self.loggers.close(LAST_WRITE_LIMIT_S, finished=True)
         dist.destroy_process_group()
         self.reporter.phase(Phase.DONE)
 
