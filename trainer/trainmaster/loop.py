@@ -73,7 +73,7 @@ class Training:
         self.config = config = config.at(world.size)
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
         self.log = StepLog(world.rank == 0, config.steps)
-        self.profiler = Profiler(config.profile, reporter, world)
+        self.profiler = Profiler(config.profile, reporter, world, config.steps)
         directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         self.loggers = Loggers(
             config.loggers if world.rank == 0 else None,
@@ -98,7 +98,7 @@ class Training:
             # A pipeline computes as many sequences as in a step, and only so.
             rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
             self.evaluation = Evaluation(config, config.evaluation, rows)
-        self._no_costs = torch.zeros(3, dtype=torch.float64, device=world.device)
+        self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
         self.parallel = parallel.parallelize(
@@ -196,10 +196,10 @@ class Training:
         faults.at_step(step, self.world.rank, lambda: faults.gradients(self.model.parameters()))
 
         # Over the whole world: the same bits on all ranks, so all clip alike, all stop alike and all save alike.
-        due = self.session.due(step)
+        due, to_record = self.session.due(step), self.profiler.wish(step)
         costs = self._no_costs
-        if due:
-            known = [self.session.save_s, self.step_s, float(not self.session.copied())]
+        if due or to_record:
+            known = [self.session.save_s, self.step_s, float(not self.session.copied()), float(to_record)]
             costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
         totals = torch.stack([loss.double(), parallel.gradient_norm_squared(self.model).double(), *costs])
         self.prepared = Prepared(step, tokens, own_tokens, began)
@@ -208,7 +208,7 @@ class Training:
         with self.rescue.frozen:
             record = self._complete(self.prepared, totals)
             if due:
-                save_s, step_s, not_copied = totals[2:].tolist()
+                save_s, step_s, not_copied = totals[2:5].tolist()
                 if not not_copied:
                     self.session.remember(step, self._common(), record.finite)
                     self.session.interval.saved(step, save_s, step_s)
@@ -224,7 +224,7 @@ class Training:
         elif self.scale.on:
             parallel.scale_gradients_(self.model, 1 / self.scale.value)
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
-        told = [totals[0], norm, *([self.scale.value.double()] if self.scale.on else [])]
+        told = [totals[0], norm, totals[5], *([self.scale.value.double()] if self.scale.on else [])]
         record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
         if record.reading.arrived():
             self._check_sound(record)
@@ -358,6 +358,7 @@ class Training:
         while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
             record = self.under_way.pop(0)
             self._check_sound(record)
+            self.profiler.granted(record.step, record.to_record())
             loss, norm, besides = record.numbers()
             self.last_loss = loss
             self.reporter.loss(record.step, loss)
