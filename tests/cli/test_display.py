@@ -165,6 +165,14 @@ def test_the_summary_has_the_recoveries_and_their_clock(width: int) -> None:
         assert "1 restart" in text
 
 
+def test_the_summary_names_the_rank_that_came_nearest_to_its_limit() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    scene = Scene("tiny", 4, "out", 100, SUCCEEDED, memory="Rank 1 came nearest to its limit.")
+    summary(scene, console, "out/report.html")
+    assert isinstance(console.file, io.StringIO)
+    assert "Rank 1 came nearest to its limit.\nReport:" in console.file.getvalue()
+
+
 def test_a_failed_job_ends_with_its_traceback() -> None:
     console = Console(file=io.StringIO(), width=80)
     failure = CRASH.model_copy(update={"traceback": "Traceback [most recent]\nValueError: [42]"})

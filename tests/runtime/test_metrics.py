@@ -4,7 +4,16 @@ import asyncio
 from pathlib import Path
 
 from tests.runtime.fakes import chance, cluster, job, pod
-from trainmaster.contract.wire import Cause
+from trainmaster.contract.wire import (
+    Cause,
+    Directive,
+    DirectiveState,
+    Identity,
+    RankReport,
+    RankState,
+    Report,
+    altered,
+)
 from trainmaster_operator.api.status import (
     JobPhase,
     JobStatus,
@@ -179,6 +188,52 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
         leader.stop()
         standby.stop()
         await asyncio.gather(*works)
+
+    run_virtual(main())
+
+
+def report(made, slot, *ranks, **fields):
+    identity = Identity(made["metadata"]["uid"], "space", "runs", "worker", slot, 0, f"pod-{slot}")
+    return Report(identity, round=1, ranks=list(ranks), **fields)
+
+
+def test_memory_is_told_of_the_rank_that_has_most_and_of_what_is_fullest():
+    async def main():
+        store, memory = cluster()
+        put(store, "runs", phase=JobPhase.RUNNING, round=1)
+        put(store, "quiet", phase=JobPhase.RUNNING, round=1)
+        made = operator(memory, "a")
+        work = asyncio.create_task(made.run())
+        await asyncio.sleep(1)
+        job = store.get(JOB, "space", "runs")
+        key = ("space", "runs")
+        directive = Directive(1, DirectiveState.RUN, 1, "x")
+        made.fleet.publish(key, job["metadata"]["uid"], 1, [0, 0, 0], lambda slot: directive)
+
+        def read(name, what, job="runs"):
+            labels = {"namespace": "space", "job": job, "what": what}
+            return made.metrics.registry.get_sample_value(f"trainmaster_job_memory_{name}", labels)
+
+        running = RankState.RUNNING
+        ranks = [
+            RankReport(0, 1, running, rss_bytes=5, rss_peak_bytes=6, device_bytes=70, device_peak_bytes=90),
+            RankReport(1, 1, running, rss_bytes=7, rss_peak_bytes=7, device_bytes=50, device_peak_bytes=60),
+        ]
+        ranks = [altered(rank, device_limit_bytes=100) for rank in ranks]
+        full = report(job, 0, *ranks, container_bytes=30, container_limit_bytes=40)
+        roomy = report(job, 1, RankReport(2, 1, running, rss_bytes=1), container_bytes=50, container_limit_bytes=500)
+        unlimited = report(job, 2, container_bytes=999)
+        for told in (full, roomy, unlimited):
+            await made.fleet.report(told.identity, told)
+        assert [read("bytes", what) for what in ("process", "device", "container")] == [7, 70, 999]
+        assert [read("peak_bytes", what) for what in ("process", "device", "container")] == [7, 90, None]
+        assert [read("used_ratio", what) for what in ("process", "device", "container")] == [None, 0.9, 0.75]
+        assert read("bytes", "process", job="quiet") is None
+        # In another round nobody of this one counts any more.
+        made.fleet.publish(key, job["metadata"]["uid"], 2, [0, 0, 0], lambda slot: directive)
+        assert read("bytes", "process") is None
+        made.stop()
+        await work
 
     run_virtual(main())
 

@@ -42,6 +42,8 @@ def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupt
     assert broken.losses == whole.losses
     assert [line["step"] for line in broken.metrics] == [1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
     assert {line["round"] for line in broken.metrics} == {1, 2}
+    told = [record.read() for record in second.records]
+    assert all(0 < progress.rss_bytes <= progress.rss_peak_bytes for progress in told)
 
 
 @pytest.mark.parametrize(

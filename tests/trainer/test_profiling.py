@@ -11,7 +11,8 @@ import pytest
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire import environment
+from trainmaster.contract.wire import environment, recording
+from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.faults import Fault, encode
 from trainmaster.profiling import in_words
 from trainmaster.profiling.page import page
@@ -116,3 +117,64 @@ def test_recorded_steps_change_nothing_and_tell_whom_the_others_wait_for(
     assert [number for number, _, _ in told["timelines"][0]["steps"]] == [4, 5, 6]
     assert any(name.startswith("gloo:") for _, _, name in told["timelines"][0]["communication"])
     assert told["splits"][0]["communication"] > told["splits"][1]["communication"]
+
+
+def recorded_steps(folder: Path, ranks: int = 2) -> list[set[int]]:
+    """Of each rank, as its trace has them."""
+    found = []
+    for rank in range(ranks):
+        with gzip.open(folder / f"rank-{rank:05d}.trace.json.gz") as file:
+            names = {event.get("name", "") for event in json.load(file)["traceEvents"]}
+        found.append(
+            {int(name.removeprefix("trainmaster step ")) for name in names if name.startswith("trainmaster s")}
+        )
+    return found
+
+
+@pytest.mark.processes
+def test_all_ranks_record_the_steps_that_rank_0_is_asked_for(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    calm = Job(ranks, tmp_path / "calm", text, precision="bf16")
+    assert calm.round(1).codes == [0, 0]
+    # The job's own steps come first where both would overlap.
+    job = Job(ranks, tmp_path / "asked", text, precision="bf16", profile={"steps": [2, 3]})
+    (tmp_path / "asked").mkdir()
+    recording.ask(tmp_path / "asked", 2)
+    outcome = job.round(1)
+    assert outcome.codes == [0, 0], outcome.output
+    assert (job.final, job.losses) == (calm.final, calm.losses)
+    profiles = tmp_path / "asked" / "profile"
+    assert {path.name for path in profiles.iterdir()} == {"steps-2-3.r1", "steps-6-7.r1"}
+    assert recorded_steps(profiles / "steps-6-7.r1") == [{6, 7}, {6, 7}]
+    assert (profiles / "steps-6-7.r1" / "index.html").is_file()
+    assert "profile of steps 6 to 7: " in outcome.output
+    assert not (tmp_path / "asked" / recording.FILE).exists()
+
+
+@pytest.mark.processes
+def test_a_request_that_has_not_begun_is_kept_through_a_restart(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    """Without an output folder: by way of the pod's agent, and beside the checkpoints."""
+    job = Job(ranks, tmp_path, text)
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    env = {environment.OUTPUT_DIR: "", environment.FAULT_DIR: str(agent)}
+    recording.ask(agent, 50)
+    first = job.round(1, env=env, agent=True, stop_at=2, stop_bound=1)
+    assert first.codes == [ExitCode.SAVED, ExitCode.SAVED], first.output
+    assert (agent / recording.FILE).exists()
+    second = job.round(2, env=env, agent=True)
+    assert second.codes == [0, 0], second.output
+    # Step 3 has the request, and the run ends with step 9.
+    assert recorded_steps(tmp_path / "checkpoints" / "profile" / "steps-5-9.r2") == [set(range(5, 10))] * 2
+    assert not (agent / recording.FILE).exists()
+
+
+@pytest.mark.processes
+def test_a_request_that_cant_be_understood_is_told_and_dropped(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text, steps=4)
+    (tmp_path / recording.FILE).write_text("a few\n")
+    outcome = job.round(1, agent=True)
+    assert outcome.codes == [0, 0], outcome.output
+    (event,) = [m for m in outcome.said("event") if m["reason"] == "ProfileRefused"]
+    assert event["message"].endswith("doesn't hold a number of steps from 1 to 100")
+    assert not (tmp_path / recording.FILE).exists()
+    assert not (tmp_path / "profile").exists()

@@ -75,8 +75,15 @@ class Training:
         self.config = config = config.at(world.size)
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
         self.log = StepLog(world.rank == 0, config.steps)
-        self.profiler = Profiler(config.profile, reporter, world)
-        self.loggers = Loggers(config.loggers if world.rank == 0 else None, reporter.output, reporter.event)
+        self.profiler = Profiler(config.profile, reporter, world, config.steps)
+        directory = os.environ.get(environment.CHECKPOINT_DIR, "")
+        self.loggers = Loggers(
+            config.loggers if world.rank == 0 else None,
+            reporter.output,
+            reporter.event,
+            Path(directory) if directory else None,
+            config.model_dump(mode="json", exclude={"loggers"}),
+        )
 
         reporter.phase(Phase.BUILD)
         try:
@@ -93,10 +100,9 @@ class Training:
             # A pipeline computes as many sequences as in a step, and only so.
             rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
             self.evaluation = Evaluation(config, config.evaluation, rows)
-        self._no_costs = torch.zeros(3, dtype=torch.float64, device=world.device)
+        self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
-        directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         self.parallel = parallel.parallelize(
             model,
             self.degrees,
@@ -207,10 +213,10 @@ class Training:
         faults.at_step(step, self.world.rank, lambda: faults.gradients(self.model.parameters()))
 
         # Over the whole world: the same bits on all ranks, so all clip alike, all stop alike and all save alike.
-        due = self.session.due(step)
+        due, to_record = self.session.due(step), self.profiler.wish(step)
         costs = self._no_costs
-        if due:
-            known = [self.session.save_s, self.step_s, float(not self.session.copied())]
+        if due or to_record:
+            known = [self.session.save_s, self.step_s, float(not self.session.copied()), float(to_record)]
             costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
         # Each island has a norm of its own.
         norms = torch.zeros(self.parallel.mesh.degree("island"), dtype=torch.float64, device=loss.device)
@@ -230,7 +236,7 @@ class Training:
     def _complete(self, prepared: Prepared, totals: Tensor) -> StepRecord:
         """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
         step, config = prepared.step, self.config
-        norms = totals[4:].sqrt()
+        norms = totals[5:].sqrt()
         norm = self.scale.unscaled(norms[self.island])
         dropped = self.scale.overflowed(norm)
         if config.optimizer.clipNorm is not None:
@@ -239,7 +245,8 @@ class Training:
         elif self.scale.on:
             parallel.scale_gradients_(self.model, 1 / self.scale.value)
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
-        told = [totals[0], self.scale.unscaled(norms.max()), *([self.scale.value.double()] if self.scale.on else [])]
+        largest = self.scale.unscaled(norms.max())
+        told = [totals[0], largest, totals[4], *([self.scale.value.double()] if self.scale.on else [])]
         record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
         if record.reading.arrived():
             self._check_sound(record)
@@ -393,6 +400,7 @@ class Training:
         while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
             record = self.under_way.pop(0)
             self._check_sound(record)
+            self.profiler.granted(record.step, record.to_record())
             loss, norm, besides = record.numbers()
             self.last_loss = loss
             self.reporter.loss(record.step, loss)
@@ -455,7 +463,7 @@ class Training:
             final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
             _write_whole(self.reporter.output / "final.json", json.dumps(final) + "\n")
         self.session.drain()
-        self.loggers.close(LAST_WRITE_LIMIT_S)
+        self.loggers.close(LAST_WRITE_LIMIT_S, finished=True)
         dist.destroy_process_group()
         self.reporter.phase(Phase.DONE)
 

@@ -18,15 +18,13 @@ from typing import Any
 
 import torch
 
-from trainmaster.agent import collectives
+from trainmaster.agent import collectives, memory
 from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress import OBEYS_STOP, Control, Phase, Progress, ProgressRecord
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_MEMORY_EVERY_NS = 1_000_000_000
 _LAST_LINES = 64 * 1024
 
 
@@ -67,7 +65,6 @@ class Reporter:
     rhythm: Rhythm = field(default_factory=Rhythm)
     listened: bool = False  # somebody else receives what the agent says
     _metrics_fd: int = -1
-    _memory_ns: int = 0
 
     @classmethod
     def from_environment(cls) -> Reporter:
@@ -97,16 +94,11 @@ class Reporter:
         now = time.monotonic_ns()
         self.rhythm.beat(self.progress, now)
         self.progress.beat_ns = now
-        if now - self._memory_ns > _MEMORY_EVERY_NS:
-            self._memory_ns = now
-            with open("/proc/self/statm", "rb") as file:
-                self.progress.rss_bytes = int(file.read().split()[1]) * _PAGE
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
-                self.progress.device_bytes = torch.cuda.memory_allocated()
         self.record.write(self.progress)
 
     def phase(self, phase: Phase) -> None:
         self.progress.phase = phase
+        self._weigh()
         self.beat()
 
     def stepped(self, step: int, tokens: int) -> None:
@@ -116,6 +108,7 @@ class Reporter:
         self.rhythm.stepped(self.progress, time.monotonic_ns(), collectives.waited_ns())
         if not self.progress.first_step_ns:
             self.progress.first_step_ns = time.monotonic_ns()
+        self._weigh()
         self.beat()
 
     def loss(self, step: int, loss: float) -> None:
@@ -172,6 +165,10 @@ class Reporter:
         self.progress.loaded_ns = now
         self.beat()
         self.send(wire.RESUMED, {"step": step, "checkpoint": checkpoint, "tier": tier})
+
+    def _weigh(self) -> None:
+        if self.record is not None:
+            memory.weigh(self.progress)
 
     def _discard_replies(self) -> None:
         """Results of uploads: the agent reports them too, they only must not fill the socket."""

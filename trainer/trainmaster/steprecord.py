@@ -14,7 +14,7 @@ class StepRecord:
     """A step whose numbers may still be on their way from the device."""
 
     step: int
-    reading: Reading  # loss, gradient norm; in fp16 also the loss scale
+    reading: Reading  # loss, gradient norm, steps to record; in fp16 also the loss scale
     tokens: int  # of the whole world
     own_tokens: int  # of this rank
     rate: float
@@ -22,12 +22,16 @@ class StepRecord:
 
     def numbers(self) -> tuple[float, float, dict[str, Any]]:
         """(loss, gradient norm, what is told besides). Waits for the device if they haven't arrived."""
-        loss, norm, *scale = self.reading.values()
+        loss, norm, _, *scale = self.reading.values()
         if not scale:
             return loss, norm, {}
         if math.isfinite(norm):
             return loss, norm, {"loss_scale": scale[0]}
         return loss, 0.0, {"loss_scale": scale[0], "skipped": True}  # gradients that were dropped
+
+    def to_record(self) -> int:
+        """How many steps are to be recorded, as all ranks know by this step; 0 nearly always."""
+        return round(self.reading.values()[2])
 
     def finite(self) -> bool:
         """Waits for the device if the numbers haven't arrived."""

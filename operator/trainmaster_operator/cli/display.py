@@ -48,6 +48,7 @@ class Scene:
     ranks: Sequence[dict[str, Any]] = ()
     namespace: str = ""
     pods: Sequence[PodRecord] = ()
+    memory: str = ""  # which rank came nearest to its limit, at the end
 
     @property
     def place(self) -> str:
@@ -215,7 +216,7 @@ def _ranks(scene: Scene) -> RenderableType:
             str(rank["step"]),
             loss(str(rank["loss"])) if rank.get("loss") is not None else "",
             Text(seconds(silent), "red") if silent >= 2 else Text(),
-            memory(rank.get("rss_bytes") or 0) if rank.get("rss_bytes") else "",
+            memory(taken) if (taken := rank.get("device_bytes") or rank.get("rss_bytes")) else "",
         )
     if len(scene.ranks) > len(shown):
         return Group(grid, Text(f"and {len(scene.ranks) - len(shown)} more ranks", "dim"))
@@ -256,6 +257,8 @@ def summary(scene: Scene, console: Console, report: str = "") -> None:
     failure = status.lastFailure
     if status.phase is JobPhase.FAILED and failure and failure.traceback:
         console.print(Text(failure.traceback.rstrip(), "dim"))
+    if scene.memory:
+        console.print(scene.memory, soft_wrap=True)
     if report:
         console.print(Text.assemble("Report: ", (report, "cyan")), soft_wrap=True)
 

@@ -42,15 +42,18 @@ def fault(where: Where, name: str, texts: Sequence[str]) -> int:
 
 async def _fault(where: Where, name: str, texts: Sequence[str]) -> int:
     async with connected(where) as target:
-
-        async def in_pod(pod: Object, words: list[str]) -> Done:
-            container = pod["spec"]["containers"][0]
-            command = [*(container.get("command") or []), *words]
-            connection = target.cluster.connection  # type: ignore[attr-defined]  # it is a KubernetesCluster
-            return await execute(connection, target.namespace, pod["metadata"]["name"], container["name"], command)
-
-        await break_things(target, name, texts, in_pod)
+        await break_things(target, name, texts, agent_of(target))
         return 0
+
+
+def agent_of(target: Target) -> Exec:
+    async def in_pod(pod: Object, words: list[str]) -> Done:
+        container = pod["spec"]["containers"][0]
+        command = [*(container.get("command") or []), *words]
+        connection = target.cluster.connection  # type: ignore[attr-defined]  # it is a KubernetesCluster
+        return await execute(connection, target.namespace, pod["metadata"]["name"], container["name"], command)
+
+    return in_pod
 
 
 async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: Exec) -> None:
@@ -79,8 +82,8 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
 
 async def _do(target: Target, job: Object, wanted: dict[str, Any], in_pod: Exec) -> str:
     """What was done. Raises Refusal."""
-    pods = await _pods(target, job)
-    slots = unpack_ranges((job.get("status") or {}).get("roundMap") or "") or sorted(pods)
+    pods = await newest_pods(target, job)
+    slots = slots_in_order(job, pods)
     per_pod = job["spec"]["workers"].get("ranksPerPod", 1)
     place = wanted["rank"] // per_pod
     slot = slots[place] if place < len(slots) else -1
@@ -93,7 +96,12 @@ async def _do(target: Target, job: Object, wanted: dict[str, Any], in_pod: Exec)
     return await _first_that_can([pods[slot]], wanted, in_pod)
 
 
-async def _pods(target: Target, job: Object) -> dict[int, Object]:
+def slots_in_order(job: Object, pods: dict[int, Object]) -> list[int]:
+    """Of the ranks: by the round that runs, or else of the pods there are."""
+    return list(unpack_ranges((job.get("status") or {}).get("roundMap") or "") or sorted(pods))
+
+
+async def newest_pods(target: Target, job: Object) -> dict[int, Object]:
     """The job's newest running pod of each slot."""
     listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": job["metadata"]["name"]})
     found: dict[int, Object] = {}

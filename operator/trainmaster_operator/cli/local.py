@@ -231,11 +231,8 @@ class LocalRun:
             if said not in self._said:
                 self._said.add(said)
                 self._display.tell(News("note", said))
-        ranks = [
-            {**rank, "slot": slot["slot"], "incarnation": slot["incarnation"]}
-            for slot in view["slots"]
-            for rank in slot["ranks"]
-        ]
+        of_slot = ("slot", "incarnation", "container_bytes", "container_limit_bytes")
+        ranks = [{**rank, **{name: slot[name] for name in of_slot}} for slot in view["slots"] for rank in slot["ranks"]]
         self._scene.ranks = sorted(ranks, key=lambda rank: rank["rank"])
         self._memory.add(time.time(), ranks)
 
@@ -259,6 +256,7 @@ class LocalRun:
     def _conclude(self, failure: BaseException | None) -> int:
         path = self._folder.path
         self._memory.write(path / MEMORY)
+        self._scene.memory = self._memory.told()
         report.write(path)
         console = Console(file=sys.stdout, highlight=False)
         display.summary(self._scene, console, _short(path / REPORT))

@@ -162,6 +162,17 @@ def parser() -> argparse.ArgumentParser:
     fault.add_argument("faults", nargs="+", metavar="FAULT", help="as with run --fault, for example kill:rank=2")
     _cluster_options(fault)
 
+    profile = commands.add_parser(
+        "profile",
+        help="record the next steps of a run on this machine or of a job on a cluster, for a timeline",
+        description="All ranks record the same next steps, and rank 0 makes one page of them. An existing folder is "
+        "the output folder of a run on this machine; anything else, and everything when -n, --kubeconfig or --context "
+        "is given, is the name of a job on a cluster, where it needs the right to pods/exec.",
+    )
+    profile.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
+    profile.add_argument("--steps", type=int, default=3, metavar="N", help="how many (default: 3, at most 100)")
+    _cluster_options(profile)
+
     delete = commands.add_parser("delete", help="delete a job on a cluster; its checkpoints stay")
     delete.add_argument("name", metavar="NAME")
     _cluster_options(delete)
@@ -200,7 +211,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.validate import validate
 
         return validate(options.job)
-    if options.command in ("status", "submit", "watch", "logs", "delete", "fault"):
+    if options.command in ("status", "submit", "watch", "logs", "delete", "fault", "profile"):
         return _dispatch_to_cluster(options)
     if options.command == "parity":
         from trainmaster_operator.cli.parity import parity
@@ -286,6 +297,10 @@ def _dispatch_to_cluster(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.fault import fault
 
         return fault(where, options.name, options.faults)
+    if options.command == "profile":
+        from trainmaster_operator.cli.profile import profile
+
+        return profile(options.what, options.steps, where)
     from trainmaster_operator.cli.submit import delete
 
     return delete(where, options.name)

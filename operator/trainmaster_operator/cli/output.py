@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from trainmaster.contract.wire import recording
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import JOB_KIND
 from trainmaster_operator.api.status import JobPhase, JobStatus
@@ -28,7 +29,7 @@ LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 FINAL = "final.json"
 DIGESTS = "digests"
-OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS)
+OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS, recording.FILE)
 
 # A run that goes on with any of these changed would be another run with the first one's checkpoints.
 _IDENTITY = (
@@ -85,6 +86,18 @@ class OutputFolder:
             else:
                 target.unlink(missing_ok=True)
         self.logs.mkdir(exist_ok=True)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a run writes there right now."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def read_status(path: Path) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
-from trainmaster_operator.cli.memory import MemoryTrack
+from trainmaster_operator.cli.memory import MemoryTrack, Most
 from trainmaster_operator.cli.metrics import Metrics, read
 from trainmaster_operator.cli.news import count, loss, memory, rate, seconds
 from trainmaster_operator.cli.refusal import Refusal
@@ -173,7 +173,8 @@ def _memory(track: MemoryTrack) -> str:
     began = track.samples[0][0]
     ranks = sorted({rank for _, sizes in track.samples for rank in sizes})
     # Of many ranks those that ever took the most.
-    peaks = {rank: max(sizes.get(rank, 0) for _, sizes in track.samples) for rank in ranks}
+    most = {rank: track.most.get(rank, Most()) for rank in ranks}
+    peaks = {rank: max(most[rank].size, *(sizes.get(rank, 0) for _, sizes in track.samples)) for rank in ranks}
     shown = sorted(sorted(ranks, key=lambda rank: -peaks[rank])[:MEMORY_LINES])
     size, unit = (2**30, "GiB") if max(peaks.values()) >= 2 * 2**30 else (2**20, "MiB")
     lines = [
@@ -189,6 +190,12 @@ def _memory(track: MemoryTrack) -> str:
     content = [chart, page.legend(names)]
     if len(ranks) > len(shown):
         content.append(page.note(f"The {len(shown)} of {len(ranks)} ranks that took the most."))
+    if track.nearest() is not None:
+        rows = [[str(rank), memory(peaks[rank]), most[rank].beside or "-"] for rank in shown]
+        content += [
+            page.note(track.told()),
+            page.table(["rank", "at most", "nearest to its limit"], rows, [True, True, False]),
+        ]
     return page.section("Memory by rank", *content)
 
 

@@ -12,6 +12,7 @@ from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import display, kubeconfig, output
 from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described
 from trainmaster_operator.cli.refusal import Refusal
 
@@ -43,6 +44,7 @@ def of_run(out: Path) -> int:
     job = JobStatus.model_validate(resource.get("status") or {})
     training = resource["spec"].get("training") or {}
     scene = display.Scene(resource["metadata"]["name"], 0, str(out), training.get("steps"), job)
+    scene.memory = MemoryTrack.read(out / output.MEMORY).told()
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{scene.name}: {job.phase.value}  {display.describe(scene)}")
     display.summary(scene, console, str(out / output.REPORT))

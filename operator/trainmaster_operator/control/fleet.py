@@ -228,6 +228,13 @@ class Fleet:
 
     # -- for people
 
+    def reports(self, key: Key) -> list[Report]:
+        """The newest of each agent whose ranks run in the job's round."""
+        job = self._jobs.get(key)
+        if job is None:
+            return []
+        return [slot.report for slot in job.slots.values() if slot.report is not None and slot.round == job.round]
+
     def connected(self) -> int:
         """Agents that hold a join poll, or did just now."""
         now = self._clock.monotonic()
@@ -249,6 +256,8 @@ class Fleet:
                     "joined": slot.joined(now),
                     "round": slot.round,
                     "ranks": slot.report.ranks if slot.report else [],
+                    "container_bytes": slot.report.container_bytes if slot.report else 0,
+                    "container_limit_bytes": slot.report.container_limit_bytes if slot.report else 0,
                 }
                 for number, slot in sorted(job.slots.items())
             ],

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trainmaster_operator.api.status import JobPhase, JobStatus, Straggler
+from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.runtime.records import JobRecord
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ class _Jobs(Collector):
         yield pods
         yield agents
         if operator.settings.job_metrics:
-            yield from _of_running(records)
+            running = [record for record in records if record.job and record.status.phase in _RUNNING]
+            yield from _of_running(running)
+            yield from _of_memory(running, operator.fleet)
 
 
 def _by_phase(records: list[JobRecord], leads: bool) -> GaugeMetricFamily:
@@ -122,8 +125,7 @@ def _by_phase(records: list[JobRecord], leads: bool) -> GaugeMetricFamily:
     return family
 
 
-def _of_running(records: list[JobRecord]) -> Iterator[GaugeMetricFamily]:
-    running = [record for record in records if record.job and record.status.phase in _RUNNING]
+def _of_running(running: list[JobRecord]) -> Iterator[GaugeMetricFamily]:
     for name, text, value in _JOB_GAUGES:
         family = GaugeMetricFamily(f"trainmaster_job_{name}", text, labels=["namespace", "job"])
         for record in running:
@@ -131,6 +133,53 @@ def _of_running(records: list[JobRecord]) -> Iterator[GaugeMetricFamily]:
             if number is not None:
                 family.add_metric([record.key.namespace, record.key.name], number)
         yield family
+
+
+def _of_memory(running: list[JobRecord], fleet: Fleet) -> Iterator[GaugeMetricFamily]:
+    """Of each job the one that has most, or is fullest: nothing per rank."""
+    labels = ["namespace", "job", "what"]
+    now = GaugeMetricFamily(
+        "trainmaster_job_memory_bytes",
+        "Memory that a running job takes, by what: process of the rank with most, device with most in tensors, "
+        "container with most.",
+        labels=labels,
+    )
+    peak = GaugeMetricFamily(
+        "trainmaster_job_memory_peak_bytes",
+        "The most memory that any of a running job's ranks has taken since it began, by what: process, device.",
+        labels=labels,
+    )
+    used = GaugeMetricFamily(
+        "trainmaster_job_memory_used_ratio",
+        "Share of its memory that the fullest takes in a running job, by what: a device at its peak, a container that "
+        "has a limit.",
+        labels=labels,
+    )
+    for record in running:
+        job = [record.key.namespace, record.key.name]
+        reports = fleet.reports(record.key)
+        ranks = [rank for report in reports for rank in report.ranks]
+        for what, sizes in (
+            ("process", [rank.rss_bytes for rank in ranks]),
+            ("device", [rank.device_bytes for rank in ranks]),
+            ("container", [report.container_bytes for report in reports]),
+        ):
+            if any(sizes):
+                now.add_metric([*job, what], max(sizes))
+        for what, sizes in (
+            ("process", [rank.rss_peak_bytes for rank in ranks]),
+            ("device", [rank.device_peak_bytes for rank in ranks]),
+        ):
+            if any(sizes):
+                peak.add_metric([*job, what], max(sizes))
+        for what, pairs in (
+            ("device", [(rank.device_peak_bytes, rank.device_limit_bytes) for rank in ranks]),
+            ("container", [(report.container_bytes, report.container_limit_bytes) for report in reports]),
+        ):
+            shares = [size / limit for size, limit in pairs if limit > 0]
+            if shares:
+                used.add_metric([*job, what], max(shares))
+    yield from (now, peak, used)
 
 
 def _told(straggler: Straggler | None) -> TypeGuard[Straggler]:

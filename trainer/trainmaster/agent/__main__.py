@@ -1,11 +1,12 @@
-"""`python -m trainmaster.agent`: the supervisor of one pod. With `fault JSON`: a word to the one that runs."""
+"""`python -m trainmaster.agent`: the supervisor of one pod. With `fault JSON` or `profile
+STEPS`: a word to the one that runs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
-from trainmaster.agent import faults
+from trainmaster.agent import faults, recording
 from trainmaster.agent.settings import Settings, read_environment
 from trainmaster.agent.supervisor import Supervisor
 from trainmaster.contract.wire import ExitCode
@@ -18,6 +19,8 @@ async def _run(settings: Settings) -> int:
 def main() -> int:
     if sys.argv[1:2] == ["fault"]:
         return faults.request(sys.argv[2:])
+    if sys.argv[1:2] == ["profile"]:
+        return recording.request(sys.argv[2:])
     try:
         settings = read_environment()
     except ValueError as error:

@@ -21,7 +21,7 @@ import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from trainmaster.agent import collectives, stacks
+from trainmaster.agent import collectives, memory, stacks
 from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.faults import ARMED
@@ -184,7 +184,7 @@ class _Observer(importlib.abc.MetaPathFinder):
                 self._rhythm.stepped(progress, now, _waited_ns(now))
             progress.phase = Phase.STEP
             progress.first_step_ns = progress.first_step_ns or now
-            progress.device_bytes = _device_bytes()
+            memory.weigh(progress)
             self._publish(now)
         if self._calls == _LEARN_AFTER:
             self._tell_modules()
@@ -276,8 +276,3 @@ def _waited_ns(now: int) -> int:
     waits for too; a thread that drives a device is busy or idle for other reasons."""
     torch = sys.modules["torch"]
     return collectives.waited_ns() if torch.cuda.is_initialized() else now - time.thread_time_ns()
-
-
-def _device_bytes() -> int:
-    torch = sys.modules["torch"]
-    return int(torch.cuda.memory_reserved()) if torch.cuda.is_initialized() else 0

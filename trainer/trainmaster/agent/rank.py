@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.agent import packets, processes
+from trainmaster.agent import memory, packets, processes
 from trainmaster.agent.stacks import Look
 from trainmaster.agent.verdict import exit_code_of
 from trainmaster.agent.zygotes import Process
@@ -162,6 +162,7 @@ class Rank:
         elif self.stopped:
             state = RankState.STOPPED
         silent_ns = 0 if self.ended else time.monotonic_ns() - p.beat_ns
+        rss, rss_peak = (p.rss_bytes, p.rss_peak_bytes) if p.rss_bytes else memory.of_process(pid)
         return RankReport(
             rank=self.number,
             pid=pid,
@@ -172,7 +173,7 @@ class Rank:
             loss=p.loss if p.loss == p.loss else None,
             tokens=p.tokens,
             silent_s=max(silent_ns, 0) / 1e9,
-            rss_bytes=p.rss_bytes or _rss(pid),
+            rss_bytes=rss,
             device_bytes=p.device_bytes,
             exit_code=exit_code_of(self.status) if self.status is not None else None,
             step_seconds=p.step_ns / 1e9,
@@ -180,6 +181,9 @@ class Rank:
             stack=self.look.stack,
             still_s=self.look.still_s,
             collective=f"{p.collectives} {COLLECTIVES[p.collective]}" if p.collectives else "",
+            rss_peak_bytes=rss_peak,
+            device_peak_bytes=p.device_peak_bytes,
+            device_limit_bytes=p.device_limit_bytes,
         )
 
     def close(self) -> None:
@@ -208,11 +212,3 @@ class Rank:
                 self._on_message(self, message, fds)
             finally:
                 packets.close_all(fds)
-
-
-def _rss(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0

@@ -10,7 +10,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from trainmaster.agent import isolation, rhythm
+from trainmaster.agent import isolation, memory, rhythm
 from trainmaster.agent.client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.termination import write_termination
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
@@ -204,6 +204,7 @@ class Reporter:
         if verdict is not None:
             verdict = dataclasses.replace(verdict, age_s=(now - round.verdict_ns) / 1e9)
         round.watch()
+        container = memory.container()
         at_rest = s.uploads.pending == 0  # what a rank staged is part of its being done
         return Report(
             round=round.number,
@@ -223,6 +224,8 @@ class Reporter:
             memory_step=min((rank.memory_step for rank in round.ranks), default=0),
             clock=dict(round.clock),
             pauses=rhythm.told(rank.progress() for rank in round.ranks),
+            container_bytes=(container.used() or 0) if container is not None else 0,
+            container_limit_bytes=(container.limit() or 0) if container is not None else 0,
             **common,  # type: ignore[arg-type]
         )
 

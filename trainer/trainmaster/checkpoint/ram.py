@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from trainmaster.agent import memory
 from trainmaster.contract.wire.lineage import Receipt, directory_name, parse_directory, receipt_name, shard_name
 from trainmaster.contract.wire.messages import WireError, decode, encode
 
 _BLOCK = 4 << 20
-_CGROUP = "/sys/fs/cgroup"
 _TRIES = 100
 
 Made = TypeVar("Made")
@@ -140,26 +140,11 @@ class RamFolder:
             return []
 
 
-def memory_limit() -> int | None:
-    """Bytes that this container may take (cgroup v2); None without a limit."""
-    try:
-        limit = Path(_CGROUP, "memory.max").read_text().strip()
-        return None if limit == "max" else int(limit)
-    except (OSError, ValueError):
-        return None
-
-
 def _memory_left() -> float:
     """Bytes that this container may still take before the kernel ends one of its processes."""
-    limit = memory_limit()
-    if limit is None:
-        return float("inf")
-    try:
-        stat = dict(line.split() for line in Path(_CGROUP, "memory.stat").read_text().splitlines())
-        taken = int(Path(_CGROUP, "memory.current").read_text()) - int(stat.get("inactive_file", 0))
-        return limit - taken
-    except (OSError, ValueError):
-        return float("inf")
+    container = memory.container()
+    limit, used = (container.limit(), container.used()) if container is not None else (None, None)
+    return float("inf") if limit is None or used is None else limit - used
 
 
 def into(folder: Path, act: Callable[[], Made]) -> Made:

@@ -436,10 +436,30 @@ class TensorBoardConfig(Strict):
     )
 
 
+class MlflowConfig(Strict):
+    trackingUri: str | None = Field(
+        None,
+        min_length=1,
+        max_length=4096,
+        description="A server or a folder. Default: MLFLOW_TRACKING_URI, or the folder mlruns in the run's output.",
+    )
+    experiment: str | None = Field(
+        None, min_length=1, max_length=500, description="Default: MLFLOW_EXPERIMENT_NAME, or the job's name."
+    )
+    run: str | None = Field(None, min_length=1, max_length=500, description="Its name. Default: the job's.")
+
+
 class LoggersConfig(Strict):
     """Where the numbers of steps and evaluations go beside metrics.jsonl."""
 
     tensorBoard: TensorBoardConfig | None = Field(None, description="Event files. The image needs tensorboardX.")
+    mlflow: MlflowConfig | None = Field(None, description="One run of MLflow. The image needs mlflow-skinny or mlflow.")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `mlflow` where it isn't asked for: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "mlflow" or value is not None}
 
 
 class ProfileConfig(Strict):

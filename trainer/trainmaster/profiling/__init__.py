@@ -1,7 +1,9 @@
-"""Recorded steps: `training.profile` names them, every rank records them, and rank 0 makes one page of all.
+"""Recorded steps: `training.profile` names them, or somebody asks for the next ones; all ranks record them, and rank 0
+makes one page of all.
 
-Below the run's output, in profile/steps-<first>-<last>.r<round>: a trace of each rank for Perfetto or chrome://tracing,
-and index.html, which needs nothing but a browser. Recording changes no number of the training.
+Below the run's output, or else beside its checkpoints, in profile/steps-<first>-<last>.r<round>: a trace of each rank
+for Perfetto or chrome://tracing, and index.html, which needs nothing but a browser. Recording changes no number of the
+training.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from trainmaster.contract.config import ProfileConfig
+from trainmaster.contract.wire import environment, recording
 from trainmaster.contract.wire.progress import Phase
 from trainmaster.profiling import page
 from trainmaster.profiling.split import Span, Split, bars, split, top
@@ -34,26 +37,65 @@ _SHOWN = 32
 """Ranks that have a timeline in the page: the slowest ones."""
 
 
-class Profiler:
-    """`config` None: nothing is recorded, and a step costs nothing."""
+_AHEAD = 2
+"""Steps from the one in whose last all-reduce rank 0 says that it was asked, to the first that is recorded: numbers of
+a step are on the host of each rank when the next step is over, and no rank has to wait for them before."""
 
-    def __init__(self, config: ProfileConfig | None, reporter: Reporter, world: World) -> None:
-        self._config, self._reporter, self._world = config, reporter, world
+
+class Profiler:
+    """`config`: steps that are known from the start. `steps`: the last of the run.
+
+    All ranks record the same steps: what rank 0 is asked for while the run goes on, the others learn by the last
+    all-reduce of a step (`wish`, `granted`).
+    """
+
+    def __init__(self, config: ProfileConfig | None, reporter: Reporter, world: World, steps: int) -> None:
+        self._reporter, self._world, self._steps = reporter, world, steps
+        self._configured = config.steps if config is not None else None
+        self._asked: tuple[int, int] | None = None  # first and last
+        self._request: Path | None = None  # that rank 0 has passed on
         self._under_way: profile | None = None
         self._first = 0
+        places = (os.environ.get(environment.FAULT_DIR), reporter.output)
+        self._places = [os.fspath(place) for place in places if place] if world.rank == 0 else []
+
+    def wish(self, step: int) -> int:
+        """How many steps this rank was asked to record, for the last all-reduce of `step`."""
+        if self._request is not None or (found := recording.asked(self._places)) is None:
+            return 0
+        path, steps = found
+        if not steps:
+            self._reporter.event("ProfileRefused", f"{path} doesn't hold a number of steps from 1 to {recording.MOST}")
+            path.unlink(missing_ok=True)
+            return 0
+        configured = self._configured
+        if configured is not None and configured[0] < step + _AHEAD + steps and step <= configured[1]:
+            return 0  # when those are recorded
+        self._request = path
+        return steps
+
+    def granted(self, step: int, steps: int) -> None:
+        """All ranks have learned by `step` that so many steps are to be recorded."""
+        if steps:
+            self._asked = (step + _AHEAD, min(step + _AHEAD + steps - 1, self._steps))
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
         """Around a step: records it if it is one of those that are asked for."""
-        if self._config is None or not self._config.steps[0] <= step <= self._config.steps[1]:
+        window = next((w for w in (self._configured, self._asked) if w is not None and w[0] <= step <= w[1]), None)
+        if window is None:
             yield
             return
         if self._under_way is None:
+            if window is self._asked and self._request is not None:
+                self._request.unlink(missing_ok=True)  # now: if recording ends this process, it isn't tried again
             self._start(step)
         with record_function(f"{_STEP}{step}"):
             yield
-        if step == self._config.steps[1]:
+        if step == window[1]:
             self._end(step)
+            if window is self._asked:
+                self._asked = self._request = None
 
     def _start(self, step: int) -> None:
         os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it tells people of each thing that it can't do here
@@ -84,7 +126,8 @@ class Profiler:
         self._reporter.phase(Phase(before))
 
     def _folder(self, last: int) -> Path | None:
-        output = self._reporter.output
+        directory = os.environ.get(environment.CHECKPOINT_DIR)
+        output = self._reporter.output or (Path(directory) if directory else None)
         return output and output / "profile" / f"steps-{self._first}-{last}.r{self._reporter.round}"
 
     def _told(self, what: str, own: dict[str, Any], asked: list[int] | None = None) -> list[dict[str, Any]]:

@@ -161,6 +161,9 @@ class RankReport:
     stack: str = ""  # of its main thread, only when asked for: most recent call last
     still_s: float = 0.0  # how long that stack has been the same, as far as it was looked at
     collective: str = ""  # the last of the whole world that it entered: "41 allreduce"
+    rss_peak_bytes: int = 0  # the most that the process had so far
+    device_peak_bytes: int = 0
+    device_limit_bytes: int = 0  # what the device has
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,8 @@ class Report:
     neighbour_lost: int | None = None  # this slot, the next in the round's order, doesn't answer
     granted: list[Granted] = field(default_factory=list)  # rounds that this agent opened since a leader published one
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
+    container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
+    container_limit_bytes: int = 0  # 0: it has no limit
 
 
 def encode(message: Any) -> bytes:

@@ -1,0 +1,121 @@
+"""`trainmaster profile`: whom it asks, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.api.jobs import PYTORCH, job
+from tests.cli.on_cluster import SPACE, Cluster, put, put_pod
+from tests.cli.runs import SUCCEEDED, output_folder, status
+from trainmaster.agent import recording as agent
+from trainmaster.contract.wire import environment, faults, recording
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli.cluster import Target
+from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.profile import of_job
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cluster.kubernetes_exec import Done
+from trainmaster_operator.cluster.port import Object
+from trainmaster_operator.cluster.store import MemoryStore
+
+RUNNING = status(JobPhase.RUNNING)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["profile", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    return line.removeprefix("trainmaster: ")
+
+
+def test_a_run_on_this_machine_is_asked_in_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = output_folder(tmp_path / "out", RUNNING)
+    lock = os.open(out, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as the run itself does
+    assert main(["profile", str(out), "--steps", "5"]) == 0
+    assert capsys.readouterr().out == f"the next 5 steps are recorded; the page comes to {out}/profile\n"
+    assert recording.asked([str(tmp_path), str(out)]) == (out / recording.FILE, 5)
+    os.close(lock)
+
+
+def test_a_run_that_is_over_or_of_a_script_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = output_folder(tmp_path / "out", RUNNING)
+    assert refused(capsys, str(out)).startswith(f"{out}: no run writes there now")
+    (tmp_path / "empty").mkdir()
+    assert refused(capsys, str(tmp_path / "empty")).startswith(f"{tmp_path}/empty: no run writes there now")
+    locks = [os.open(folder, os.O_RDONLY) for folder in (out, output_folder(tmp_path / "done", SUCCEEDED))]
+    for lock in locks:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    assert refused(capsys, str(tmp_path / "done")) == f"{tmp_path}/done: has succeeded, so no step will come"
+    for steps in ("0", "101"):
+        assert refused(capsys, str(out), "--steps", steps) == f"--steps {steps}: 1 to 100 are expected"
+    resource = yaml.safe_load((out / "status.yaml").read_text())
+    resource["spec"]["framework"] = "PyTorch"
+    (out / "status.yaml").write_text(yaml.safe_dump(resource))
+    assert refused(capsys, str(out)).startswith(f"{out}: is of framework PyTorch; only Trainmaster's own loop")
+    for lock in locks:
+        os.close(lock)
+    assert not (out / recording.FILE).exists()
+
+
+class World:
+    """A job of four pods, rank 0 in slot 2. `code`: what its agent answers with."""
+
+    def __init__(self, tmp_path: Path, now: JobStatus, code: int = 0, **spec: Any) -> None:
+        self.code = code
+        self.store = MemoryStore()
+        file = tmp_path / "job.yaml"
+        file.write_text(yaml.safe_dump({**job(metadata__name="tiny"), **spec}))
+        self.job = put(self.store, file, now=now.model_copy(update={"roundMap": "2-4,0"}))
+        for slot in range(5):
+            put_pod(self.store, self.job, slot, incarnation=1)
+        self.asked: list[tuple[str, list[str]]] = []
+        self.target = Target(Cluster(self.store), SPACE, None)  # type: ignore[arg-type]
+
+    async def in_pod(self, pod: Object, words: list[str]) -> Done:
+        self.asked.append((pod["metadata"]["name"], words))
+        return Done(self.code, "so be it\n", "no agent\n")
+
+    def ask(self) -> str:
+        return asyncio.run(of_job(self.target, "tiny", 4, self.in_pod))
+
+
+def test_on_a_cluster_the_pod_of_rank_0_is_asked(tmp_path: Path) -> None:
+    world = World(tmp_path, RUNNING)
+    assert world.ask() == "so be it"
+    assert world.asked == [("tiny-worker-2-1", ["profile", "4"])]
+
+
+def test_an_agent_that_cant_is_quoted_and_a_job_that_is_over_isnt_asked(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="tiny-worker-2-1: no agent"):
+        World(tmp_path, RUNNING, code=1).ask()
+    over = World(tmp_path, SUCCEEDED)
+    with pytest.raises(Refusal, match="team-a/tiny: has succeeded, so no step will come"):
+        over.ask()
+    script = World(tmp_path, RUNNING, spec=PYTORCH["spec"])
+    with pytest.raises(Refusal, match="is of framework PyTorch"):
+        script.ask()
+    assert over.asked == script.asked == []
+
+
+def test_in_the_pod_the_request_is_laid_where_rank_0_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(environment.POD_UID, "uid-7")
+    assert agent.request(["4"]) == 1
+    assert capsys.readouterr().err.startswith("no agent of this pod can be asked: ")
+    faults.folder("uid-7").mkdir()
+    assert agent.request(["4"]) == 0
+    assert "the next 4 steps are recorded" in capsys.readouterr().out
+    assert recording.asked([str(faults.folder("uid-7"))]) == (faults.folder("uid-7") / recording.FILE, 4)
+    assert agent.request([]) == 1

@@ -1,0 +1,66 @@
+"""Numbers of a run for TensorBoard and MLflow, beside metrics.jsonl. Rank 0 writes them, in threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.config import LoggersConfig
+from trainmaster.loggers.feed import Point
+from trainmaster.loggers.mlflow import Mlflow
+from trainmaster.loggers.target import Say, Target
+from trainmaster.loggers.tensorboard import TensorBoard
+
+
+class Loggers:
+    """`output`: the run's folder. `kept`: the one that a process which goes on with the run finds again. `params`: the
+    training config, for loggers that keep such. `say`: told (reason, message) once if writing fails; training goes on
+    without."""
+
+    def __init__(
+        self,
+        config: LoggersConfig | None,
+        output: Path | None,
+        say: Say = lambda reason, message: None,
+        kept: Path | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Raises ConfigError for what can't be written at all."""
+        self._begun: list[Target] = []
+        self._targets: list[Target] = []
+        if config is not None and config.tensorBoard is not None:
+            self._targets.append(TensorBoard(config.tensorBoard, output, say))
+        if config is not None and config.mlflow is not None:
+            self._targets.append(Mlflow(config.mlflow, output, say, kept or output, params or {}))
+
+    def begin(self, step: int) -> None:
+        """Training goes on from `step`: what an earlier process wrote of later ones counts no more. Raises ConfigError
+        for a folder that can't be written to."""
+        for target in self._targets:
+            target.begin(step)
+            self._begun.append(target)
+
+    def step(self, numbers: Mapping[str, Any]) -> None:
+        """The numbers of a step, as metrics.jsonl has them."""
+        if not self._begun:
+            return
+        rest = {f"train/{name}": float(value) for name, value in numbers.items() if name not in ("step", "seconds")}
+        rest["train/tokens_per_second"] = numbers["tokens"] / max(numbers["seconds"], 1e-9)
+        self._put(numbers["step"], rest)
+
+    def evaluation(self, step: int, loss: float) -> None:
+        self._put(step, {"evaluation/loss": loss})
+
+    def close(self, timeout_s: float | None = None, finished: bool = False) -> None:
+        """Write what is left. After this nothing is taken any more. `finished`: nobody will go on with this run."""
+        begun, self._begun = self._begun, []
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        for target in begun:
+            target.close(None if end is None else max(0.0, end - time.monotonic()), finished)
+
+    def _put(self, step: int, scalars: dict[str, float]) -> None:
+        point = Point(step, time.time(), scalars)
+        for target in self._begun:
+            target.put(point)

@@ -1,0 +1,58 @@
+"""Numbers on their way to a logger, whose thread takes them: no step waits for a disk or a server."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+MOST = 100_000  # points that wait; a server that is away for so long loses the oldest
+
+
+class Point(NamedTuple):
+    step: int
+    at: float  # Unix seconds
+    scalars: dict[str, float]
+
+
+class Feed:
+    def __init__(self) -> None:
+        self.over = False  # nothing more will come
+        self._waiting: deque[Point] = deque(maxlen=MOST)
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Callable[[], None], name: str) -> None:
+        """`work` is a thread's: it takes until there is nothing more, whatever fails."""
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, point: Point) -> None:
+        with self._changed:
+            if not self.over:
+                self._waiting.append(point)
+                self._changed.notify()
+
+    def take(self, most: int) -> list[Point]:
+        """The oldest that wait; waits for one. Nothing at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self.over)
+            return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+    def idle(self) -> bool:
+        """Whether all has been taken."""
+        return not self._waiting
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until nothing more comes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.over, seconds)
+
+    def close(self, timeout_s: float | None) -> None:
+        """Let the thread take what is left."""
+        with self._changed:
+            self.over = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
