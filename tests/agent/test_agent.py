@@ -174,6 +174,14 @@ def test_a_new_leader_is_joined_though_the_one_before_never_hangs_up(
     assert len(world.operator.reports) - before < 100, "the first report that it answers is reason enough"
 
 
+def test_an_agent_tells_when_its_ranks_needn_t_import_any_more(make_world: Callable[..., World]) -> None:
+    world = make_world(None, slots=2)  # the other one never comes, so nothing starts
+    world.start([], TRAINMASTER_FRAMEWORK="Trainmaster")
+    world.operator.wait_for(lambda: world.operator.reports, "a report")
+    assert world.operator.reports[0].warming
+    world.operator.wait_for(lambda: not world.operator.reports[-1].warming, "what ranks are forked from is ready")
+
+
 def test_a_hold_ends_the_ranks_and_keeps_the_agent(make_world: Callable[..., World], machine_zygote: Path) -> None:
     world = make_world(machine_zygote, restarts=0)
     world.start(["python", world.script(WAIT)])

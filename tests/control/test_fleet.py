@@ -362,6 +362,18 @@ def test_agents_of_all_jobs_together_report_at_a_bounded_rate():
     run_virtual(main())
 
 
+def test_that_a_pod_is_warm_by_now_is_news():
+    async def main():
+        bench = Bench()
+        bench.publish(round=0, state=DirectiveState.WAIT)
+        for warming, expected in ((True, True), (True, False), (False, True), (False, False)):
+            await bench.fleet.report(ME, report(round=0, warming=warming))
+            assert bench.news() == expected
+            assert bench.fleet.agents(KEY, (0, 0))[0].warming == warming
+
+    run_virtual(main())
+
+
 def test_news_of_one_in_a_crowd_wait_for_the_others_but_a_failure_does_not():
     async def main():
         bench = Bench()

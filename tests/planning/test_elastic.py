@@ -76,6 +76,19 @@ def test_a_job_grows_once_its_new_pods_are_ready_and_trains_until_then() -> None
     assert world.status.recoveries[-1].totalSeconds is not None
 
 
+def test_training_goes_on_while_a_new_pod_still_imports() -> None:
+    world = running(elastic_spec(3))
+    world.spec = elastic_spec(4)
+    world.settle()
+    come_up(world, 3)
+    world.agent(3, warming=True)
+    world.settle()
+    assert (world.status.phase, world.status.stopAt) == (JobPhase.RUNNING, None)
+    world.agent(3, warming=False)
+    world.settle()
+    assert world.status.phase is JobPhase.RESIZING
+
+
 def test_a_job_shrinks_at_once_and_its_highest_slots_go_after_the_round_has_opened() -> None:
     world = running(elastic_spec(4))
     world.spec = elastic_spec(3)

@@ -32,6 +32,7 @@ class SlotState:
     polls: int = 0  # open join polls
     polled_at: float = float("-inf")  # when the last one ended
     facts: dict[str, Any] = field(default_factory=dict)
+    warming: bool = False
     _news: Hashable = None
 
     def joined(self, now: float) -> bool:
@@ -43,9 +44,10 @@ class SlotState:
         if request.facts:
             self.facts = request.facts
         self.peer = request.peer
+        warmed = self._take_warmth(request.warming)
         if 0 < request.round < self.round:
             return False
-        news = self._enter(request.round)
+        news = self._enter(request.round) or warmed
         news = self._take_park(request.round) or news
         return self._take_offer(request.next_store) or news
 
@@ -53,12 +55,13 @@ class SlotState:
         """True when this tells something new, not mere progress. A report of an older round is fenced off; an agent
         that has ended its ranks, and so runs none, may still have opened the store that the next round needs."""
         self.heard_at = now
+        warmed = self._take_warmth(report.warming)
         if report.round < self.round:
             if report.round:
                 return False
             news = self._take_park(0)
             return self._take_offer(report.next_store) or news
-        news = self._enter(report.round)
+        news = self._enter(report.round) or warmed
         news = self._take_park(report.round) or news
         if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
             self.verdict = report.verdict
@@ -84,6 +87,7 @@ class SlotState:
                 replace(granted, age_s=granted.age_s + now - self._reported_at) for granted in report.granted
             ),
             joined=self.joined(now),
+            warming=self.warming,
             silent_s=now - self.heard_at,
             ranks=tuple(report.ranks),
             verdict=self.verdict,
@@ -109,6 +113,11 @@ class SlotState:
         parked = round == 0 and self.round > 0
         news = parked != self.parked
         self.parked = parked
+        return news
+
+    def _take_warmth(self, warming: bool) -> bool:
+        news = warming != self.warming
+        self.warming = warming
         return news
 
     def _take_offer(self, store: StoreAddress | None) -> bool:

@@ -31,13 +31,19 @@ def next_size(view: View) -> int | None:
         return wish
     if wish == size or sizes.cools_down(view):
         return None
-    there = size + sum(1 for slot in view.parked if rounds.ready(view, slot))
+    there = size + sum(1 for slot in view.parked if _starts_at_once(view, slot))
     fits = sizes.largest((n for n in sizes.legal(view.spec) if n <= wish), there)
     if fits is None or fits <= size:
         return None
     # Those that are still missing are worth a wait, so that one resize will do.
     late = since(status.workers.resizedAt, view.now) >= view.spec.recovery.elastic.waitSeconds
     return fits if fits == wish or late else None
+
+
+def _starts_at_once(view: View, slot: int) -> bool:
+    """Nobody has to wait for the slot's pod, whose ranks are forked from what has imported all that they need."""
+    agent = view.agents[slot]
+    return rounds.ready(view, slot) and agent is not None and not agent.warming
 
 
 def due_s(view: View) -> float | None:

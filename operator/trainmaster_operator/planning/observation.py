@@ -64,6 +64,7 @@ class AgentRecord:
     resumed_tier: str = ""
     memory_step: int = 0
     draining: bool = False
+    warming: bool = False  # what its ranks are forked from isn't ready
     clock: dict[str, float] = field(default_factory=dict)
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
 

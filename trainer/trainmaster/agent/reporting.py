@@ -120,6 +120,7 @@ class Reporter:
                 next_store=s.stores.next_address,
                 peer=s.peers.address,
                 facts=s.facts(),
+                warming=s.warming,
             )
             self._joining = request.epoch, asyncio.ensure_future(self._join.join(request, _JOIN_TIMEOUT_S))
             try:
@@ -196,6 +197,7 @@ class Reporter:
             "identity": s.settings.identity,
             "epoch": s.directive.epoch if s.directive else 0,
             "next_store": s.stores.next_address,
+            "warming": s.warming,
             "draining_s": max(s.draining_until - time.monotonic(), 0.0) if s.draining_until is not None else None,
         }
         if round is None:

@@ -157,6 +157,11 @@ class Supervisor:
         self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
         self.reporter.at_once()
 
+    @property
+    def warming(self) -> bool:
+        """Ranks can't be started yet: who waits for a pod to train on with needn't wait for it to import, too."""
+        return self._way() is None
+
     def _way(self) -> str | None:
         """How ranks are to be started: learned, pristine or exec; None: that isn't known before the zygote serves."""
         if not self.zygotes.alive:
@@ -357,6 +362,8 @@ class Supervisor:
             self.stores.offer()
         if self._waiting is not None:
             self._begin(*self._waiting)
+        elif self.round is None:
+            self.reporter.at_once()  # a round may wait until this pod is warm
         if not self.zygotes.alive and not self.exit_code.done():
             self._note("the zygote ended, and this pod's ranks with it: connecting to its successor")
             processes.end_children()

@@ -131,6 +131,7 @@ class JoinRequest:
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where this agent answers other agents of its job
     facts: dict[str, Any] = field(default_factory=dict)
+    warming: bool = False  # ranks can't be started here yet: what they are forked from still imports
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,7 @@ class Report:
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
     container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
     container_limit_bytes: int = 0  # 0: it has no limit
+    warming: bool = False  # as in JoinRequest
 
 
 def encode(message: Any) -> bytes:
