@@ -36,9 +36,9 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
         return
     if facts.known:
         yield from _sizes(config, facts)
-    refusal = config.compression_refusal()  # of a layout that nobody has typed: `plan` asks
-    if refusal:
-        yield refusal
+    for refusal in (config.compression_refusal(), config.muon_refusal()):  # of a layout that nobody has typed: `plan`
+        if refusal:
+            yield refusal
 
 
 def _sizes(config: TrainingConfig, facts: Facts) -> Iterator[str]:

@@ -195,7 +195,13 @@ class Training:
         if due:
             known = [self.session.save_s, self.step_s, float(not self.session.copied())]
             costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
-        totals = torch.stack([loss.double(), parallel.gradient_norm_squared(self.model).double(), *costs])
+        squared = parallel.gradient_norm_squared(self.model).double()
+        if self.optimizer.joins:
+            # While all ranks are here: who passes the last all-reduce needs none.
+            everywhere = squared.clone()
+            dist.all_reduce(everywhere)
+            self.optimizer.orthogonalize(self._factor(self.scale.unscaled(everywhere.sqrt())))
+        totals = torch.stack([loss.double(), squared, *costs])
         self.prepared = Prepared(step, tokens, own_tokens, began)
         dist.all_reduce(totals)
         self.sums.passed(step, totals)
@@ -212,11 +218,9 @@ class Training:
         step, config = prepared.step, self.config
         norm = self.scale.unscaled(totals[1].sqrt())
         dropped = self.scale.overflowed(norm)
-        if config.optimizer.clipNorm is not None:
-            factor = (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
-            parallel.scale_gradients_(self.model, self.scale.unscaled(factor))
-        elif self.scale.on:
-            parallel.scale_gradients_(self.model, 1 / self.scale.value)
+        factor = self._factor(norm)
+        if factor is not None:
+            parallel.scale_gradients_(self.model, factor)
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
         told = [totals[0], norm, *([self.scale.value.double()] if self.scale.on else [])]
         record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
@@ -236,6 +240,13 @@ class Training:
         self._publish(record, self.step_s)
         self.session.boundary()
         return record
+
+    def _factor(self, norm: Tensor) -> Tensor | None:
+        """What gradients of this norm are multiplied by: clipped, and without the loss's scale."""
+        if self.config.optimizer.clipNorm is not None:
+            factor = (self.config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
+            return self.scale.unscaled(factor)
+        return 1 / self.scale.value if self.scale.on else None
 
     def _over(self) -> bool:
         return self.step == self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)

@@ -65,7 +65,10 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
             recomputed=config.recompute,
             communication=config.communication,
         )
-    sgd = ShardOptimizer(model, OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0), config.precision)
+    # Its updates are as large as gradients are, which shows a wrong scale of these.
+    sgd = OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0)
+    how = config.optimizer if "optimizer" in row.training else sgd
+    optimizer = ShardOptimizer(model, how, config.precision)
     scale = LossScale(config.precision, "cpu")
     before = parts(model)
     choices = Choices(model, micro // row.parallelism.get("dp_replicate", 1) if row.devices else micro)
@@ -95,9 +98,12 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
             dist.all_reduce(totals)
         # Clipped on some steps and not on others, so that a wrong norm shows too.
         norm = scale.unscaled(totals[1].sqrt())
-        parallel.scale_gradients_(model, scale.unscaled((1.5 / norm).clamp(max=1.0)))
+        factor = scale.unscaled((1.5 / norm).clamp(max=1.0))
+        if optimizer.joins:
+            optimizer.orthogonalize(factor)
+        parallel.scale_gradients_(model, factor)
         dropped = scale.overflowed(norm)
-        sgd.step(RATE, dropped)
+        optimizer.step(how.lr, dropped)
         scale.update(dropped)
         if spread is not None:
             spread.completed()
