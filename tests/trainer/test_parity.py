@@ -70,6 +70,7 @@ CHOSEN = [
     "E8-muon-1F1B gpt pp=2 dp_shard=2 name=muon lr=0.02 accumulation=4",
     "E8-muon-expert-tensor moe dp_shard=4 tp=2 ep=4 name=muon lr=0.02 accumulation=1",
     "E8-muon-cnn cnn dp_shard=2 name=muon lr=0.02 accumulation=1",
+    "E9-compile-shard llama dp_shard=2 compile=True accumulation=1",
 ]
 """One row of each path; the whole table takes longer than a test may."""
 

@@ -20,7 +20,19 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from trainmaster import allocator, data, faults, lastwords, layout, models, optimizer, owners, parallel, precision
+from trainmaster import (
+    allocator,
+    compiling,
+    data,
+    faults,
+    lastwords,
+    layout,
+    models,
+    optimizer,
+    owners,
+    parallel,
+    precision,
+)
 from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Resume
 from trainmaster.checkpoint.session import Session
@@ -95,6 +107,8 @@ class Training:
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
         directory = os.environ.get(environment.CHECKPOINT_DIR, "")
+        if config.compile:
+            compiling.prepare(world.device.type, Path(directory, "compiled") if directory else None)
         self.parallel = parallel.parallelize(
             model,
             self.degrees,
@@ -106,6 +120,7 @@ class Training:
             Path(directory, "profile.json") if directory else None,
             config.recompute,
             config.communication,
+            config.compile,
         )
         self.reducer = self.parallel.reducer
         self.log.stages(self.parallel.stages)

@@ -451,6 +451,7 @@ class TrainingConfig(Strict):
         description="What blocks compute once more in the backward pass, to keep less until then: all, or all but "
         "matrix products and attention.",
     )
+    compile: bool = Field(False, description="torch.compile of each block. The image needs a C++ compiler.")
     communication: CommunicationConfig | None = Field(None, description="Between replicas.")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     divergence: DivergenceConfig = Field(default_factory=DivergenceConfig)
@@ -463,7 +464,8 @@ class TrainingConfig(Strict):
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what is left out: trainers of images that don't know it would refuse it."""
         fields: dict[str, Any] = serialize(self)
-        unset = {"recompute": "None", "communication": None, "evaluation": None, "loggers": None, "profile": None}
+        unset = {"recompute": "None", "compile": False}
+        unset |= dict.fromkeys(("communication", "evaluation", "loggers", "profile"))
         return {name: value for name, value in fields.items() if name not in unset or value != unset[name]}
 
     @model_validator(mode="after")
@@ -503,6 +505,32 @@ class TrainingConfig(Strict):
             return (
                 "optimizer.name muon computes with whole matrices on the device, and parallelism.sharding.offload "
                 "keeps their shards in host memory; adamw would do, or offload left out"
+            )
+        return None
+
+    @model_validator(mode="after")
+    def _blocks_compile(self) -> TrainingConfig:
+        refusal = self.compile_refusal()
+        if refusal:
+            raise ValueError(refusal)
+        return self
+
+    def compile_refusal(self) -> str | None:
+        """Why blocks can't be compiled with this parallelism."""
+        if not self.compile:
+            return None
+        for axis in ("tp", "cp", "ep"):
+            degree = getattr(self.parallelism, axis) or 1
+            if degree > 1:
+                return (
+                    f"compile is of blocks that compute alone, and with parallelism.{axis} {degree} they talk to other "
+                    f"ranks; {axis} 1 would do, or compile left out"
+                )
+        schedule = self.parallelism.pipeline.schedule if self.parallelism.pipeline is not None else ""
+        if schedule in ("InterleavedZeroBubble", "ZBV", "DualPipeV"):
+            return (
+                f"compile leaves a block's backward pass in one piece, and parallelism.pipeline.schedule {schedule} "
+                f"cuts it in two; 1F1B, Interleaved1F1B or GPipe would do, or compile left out"
             )
         return None
 

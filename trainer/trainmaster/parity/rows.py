@@ -87,6 +87,7 @@ def _rows() -> Iterator[Row]:
     yield from _precision()
     yield from _compression()
     yield from _muon()
+    yield from _compile()
 
 
 def _data_parallel() -> Iterator[Row]:
@@ -309,6 +310,21 @@ def _muon() -> Iterator[Row]:
             None,
             MUON_UPDATE_TOLERANCE,
         )
+
+
+def _compile() -> Iterator[Row]:
+    rows: list[tuple[str, dict[str, Any], int, str, dict[str, Any], str]] = [
+        ("replicate", {"dp_replicate": 2}, 2, "gpt", {}, "compiled blocks with plain parameters"),
+        ("shard", {"dp_shard": 2}, 1, "llama", {}, "compiled blocks whose parameters come and go"),
+        ("recompute", {"dp_shard": 2}, 2, "gpt", {"recompute": "Full"}, "blocks compiled twice over"),
+        ("products", {"dp_shard": 2}, 1, "llama", {"recompute": "Selective"}, "the same, with products kept"),
+        ("1F1B", {"pp": 2}, 4, "bert", {}, "compiled blocks of stages"),
+        ("bf16", {"dp_shard": 2}, 1, "gpt", {"precision": "bf16"}, "compiled casts"),
+    ]
+    for name, parallelism, accumulation, model, training, covers in rows:
+        tolerance = LOSSY["bf16"] if "precision" in training else None
+        how = {"compile": True, **training}
+        yield Row(f"E9-compile-{name}", parallelism, accumulation, model, covers, 0, how, tolerance)
 
 
 ROWS = list(_rows())

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from trainmaster import data, models, parallel
+from trainmaster import compiling, data, models, parallel
 from trainmaster.checkpoint.save import local_pieces
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
@@ -55,6 +55,8 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         own = parallelize(model, row.parallelism, devices=["cpu"] * row.devices, sequence=CONTEXT)
     elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
+        if config.compile:
+            compiling.prepare("cpu", None)
         own = spread = parallel.parallelize(
             model,
             degrees,
@@ -64,6 +66,7 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
             shape,
             recomputed=config.recompute,
             communication=config.communication,
+            compiled=config.compile,
         )
     # Its updates are as large as gradients are, which shows a wrong scale of these.
     sgd = OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0)
