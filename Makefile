@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-trainer bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -63,6 +63,12 @@ bench-tiers: venv  ## recovery from own memory, from a peer's, from storage; 10 
 
 bench-overhead: venv  ## tokens/s beside a hand-written loop
 	$(BIN)/python -m benchmarks.overhead
+
+bench-compiling: venv  ## tokens/s with and without torch.compile
+	$(BIN)/python -m benchmarks.compiling
+
+bench-pinning: venv  ## step time of ranks with cores of their own, beside the default
+	$(BIN)/python -m benchmarks.pinning
 
 bench-trainer: venv  ## tokens/s of DDP, FSDP2, TP and PP beside torch by hand, Accelerate and DeepSpeed
 	DS_BUILD_OPS=0 $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev,bench]'

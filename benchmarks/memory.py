@@ -89,6 +89,8 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
         spread.forward_backward([(spread.own(whole[:, :-1]), spread.own(whole[:, 1:]))] * count, count, 1.0)
 
     step()
+    if optimizer.joins:
+        optimizer.orthogonalize(None)
     optimizer.step(0.1)
     spread.completed()
     kept = [*spread.reducer.memory()] if spread.reducer is not None else []

@@ -64,3 +64,22 @@ def test_what_the_user_says_counts() -> None:
 def test_an_amount_that_is_none_is_named() -> None:
     with pytest.raises(ValueError, match=f"{environment.CPU_MILLIS}='much': a whole number is expected"):
         threads({environment.CPU_MILLIS: "much"})
+
+
+def test_a_pinned_rank_has_no_more_threads_than_cpus() -> None:
+    settings = Settings.read({**POD, environment.PINNING: "1"})
+    assignment = Assignment(
+        round=1,
+        store=StoreAddress("10.0.0.7", 29500),
+        first_rank=0,
+        ranks=2,
+        world_size=2,
+        group_rank=0,
+        group_world_size=1,
+        restart_count=0,
+    )
+    variables = rank_environment(settings, assignment, 1, cpus=[2, 6])
+    assert variables["OMP_NUM_THREADS"] == "2"
+    assert variables[environment.CPUS] == "2,6"
+    assert environment.PINNING not in variables
+    assert environment.CPUS not in rank_environment(settings, assignment, 1)

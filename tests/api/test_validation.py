@@ -83,7 +83,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__training__optimizer": {"name": "adam"}},
-            "spec.training.optimizer.name: one of adamw, sgd is expected, not 'adam'; did you mean adamw?",
+            "spec.training.optimizer.name: one of adamw, sgd, muon is expected, not 'adam'; did you mean adamw?",
         ),
         ({"spec__training__optimizer": {"lr": 0}}, "spec.training.optimizer.lr: more than 0 is expected, not 0"),
         (

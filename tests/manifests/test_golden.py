@@ -54,6 +54,7 @@ EVERYTHING = job(
     workers={
         "replicas": 12,
         "ranksPerPod": 8,
+        "pinning": True,
         "sharedMemory": "64Gi",
         "template": {
             "metadata": {

@@ -53,6 +53,7 @@ def compressed(method: str) -> dict[str, Any]:
     return {"communication": {"compression": {"method": method}}}
 
 
+MUON: dict[str, Any] = {"optimizer": {"name": "muon"}}
 HSDP = {"dp_replicate": 2, "dp_shard": 2}
 ROWS = [
     Row("replicate-accumulated", {"dp_replicate": 2}, 2),
@@ -81,6 +82,10 @@ ROWS = [
     Row("compressed", {"dp_replicate": 2}, 2, training=compressed("TopK")),
     Row("compressed-powersgd-hsdp", HSDP, 1, "llama", training=compressed("PowerSGD")),
     Row("compressed-fp16-pipeline", {"dp_replicate": 2, "pp": 2}, 4, training=compressed("fp16")),
+    Row("muon", {"dp_replicate": 2}, training=MUON),
+    Row("muon-llama", {"dp_shard": 3}, 1, "llama", training=MUON),
+    Row("muon-shard-tensor", {"dp_shard": 2, "tp": 2}, training=MUON),
+    Row("muon-experts", {"dp_shard": 4, "ep": 2}, 1, "moe", training=MUON),
     Row("compressed-experts", {**HSDP, "ep": 2}, 1, "moe", training=compressed("PowerSGD")),
 ]
 
@@ -113,6 +118,8 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     reducer = spread.reducer
     optimizer = ShardOptimizer(spread.model, config.optimizer)
     step(spread, row)
+    if optimizer.joins:
+        optimizer.orthogonalize(None)
     optimizer.step(0.1)
     spread.completed()
     kept = [*reducer.memory()] if reducer is not None else []

@@ -65,6 +65,12 @@ CHOSEN = [
     "E7-fp16 gpt dp_replicate=2 method=fp16 accumulation=1",
     "E7-PowerSGD-1F1B gpt pp=2 dp_replicate=2 method=PowerSGD rank=4 accumulation=4",
     "E7-TopK-tensor gpt dp_replicate=2 tp=2 method=TopK share=0.1 accumulation=1",
+    "E8-muon-replicate gpt dp_replicate=2 name=muon lr=0.02 accumulation=2",
+    "E8-muon-shard-tensor llama dp_shard=2 tp=2 name=muon lr=0.02 accumulation=1",
+    "E8-muon-1F1B gpt pp=2 dp_shard=2 name=muon lr=0.02 accumulation=4",
+    "E8-muon-expert-tensor moe dp_shard=4 tp=2 ep=4 name=muon lr=0.02 accumulation=1",
+    "E8-muon-cnn cnn dp_shard=2 name=muon lr=0.02 accumulation=1",
+    "E9-compile-shard llama dp_shard=2 compile=True accumulation=1",
 ]
 """One row of each path; the whole table takes longer than a test may."""
 

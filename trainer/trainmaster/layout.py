@@ -36,9 +36,13 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
         return
     if facts.known:
         yield from _sizes(config, facts)
-    refusal = config.compression_refusal()  # of a layout that nobody has typed: `plan` asks
-    if refusal:
-        yield refusal
+    if config.compile and facts.experts:
+        yield (
+            f"compile: what a block of model {facts.name} computes depends on which experts tokens choose, so it can't "
+            f"be compiled; compile left out would do"
+        )
+    # Of layouts that nobody has typed: `plan` asks.
+    yield from filter(None, (config.compression_refusal(), config.muon_refusal(), config.compile_refusal()))
 
 
 def _sizes(config: TrainingConfig, facts: Facts) -> Iterator[str]:

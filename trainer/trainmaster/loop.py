@@ -20,7 +20,19 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from trainmaster import allocator, data, faults, lastwords, layout, models, optimizer, owners, parallel, precision
+from trainmaster import (
+    allocator,
+    compiling,
+    data,
+    faults,
+    lastwords,
+    layout,
+    models,
+    optimizer,
+    owners,
+    parallel,
+    precision,
+)
 from trainmaster.checkpoint import islands
 from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Resume
@@ -103,6 +115,8 @@ class Training:
         self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
+        if config.compile:
+            compiling.prepare(world.device.type, Path(directory, "compiled") if directory else None)
         self.parallel = parallel.parallelize(
             model,
             self.degrees,
@@ -114,6 +128,7 @@ class Training:
             Path(directory, "profile.json") if directory else None,
             config.recompute,
             config.communication,
+            config.compile,
         )
         self.reducer = self.parallel.reducer
         self.island = self.parallel.mesh.coordinate("island")
@@ -219,9 +234,14 @@ class Training:
             known = [self.session.save_s, self.step_s, float(not self.session.copied()), float(to_record)]
             costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
         # Each island has a norm of its own.
-        norms = torch.zeros(self.parallel.mesh.degree("island"), dtype=torch.float64, device=loss.device)
-        norms[self.island] = parallel.gradient_norm_squared(self.model).double()
-        totals = torch.cat([loss.double().reshape(1), costs, norms])
+        squared = torch.zeros(self.parallel.mesh.degree("island"), dtype=torch.float64, device=loss.device)
+        squared[self.island] = parallel.gradient_norm_squared(self.model).double()
+        if self.optimizer.joins:
+            # While all ranks are here: who passes the last all-reduce needs none.
+            everywhere = squared.clone()
+            dist.all_reduce(everywhere)
+            self.optimizer.orthogonalize(self._factor(self.scale.unscaled(everywhere[self.island].sqrt())))
+        totals = torch.cat([loss.double().reshape(1), costs, squared])
         self.prepared = Prepared(step, tokens, own_tokens, began)
         dist.all_reduce(totals)
         self.sums.passed(step, totals)
@@ -239,11 +259,9 @@ class Training:
         norms = totals[5:].sqrt()
         norm = self.scale.unscaled(norms[self.island])
         dropped = self.scale.overflowed(norm)
-        if config.optimizer.clipNorm is not None:
-            factor = (config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
-            parallel.scale_gradients_(self.model, self.scale.unscaled(factor))
-        elif self.scale.on:
-            parallel.scale_gradients_(self.model, 1 / self.scale.value)
+        factor = self._factor(norm)
+        if factor is not None:
+            parallel.scale_gradients_(self.model, factor)
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
         largest = self.scale.unscaled(norms.max())
         told = [totals[0], largest, totals[4], *([self.scale.value.double()] if self.scale.on else [])]
@@ -266,6 +284,13 @@ class Training:
         self._publish(record, self.step_s)
         self.session.boundary()
         return record
+
+    def _factor(self, norm: Tensor) -> Tensor | None:
+        """What gradients of this norm are multiplied by: clipped, and without the loss's scale."""
+        if self.config.optimizer.clipNorm is not None:
+            factor = (self.config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
+            return self.scale.unscaled(factor)
+        return 1 / self.scale.value if self.scale.on else None
 
     def _over(self) -> bool:
         return self.step == self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)

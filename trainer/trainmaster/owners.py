@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmaster.agent import memory
-from trainmaster.optimizer import local
+from trainmaster.parallel.joining import local
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 NAMED = 4  # parts of a model that a report names, those with most first

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trainmaster.parallel.plan import replace_forward
+from trainmaster.parallel.plan import replace_forwards
 
 _aten = torch.ops.aten
 KEPT = frozenset(
@@ -45,8 +45,7 @@ def apply(blocks: Iterable[nn.Module], how: str) -> None:
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     else:
         assert how == "Full", how
-    for block in blocks:
-        replace_forward(block, _recomputed(type(block).forward, options))
+    replace_forwards(blocks, lambda forward: _recomputed(forward, options))
 
 
 def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

@@ -52,6 +52,11 @@ class WorkersSpec(Strict):
         0, ge=0, le=1000, description="Further pods that wait, warm, to take the place of one that is lost."
     )
     ranksPerPod: int = Field(1, ge=1, le=256, description="Processes in each pod; usually one per accelerator.")
+    pinning: bool = Field(
+        False,
+        description="Give each of a pod's ranks whole cores of its own, of one NUMA node where that is possible. For "
+        "pods that have their cores to themselves.",
+    )
     sharedMemory: Quantity | None = Field(
         None,
         description="Size of each pod's /dev/shm, for example 8Gi. It is memory of the pod's container, so it counts "

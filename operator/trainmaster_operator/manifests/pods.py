@@ -93,6 +93,8 @@ def _variables(
         environment.RANKS_PER_POD: str(spec.workers.ranksPerPod),
         environment.ZYGOTE_ENABLED: "1" if spec.recovery.zygote else "0",
     }
+    if spec.workers.pinning:
+        values[environment.PINNING] = "1"
     grace_s = (spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
     if grace_s is not None:
         values[environment.GRACE_S] = str(max(1, int(grace_s) - GRACE_RESERVE_S))

@@ -18,7 +18,7 @@ import traceback
 import types
 from typing import Any
 
-from trainmaster.agent import lastwords, processes, script
+from trainmaster.agent import lastwords, pinning, processes, script
 from trainmaster.agent.server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import Cause, ExitCode
@@ -53,6 +53,7 @@ def become(birth: Birth, *, execute: bool) -> None:
     os.close(null)
     os.environ.clear()
     os.environ.update(env)
+    pinning.pin(env)
     os.chdir(request["cwd"])
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ _OURS = {
     environment.ZYGOTE_ENABLED,
     environment.TERMINATION_LOG,
     environment.CPU_MILLIS,
+    environment.PINNING,
 }
 # Differ from rank to rank or from pod to pod without any module's caring at its import.
 _VOLATILE = {
@@ -52,6 +53,7 @@ class Settings:
     termination_log: str
     grace_s: float
     cpus: int = 1  # cores that this container may count on
+    pinning: bool = False
     environ: dict[str, str] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -90,6 +92,7 @@ class Settings:
             termination_log=env.get(environment.TERMINATION_LOG, ""),
             grace_s=float(env.get(environment.GRACE_S) or 25.0),
             cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
+            pinning=env.get(environment.PINNING) == "1",
             environ={name: value for name, value in env.items() if name not in _OURS},
         )
 
@@ -140,14 +143,25 @@ def _command(framework: str, env: Mapping[str, str]) -> Command:
     return parse(argv)
 
 
-def rank_environment(settings: Settings, assignment: Assignment, local_rank: int) -> dict[str, str]:
-    """torchrun's variables and ours for one rank."""
+def neighbours(assignment: Assignment, local_rank: int) -> tuple[int, int]:
+    """(how many ranks share this machine's or this pod's cores, which of them this is)."""
+    # On a loopback address the whole world shares this machine's cores.
+    if assignment.store.host.startswith("127."):
+        return assignment.world_size, assignment.first_rank + local_rank
+    return assignment.ranks, local_rank
+
+
+def rank_environment(
+    settings: Settings, assignment: Assignment, local_rank: int, cpus: Sequence[int] = ()
+) -> dict[str, str]:
+    """torchrun's variables and ours for one rank. cpus: that it is pinned to."""
     a = assignment
     rank = a.first_rank + local_rank
     env = dict(settings.environ)
-    # On a loopback address the whole world shares this machine's cores.
-    neighbours = a.world_size if a.store.host.startswith("127.") else a.ranks
-    env.setdefault("OMP_NUM_THREADS", str(max(1, settings.cpus // neighbours)))
+    threads = max(1, settings.cpus // neighbours(a, local_rank)[0])
+    env.setdefault("OMP_NUM_THREADS", str(min(threads, len(cpus)) if cpus else threads))
+    if cpus:
+        env[environment.CPUS] = ",".join(map(str, cpus))
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update(
         {

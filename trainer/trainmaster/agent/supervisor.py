@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from trainmaster.agent import launcher, processes
+from trainmaster.agent import launcher, pinning, processes
 from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
 from trainmaster.agent.grant import Grant
@@ -23,7 +23,7 @@ from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
 from trainmaster.agent.ring import PING, PONG, Ring
 from trainmaster.agent.round import Round
-from trainmaster.agent.settings import Settings, rank_environment
+from trainmaster.agent.settings import Settings, neighbours, rank_environment
 from trainmaster.agent.stacks import Looks
 from trainmaster.agent.stores import Stores
 from trainmaster.agent.termination import write_termination
@@ -194,7 +194,7 @@ class Supervisor:
         return round
 
     def _start_rank(self, rank: Rank, assignment: Assignment, local_rank: int, way: str) -> None:
-        env = rank_environment(self.settings, assignment, local_rank)
+        env = rank_environment(self.settings, assignment, local_rank, self._own_cpus(assignment, local_rank))
         env.update(self.faults.environment() | self.peers.environment(assignment))
         if way == "exec":
             link = self.zygotes.root()
@@ -209,6 +209,18 @@ class Supervisor:
             assert self.settings.entry is not None
             link, entry = best, self.settings.entry
         rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
+
+    def _own_cpus(self, assignment: Assignment, local_rank: int) -> list[int]:
+        """That a rank is pinned to; none where it isn't."""
+        ranks, index = neighbours(assignment, local_rank)
+        if not self.settings.pinning or ranks == 1:
+            return []
+        try:
+            return pinning.share(self.settings.cpus, ranks, index)
+        except ValueError as error:
+            if local_rank == 0:
+                self._note(f"ranks aren't pinned to cores: {error}")
+            return []
 
     def _round_changed(self) -> None:
         self.reporter.at_once()

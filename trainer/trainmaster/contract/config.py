@@ -111,16 +111,31 @@ class BatchConfig(Strict):
 
 
 class OptimizerConfig(Strict):
-    name: Literal["adamw", "sgd"] = "adamw"
+    """Muon: Jordan et al. (2024), with the scale of Liu et al. (arXiv 2502.16982), so that lr and weightDecay are those
+    of adamw, which it leaves embedding, head and vectors to.
+    """
+
+    name: Literal["adamw", "sgd", "muon"] = "adamw"
     lr: float = Field(3e-4, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1, description="Of sgd.")
+    momentum: float | None = Field(None, ge=0, lt=1, description="Of sgd, 0.9 by default; of muon's matrices, 0.95.")
     weightDecay: float = Field(0.1, ge=0)
     warmupSteps: int = Field(0, ge=0)
     schedule: Literal["cosine", "constant"] = "cosine"
     minLrRatio: float = Field(0.1, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
     clipNorm: float | None = Field(1.0, gt=0, description="Global gradient norm. null: no clipping.")
+
+    @property
+    def momentum_or_default(self) -> float:
+        if self.momentum is not None:
+            return self.momentum
+        return 0.95 if self.name == "muon" else 0.9
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """With a number for `momentum`: trainers of images that knew a default of 0.9 would refuse null."""
+        return {**serialize(self), "momentum": self.momentum_or_default}
 
 
 AXES = ("island", "pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -494,6 +509,7 @@ class TrainingConfig(Strict):
         description="What blocks compute once more in the backward pass, to keep less until then: all, or all but "
         "matrix products and attention.",
     )
+    compile: bool = Field(False, description="torch.compile of each block. The image needs a C++ compiler.")
     communication: CommunicationConfig | None = Field(None, description="Between replicas.")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     divergence: DivergenceConfig = Field(default_factory=DivergenceConfig)
@@ -506,7 +522,8 @@ class TrainingConfig(Strict):
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what is left out: trainers of images that don't know it would refuse it."""
         fields: dict[str, Any] = serialize(self)
-        unset = {"recompute": "None", "communication": None, "evaluation": None, "loggers": None, "profile": None}
+        unset = {"recompute": "None", "compile": False}
+        unset |= dict.fromkeys(("communication", "evaluation", "loggers", "profile"))
         return {name: value for name, value in fields.items() if name not in unset or value != unset[name]}
 
     @model_validator(mode="after")
@@ -531,6 +548,49 @@ class TrainingConfig(Strict):
         if self.profile is not None and self.profile.steps[1] > self.steps:
             raise ValueError(f"profile.steps ends at {self.profile.steps[1]}, and the run has {self.steps} steps")
         return self
+
+    @model_validator(mode="after")
+    def _muon_is_where_gradients_are(self) -> TrainingConfig:
+        refusal = self.muon_refusal()
+        if refusal:
+            raise ValueError(refusal)
+        return self
+
+    def muon_refusal(self) -> str | None:
+        """Why muon can't work with this parallelism."""
+        sharding = self.parallelism.sharding
+        if self.optimizer.name == "muon" and sharding is not None and sharding.offload:
+            return (
+                "optimizer.name muon computes with whole matrices on the device, and parallelism.sharding.offload "
+                "keeps their shards in host memory; adamw would do, or offload left out"
+            )
+        return None
+
+    @model_validator(mode="after")
+    def _blocks_compile(self) -> TrainingConfig:
+        refusal = self.compile_refusal()
+        if refusal:
+            raise ValueError(refusal)
+        return self
+
+    def compile_refusal(self) -> str | None:
+        """Why blocks can't be compiled with this parallelism."""
+        if not self.compile:
+            return None
+        for axis in ("tp", "cp", "ep"):
+            degree = getattr(self.parallelism, axis) or 1
+            if degree > 1:
+                return (
+                    f"compile is of blocks that compute alone, and with parallelism.{axis} {degree} they talk to other "
+                    f"ranks; {axis} 1 would do, or compile left out"
+                )
+        schedule = self.parallelism.pipeline.schedule if self.parallelism.pipeline is not None else ""
+        if schedule in ("InterleavedZeroBubble", "ZBV", "DualPipeV"):
+            return (
+                f"compile leaves a block's backward pass in one piece, and parallelism.pipeline.schedule {schedule} "
+                f"cuts it in two; 1F1B, Interleaved1F1B or GPipe would do, or compile left out"
+            )
+        return None
 
     @model_validator(mode="after")
     def _compression_has_a_use(self) -> TrainingConfig:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401  fully_shard imports it when first called: seconds that belong before a fork
 from torch import nn
 
-from trainmaster import layout, recompute
+from trainmaster import compiling, layout, recompute
 from trainmaster.contract.config import (
     BUCKET_MIB,
     CommunicationConfig,
@@ -62,12 +62,14 @@ def parallelize(
     profile: Path | None = None,
     recomputed: str = "None",
     communication: CommunicationConfig | None = None,
+    compiled: bool = False,
 ) -> Parallel:
     """`model` (with its whole initial weights, on its device) over the mesh of `degrees` (`config.resolve(…)`).
 
     profile: the file in which `pipeline.balance: Profile` keeps what it measured; without it every call measures anew.
 
-    recomputed, communication: as in a job's `training.recompute` and `training.communication`.
+    recomputed, communication, compiled: as in a job's `training.recompute`, `training.communication` and
+    `training.compile`; what compiling needs is prepared (`compiling.prepare`).
 
     Needs the default process group. The model is changed in place: what is left of it is what this rank trains.
     Raises ConfigError for what the model's plan doesn't allow.
@@ -107,6 +109,8 @@ def parallelize(
     # all of it: its parameters are gathered when the backward pass comes to it, and serve both.
     if recomputed != "None":
         recompute.apply(_blocks(model), recomputed)
+    if compiled:
+        compiling.apply(_blocks(model))
 
     # Data parallelism comes last: it moves whatever parameters are left, just before and after they are used. They
     # become DTensors by `detach` alone, which needs no plan: this halves the time it takes.

@@ -6,7 +6,7 @@ A plan names submodules by their paths in the model; `*` stands for one componen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -81,6 +81,17 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
     """Give a module a class of its own, with this `forward`; sharding may wrap that class again."""
     cls = type(module)
     module.__class__ = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
+
+
+def replace_forwards(modules: Iterable[nn.Module], change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """The same for several, with what `change` makes of their forward: those of one class have one class again."""
+    changed: dict[type[nn.Module], type[nn.Module]] = {}
+    for module in modules:
+        cls = type(module)
+        if cls not in changed:
+            replace_forward(module, change(cls.forward))
+            changed[cls] = type(module)
+        module.__class__ = changed[cls]
 
 
 @lru_cache(maxsize=256)

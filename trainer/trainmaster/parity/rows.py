@@ -32,6 +32,12 @@ LOSSY = {"bf16": 2e-3, "fp16": 2e-4}
 COMPRESSED = {"fp16": 5e-5, "bf16": 1e-4, "PowerSGD": 3e-2, "TopK": 6e-2}
 """The same, by what replicas send of gradients."""
 
+UPDATE_TOLERANCE = 5e-5
+"""Relative to a parameter's update, which is smaller than the parameter: rounding a 4.0 that moved by 0.1 is 5e-6."""
+
+MUON = {"name": "muon", "lr": 0.02}
+MUON_UPDATE_TOLERANCE = 5e-4  # a matrix' smallest directions, rounding among them, are made as large as the others
+
 
 @dataclass(frozen=True)
 class Row:
@@ -46,6 +52,7 @@ class Row:
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)  # other fields of the job
     tolerance: float | None = None  # of the loss, relative, where a row isn't exact; then it must converge
     islands: int = 0  # that one process plays one after the other; `training` says how they agree
+    update: float = UPDATE_TOLERANCE  # the largest difference of a parameter, relative to how far it moved
 
     @property
     def config(self) -> ParallelismConfig:
@@ -81,6 +88,8 @@ def _rows() -> Iterator[Row]:
     yield from _precision()
     yield from _compression()
     yield from _islands()
+    yield from _muon()
+    yield from _compile()
 
 
 def _data_parallel() -> Iterator[Row]:
@@ -296,6 +305,48 @@ def _islands() -> Iterator[Row]:
     yield Row("E8-diloco", {"island": 3}, 1, "gpt", "the mean of three", 0, three)
 
 
+def _muon() -> Iterator[Row]:
+    rows: list[tuple[str, dict[str, Any], int, str, str]] = [
+        ("replicate", {"dp_replicate": 2}, 2, "gpt", "whole matrices"),
+        ("shard", {"dp_shard": 3}, 1, "llama", "matrices joined from rows, and dealt out"),
+        ("hsdp", {"dp_replicate": 2, "dp_shard": 2}, 2, "gpt", "the same, in replicas"),
+        ("tensor", {"tp": 2}, 1, "gpt", "matrices joined from rows or columns"),
+        ("shard-tensor", {"dp_shard": 2, "tp": 2}, 1, "llama", "parts of parts, joined in two hops"),
+        ("context", {"cp": 2}, 1, "gpt", "shards over cp"),
+        ("1F1B", {"pp": 2, "dp_shard": 2}, 4, "gpt", "the matrices of a stage"),
+        ("expert-shard", {"dp_shard": 4, "ep": 2}, 1, "moe", "experts, each a matrix of its own"),
+        ("expert-shard", {"dp_shard": 2}, 1, "moe", "stacks of experts, which are whole where they are cut"),
+        ("expert-tensor", {"dp_shard": 4, "tp": 2, "ep": 4}, 1, "moe", "parts of experts, joined"),
+        ("cnn", {"dp_shard": 2}, 1, "cnn", "convolutions, each output a row"),
+    ]
+    for name, parallelism, accumulation, model, covers in rows:
+        yield Row(
+            f"E8-muon-{name}",
+            parallelism,
+            accumulation,
+            model,
+            covers,
+            0,
+            {"optimizer": MUON},
+            update=MUON_UPDATE_TOLERANCE,
+        )
+
+
+def _compile() -> Iterator[Row]:
+    rows: list[tuple[str, dict[str, Any], int, str, dict[str, Any], str]] = [
+        ("replicate", {"dp_replicate": 2}, 2, "gpt", {}, "compiled blocks with plain parameters"),
+        ("shard", {"dp_shard": 2}, 1, "llama", {}, "compiled blocks whose parameters come and go"),
+        ("recompute", {"dp_shard": 2}, 2, "gpt", {"recompute": "Full"}, "blocks compiled twice over"),
+        ("products", {"dp_shard": 2}, 1, "llama", {"recompute": "Selective"}, "the same, with products kept"),
+        ("1F1B", {"pp": 2}, 4, "bert", {}, "compiled blocks of stages"),
+        ("bf16", {"dp_shard": 2}, 1, "gpt", {"precision": "bf16"}, "compiled casts"),
+    ]
+    for name, parallelism, accumulation, model, training, covers in rows:
+        tolerance = LOSSY["bf16"] if "precision" in training else None
+        how = {"compile": True, **training}
+        yield Row(f"E9-compile-{name}", parallelism, accumulation, model, covers, 0, how, tolerance)
+
+
 ROWS = list(_rows())
 
 
@@ -304,6 +355,10 @@ def reference(row: Row) -> Row:
     if count := row.parallelism.get("island", 0):
         return Row("one-process", model=row.model, islands=count, training=row.training)
     return Row("one-process", model=row.model)
+
+    """One process, with the same optimizer."""
+    same = {name: value for name, value in row.training.items() if name == "optimizer"}
+    return Row("one-process", model=row.model, training=same)
 
 
 def select(patterns: Sequence[str]) -> list[Row]:

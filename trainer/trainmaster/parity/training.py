@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from trainmaster import data, models, parallel
+from trainmaster import compiling, data, models, parallel
 from trainmaster.checkpoint.save import local_pieces
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
@@ -58,6 +58,8 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         own = parallelize(model, row.parallelism, devices=["cpu"] * row.devices, sequence=CONTEXT)
     elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
+        if config.compile:
+            compiling.prepare("cpu", None)
         own = spread = parallel.parallelize(
             model,
             degrees,
@@ -67,8 +69,12 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
             shape,
             recomputed=config.recompute,
             communication=config.communication,
+            compiled=config.compile,
         )
-    sgd = ShardOptimizer(model, OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0), config.precision)
+    # Its updates are as large as gradients are, which shows a wrong scale of these.
+    sgd = OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0)
+    how = config.optimizer if "optimizer" in row.training else sgd
+    optimizer = ShardOptimizer(model, how, config.precision)
     scale = LossScale(config.precision, "cpu")
     outer = Outer(model, spread.mesh, config.outer, config.steps) if spread and config.outer else None
     islands, island = (spread.mesh.degree("island"), spread.mesh.coordinate("island")) if spread else (1, 0)
@@ -105,9 +111,12 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         if spread is not None:
             dist.all_reduce(totals)
         norm = scale.unscaled(totals[1 + island].sqrt())
-        parallel.scale_gradients_(model, scale.unscaled(_clipped(norm)))
+        factor = scale.unscaled(_clipped(norm))
+        if optimizer.joins:
+            optimizer.orthogonalize(factor)
+        parallel.scale_gradients_(model, factor)
         dropped = scale.overflowed(norm)
-        sgd.step(RATE, dropped)
+        optimizer.step(how.lr, dropped)
         scale.update(dropped)
         if spread is not None:
             spread.completed()

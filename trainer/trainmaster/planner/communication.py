@@ -36,6 +36,23 @@ def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: 
     return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
 
 
+def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
+    """Parts of matrices, to where they are whole, and back."""
+    sent: dict[str, float] = {}
+    tp = layout.degrees["tp"]
+    for group in groups:
+        for shape, is_expert in zip(group.shapes, group.experts, strict=True):
+            if group.is_root or len(shape) < 2:
+                continue
+            n, _ = place(layout, 0, is_expert)
+            part = 2 * MASTER * shard(shape, n, 0, is_expert)[1]
+            in_parts = len(shape) != 3 or bool(is_expert and shape[0] % n)  # else whole experts are dealt out
+            if in_parts:
+                sent["dp_shard"] = sent.get("dp_shard", 0.0) + part * (n - 1) / n
+            sent["tp"] = sent.get("tp", 0.0) + part * (tp - 1) / tp
+    return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
+
+
 def of_stages(layout: Layout, stream: int, micro_batches: int) -> float:
     """Between stages: each sends a micro-batch's stream on, and the gradients of the one that it got."""
     if layout.degrees["pp"] == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from trainmaster.planner.layouts import Layout, smaller_micro_batches
 from trainmaster.planner.memory import Group, Memory
 from trainmaster.planner.survey import Survey
 from trainmaster.planner.trace import Slice, Use
+
+ITERATIONS = 5
+"""Of muon: three products each."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
             )
         )
         sent.append(_sent(layout, groups, [use for stage in parts for use in stage], uses.block.result))
-        busiest = max(busiest, operations(layout, survey, own))
+        busiest = max(busiest, operations(layout, survey, own) + _orthogonalizing(layout, groups))
     bubble = schedules.bubble(layout.pipeline, pp, count)
     most = max(sent, key=communication.total)
     worst = max(memories, key=lambda m: m.peak)
@@ -129,6 +133,22 @@ def operations(layout: Layout, survey: Survey, own: Sequence[range]) -> float:
     return 3 * forward * micro * count / (layout.degrees["tp"] * layout.degrees["cp"])
 
 
+def _orthogonalizing(layout: Layout, groups: Sequence[Group]) -> float:
+    """Operations of muon: ranks that have parts of the same matrices share these out, replicas don't."""
+    if layout.config.optimizer.name != "muon":
+        return 0.0
+    total, tp = 0.0, layout.degrees["tp"]
+    for group in groups:
+        for shape, is_expert in zip(group.shapes, group.experts, strict=True):
+            if group.is_root or len(shape) < 2:
+                continue
+            count, rows, columns = shape if len(shape) == 3 else (1, shape[0], math.prod(shape[1:]))
+            low, high = sorted((rows, columns))
+            n, _ = memory.place(layout, 0, is_expert)
+            total += count / n * ITERATIONS * 2 * (2 * low * low * high * tp + low**3) / tp
+    return total
+
+
 def _saved(stages: Sequence[Sequence[Use]], active: int, in_pipeline: bool) -> int:
     """Bytes for one sequence of each of `active` micro-batches x stages, the dearest stages first."""
     outputs = [stage[-1].output if in_pipeline else 0 for stage in stages]
@@ -152,5 +172,8 @@ def _sent(layout: Layout, groups: Sequence[Group], parts: Sequence[Use], stream:
     for part in parts:
         for axis, each in part.sent.items():
             sent[axis] = sent.get(axis, 0.0) + each * micro * count
+    if layout.config.optimizer.name == "muon":
+        for axis, bytes_ in communication.of_muon(groups, layout).items():
+            sent[axis] = sent.get(axis, 0.0) + bytes_
     between = communication.of_stages(layout, stream * micro, count)
     return {**sent, **({"pp": between} if between else {})}

@@ -66,6 +66,8 @@ def steps(config: TrainingConfig, row: Row, rank: int) -> float:
         dist.barrier()
         began = time.perf_counter()
         spread.forward_backward(batches, count, float(config.batch.global_ * context))
+        if optimizer.joins:
+            optimizer.orthogonalize(None)
         optimizer.step(config.optimizer.lr)
         spread.completed()
         dist.barrier()

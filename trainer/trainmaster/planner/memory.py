@@ -16,6 +16,9 @@ from trainmaster.contract.config import OptimizerConfig
 from trainmaster.planner.inventory import Inventory, Parameter
 from trainmaster.planner.layouts import Layout
 
+WHOLES = 5
+"""Of the size of a matrix that muon works on: itself, scaled, twice what it is multiplied with, and the product."""
+
 MASTER = 4  # bytes of an element of parameters, gradients and optimizer state
 
 
@@ -40,7 +43,7 @@ class Memory:
     whole_gradients: int  # before they are summed and scattered
     received: int  # between stages: torch keeps room for every micro-batch
     in_host_memory: bool  # what is held, with sharding.offload
-    summed: int = 0  # by compressed sums, when nothing else is left of a step
+    summed: int = 0  # by compressed sums and by muon, when nothing else is left of a step
 
     @property
     def buffers(self) -> int:
@@ -85,7 +88,7 @@ def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: Optimize
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
             padded, own = shard(shape, *place(layout, rank, is_expert), is_expert)
             parameters += padded * MASTER
-            states += _state(own, optimizer)
+            states += _state(own, optimizer, in_matrix=not group.is_root and len(shape) > 1)
             marks += MASTER
     # Plain replicas sum, with each gradient, whether there is one.
     in_buckets = layout.is_plain and layout.degrees["dp_replicate"] > 1 and layout.compression is None
@@ -141,11 +144,12 @@ def shard(shape: tuple[int, ...], n: int, rank: int, is_expert: bool) -> tuple[i
     return each * row, min(each, max(0, rows - rank * each)) * row
 
 
-def _state(elements: int, optimizer: OptimizerConfig) -> int:
-    """AdamW: two moments, and a number of steps for each tensor. SGD: one, if it has momentum."""
-    if optimizer.name == "adamw":
+def _state(elements: int, optimizer: OptimizerConfig, *, in_matrix: bool) -> int:
+    """AdamW: two moments, and a number of steps for each tensor. SGD: one, if it has momentum. Muon: one of matrices of
+    blocks."""
+    if optimizer.name == "adamw" or (optimizer.name == "muon" and not in_matrix):
         return 2 * elements * MASTER + 4
-    return elements * MASTER if optimizer.momentum else 0
+    return elements * MASTER if optimizer.name == "muon" or optimizer.momentum_or_default else 0
 
 
 def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[int, int]:
@@ -177,8 +181,21 @@ def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[
 
 
 def summed(groups: Iterable[Group], layout: Layout) -> int:
-    """Bytes that compressed sums need while they are made: the sum, and of TopK the sizes that it chooses by."""
-    if layout.compression is None:
-        return 0
-    elements = sum(math.prod(shape) for shape in shards(groups, layout, 0))
-    return elements * MASTER * 2
+    """Bytes that compressed sums need while they are made: the sum, and of TopK the sizes that it chooses by. Or what
+    muon does."""
+    groups = [*groups]
+    compressed = 0
+    if layout.compression is not None:
+        compressed = sum(math.prod(shape) for shape in shards(groups, layout, 0)) * MASTER * 2
+    return max(compressed, _orthogonalized(groups, layout) if layout.config.optimizer.name == "muon" else 0)
+
+
+def _orthogonalized(groups: Sequence[Group], layout: Layout) -> int:
+    """Of matrices that ranks have parts of: all updates until the step, and a batch of parts on its way to wholes and
+    back. Of each: one at a time, with its square and what becomes of it."""
+    joined = layout.is_sharded or layout.degrees["tp"] > 1
+    matrices = [group for group in groups if not group.is_root]
+    updates = sum(math.prod(s) for s in shards(matrices, layout, 0) if len(s) > 1) if joined else 0
+    tp = layout.degrees["tp"]
+    largest = max((math.prod(s) * tp for group in matrices for s in group.shapes if len(s) > 1), default=0)
+    return (updates + (WHOLES + 3 if joined else WHOLES) * largest) * MASTER

@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from trainmaster.checkpoint import state
 from trainmaster.compression import matrix, of_sum
 from trainmaster.contract.config import CompressionConfig
-from trainmaster.optimizer import local
+from trainmaster.parallel.joining import local
 from trainmaster.reduce.methods import Cast, Matrix, Method, PowerSGD, TopK, Whole, Wire
 
 if TYPE_CHECKING:

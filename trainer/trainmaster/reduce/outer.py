@@ -23,7 +23,7 @@ from trainmaster.checkpoint import state
 from trainmaster.compression import of_sum
 from trainmaster.contract.config import OuterConfig
 from trainmaster.errors import ConfigError
-from trainmaster.optimizer import local
+from trainmaster.parallel.joining import local
 
 if TYPE_CHECKING:
     from trainmaster.parallel.mesh import Mesh

@@ -21,6 +21,7 @@ RANKS_PER_POD = "TRAINMASTER_RANKS_PER_POD"
 COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks beside Trainmaster
 TERMINATION_LOG = "TRAINMASTER_TERMINATION_LOG"
 CPU_MILLIS = "TRAINMASTER_CPU_MILLIS"  # thousandths of a core that the container has or asked for; unset: all there are
+PINNING = "TRAINMASTER_PINNING"  # "1": each rank gets cores of its own
 GRACE_S = "TRAINMASTER_GRACE_S"  # seconds that an agent has after SIGTERM; 25 when unset
 
 # Given to the agent by the pod and passed on to the ranks.
@@ -36,6 +37,7 @@ FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of whoever kills pods a
 FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on purpose, see `contract.wire.faults`
 
 # Given to a rank by its agent, beside RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
+CPUS = "TRAINMASTER_CPUS"  # the kernel's numbers, as in 0,1,8,9, of those that it is pinned to; unset: it isn't
 ROUND = "TRAINMASTER_ROUND"
 PROGRESS_FD = "TRAINMASTER_PROGRESS_FD"
 CHANNEL_FD = "TRAINMASTER_CHANNEL_FD"

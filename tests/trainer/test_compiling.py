@@ -1,0 +1,125 @@
+"""Compiled blocks: one compilation for all that are alike, none after a restart, and what can't be compiled.
+
+That they compute what others do is in the parity table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch._dynamo.utils import counters
+
+from tests.trainer.job import Job
+from tests.trainer.ranks import Ranks, fault_socket
+from trainmaster import compiling, layout, models
+from trainmaster.contract.config import ModelConfig, TrainingConfig
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.errors import ConfigError
+from trainmaster.faults import Fault, encode
+from trainmaster.owners import Activations
+
+GPT = {"name": "gpt", "options": {"layers": 3, "heads": 2, "width": 16, "context": 8}}
+
+
+@pytest.mark.processes
+def test_blocks_that_are_alike_are_compiled_once_and_compute_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where activations are counted, as in the first step of a round."""
+    monkeypatch.setenv(compiling.CACHE, str(tmp_path))
+    compiling.prepare("cpu", None)
+    torch._dynamo.reset()
+    counters.clear()
+    plain, compiled = (models.build(ModelConfig.model_validate(GPT), 0) for _ in range(2))
+    compiling.apply(compiled.blocks)
+    tokens = torch.arange(16).view(2, 8)
+    counted = Activations(compiled)
+    with counted.counted():
+        compiled(tokens).square().mean().backward()
+    compiled(tokens).square().mean().backward()
+    for _ in range(2):
+        plain(tokens).square().mean().backward()
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    assert counted.most["blocks.2"] > 0
+    for found, expected in zip(compiled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-6)
+
+
+def config(**fields: Any) -> dict[str, Any]:
+    return {"data": {"path": "/data"}, "steps": 3, "batch": {"global": 8}, "compile": True, **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"parallelism": {"tp": 2}}, r"compile .* with parallelism.tp 2 they talk to other ranks; tp 1 would do"),
+        ({"parallelism": {"cp": 4}}, r"compile .* with parallelism.cp 4 they talk"),
+        (
+            {"parallelism": {"pp": 2, "pipeline": {"schedule": "ZBV"}}},
+            r"compile .*\.schedule ZBV cuts it in two; 1F1B, .* would do",
+        ),
+    ],
+    ids=["tensor", "context", "zero-bubble"],
+)
+def test_blocks_that_cannot_be_compiled_are_refused_in_words(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainingConfig.model_validate(config(**fields))
+
+
+def test_experts_are_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match=r"^compile: what a block of model moe computes depends on .* experts"):
+        layout.validate(TrainingConfig.model_validate(config(model={"name": "moe"})))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_machine_without_a_compiler_is_refused_in_words(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(
+        ConfigError, match=r"^training.compile: torch.compile needs a C\+\+ compiler, and there is no no-"
+    ):
+        compiling.check(device)
+
+
+def test_a_config_that_does_not_compile_is_what_it_was() -> None:
+    assert "compile" not in TrainingConfig.model_validate(config(compile=False)).model_dump(mode="json")
+
+
+@pytest.mark.processes
+def test_a_rank_that_cannot_compile_says_so_and_ends_with_exit_2(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text, compile=True)
+    outcome = job.round(1, env={"CXX": "no-such-compiler"}, agent=True)
+    assert outcome.codes == [ExitCode.CONFIG_ERROR] * 2
+    assert "training.compile: torch.compile needs a C++ compiler" in outcome.said("failed")[0]["message"]
+    assert "Traceback" not in outcome.output
+
+
+@pytest.mark.processes
+def test_a_killed_and_resumed_run_has_the_same_bits_and_compiles_nothing_again(
+    ranks: Ranks, tmp_path: Path, text: Path
+) -> None:
+    evaluation = {"every": 4, "data": {"path": str(text)}, "samples": 4}
+    training = {"parallelism": {"dp_shard": 2}, "compile": True, "evaluation": evaluation}
+    whole = Job(ranks, tmp_path / "whole", text, **training)
+    assert whole.round(1).codes == [0, 0]
+    cache = whole.output / "checkpoints" / "compiled"
+    compiled = {*cache.rglob("*.so")}
+    assert compiled
+    # As if it were the same job: another folder of checkpoints would be another cache.
+    broken = Job(ranks, tmp_path / "broken", text, **training)
+    socket = tmp_path / "faults"
+    faults = {environment.FAULTS: encode([Fault("kill", step=5, rank=1)]), environment.FAULT_SOCKET: str(socket)}
+    with fault_socket(socket):
+        broken.round(1, env={**faults, compiling.CACHE: str(cache)}, agent=True)
+        second = broken.round(2, env={**faults, compiling.CACHE: str(cache)}, agent=True)
+    assert second.codes == [0, 0], second.output
+    assert [m["step"] for m in second.said("resumed")] == [3, 3]
+    assert {*cache.rglob("*.so")} == compiled
+    assert broken.losses == whole.losses
+    assert broken.final == {**whole.final, "round": 2}

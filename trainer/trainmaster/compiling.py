@@ -1,0 +1,69 @@
+"""torch.compile, block by block: what is compiled for the first block serves all that are alike.
+
+Only a block's forward is compiled, not its call: hooks, which sharding and others live in, run as ever, outside. As
+torchtitan does it, after recomputation and before sharding.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trainmaster.errors import ConfigError
+from trainmaster.parallel.plan import replace_forwards
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def prepare(device_type: str, folder: Path | None) -> None:
+    """Before anything is compiled. folder: where compiled code is kept for ranks to come, unless the environment names
+    another. Raises ConfigError where nothing can be compiled."""
+    check(device_type)
+    import torch._inductor.config as inductor
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch itself sets it to its default when imported.
+    if folder is not None and os.environ.get(CACHE, default_cache_dir()) == default_cache_dir():
+        os.environ[CACHE] = str(folder)
+
+    # No kernel is chosen by how fast it happens to be: a restarted rank would choose another, with other last digits.
+    inductor.deterministic = True
+    if device_type == "cpu" and "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
+        # Blocks have one graph each way, and C++ is compiled in processes anyway. Workers would import torch first.
+        inductor.compile_threads = 1
+
+
+def check(device_type: str) -> None:
+    """Raises ConfigError, a sentence, if this machine has not what torch.compile needs."""
+    missing = _lacks(device_type)
+    if missing:
+        raise ConfigError(
+            f"training.compile: torch.compile needs {missing} in this image; one that has it would do, or compile left "
+            f"out"
+        )
+
+
+def _lacks(device_type: str) -> str:
+    """What torch.compile needs and this machine hasn't; "" if it has all."""
+    compiler = os.environ.get("CXX", "g++") if device_type == "cpu" else os.environ.get("CC", "gcc")
+    if shutil.which(compiler) is None:
+        return f"a C++ compiler, and there is no {compiler}"
+    headers = sysconfig.get_path("include")
+    if not Path(headers, "Python.h").exists():
+        return f"Python's headers, and {headers} has no Python.h"
+    if device_type == "cuda" and find_spec("triton") is None:
+        return "Triton, and there is no Python package triton"
+    return ""
+
+
+def apply(blocks: Iterable[nn.Module]) -> None:
+    """Blocks whose forward is compiled when it is first called, for each shape of its inputs."""
+    # Blocks that are alike have one class: else none of them would take what is compiled for another.
+    replace_forwards(blocks, lambda forward: torch.compile(forward, dynamic=False))

@@ -1,0 +1,112 @@
+"""Tensors of which each rank has a part: the part; and the whole, for a moment, each on one rank, so that ranks share
+the work on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from trainmaster.parallel.collectives import Group
+
+T = TypeVar("T")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor, in the same memory, outside of autograd."""
+    with torch.no_grad():
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+@dataclass(frozen=True)
+class Hop:
+    """Ranks that have a tensor's parts along a dim."""
+
+    group: Group
+    dim: int
+    sizes: tuple[int, ...]  # of the parts
+
+
+def hops(tensor: Tensor, apart: int | None = None) -> Iterator[Hop]:
+    """In which order the parts of `tensor` are joined: what was cut last comes first.
+
+    apart: a dim whose parts are not to be joined.
+    """
+    if not isinstance(tensor, DTensor):
+        return
+    found, shape = [], list(tensor.shape)
+    mesh = tensor.device_mesh
+    # Inner axes of a mesh have cut first, and outer ones what these left.
+    for axis in reversed(range(mesh.ndim)):
+        dim = getattr(tensor.placements[axis], "dim", None)  # strided shards are no `Shard`
+        n = mesh.size(axis)
+        if dim is None or n == 1:
+            continue
+        each = -(-shape[dim] // n)  # as `torch.chunk` has it
+        sizes = tuple(min(each, max(0, shape[dim] - i * each)) for i in range(n))
+        shape[dim] = sizes[mesh.get_local_rank(axis)]
+        if dim != apart:
+            found.append(Hop(mesh.get_group(axis), dim, sizes))
+    yield from reversed(found)
+
+
+def batches(things: Iterable[T], kind: Callable[[T], tuple[Hashable, tuple[Hop, ...]]]) -> Iterator[list[T]]:
+    """Things alike, one for each rank that their parts are on. kind: (what they have alike, their hops)."""
+    alike: dict[tuple[Hashable, tuple[Hop, ...]], list[T]] = {}
+    for thing in things:
+        alike.setdefault(kind(thing), []).append(thing)
+    for (_, over), found in alike.items():
+        count = math.prod(len(hop.sizes) for hop in over)
+        yield from (found[i : i + count] for i in range(0, len(found), count))
+
+
+def on_wholes(parts: Sequence[Tensor], over: Sequence[Hop], work: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """What `work` makes of the wholes of this rank's `parts`, which are alike, as parts again. All ranks that have
+    parts of them call it, in the same order. Each whole is on one rank, and `work` keeps its shape."""
+    if not over:
+        return [work(part) for part in parts]
+    hop, rest = over[0], over[1:]
+    return _dealt_back(on_wholes(_dealt(parts, hop), rest, work), parts, hop)
+
+
+def _dealt(parts: Sequence[Tensor], hop: Hop) -> list[Tensor]:
+    """The first tensor goes to the first rank, the next to the next, and so on: those that come here, joined."""
+    n, me = len(hop.sizes), hop.group.rank()
+    like, mine = parts[0], len(range(me, len(parts), n))
+    sent = torch.cat([part.flatten() for rank in range(n) for part in parts[rank::n]])
+    leaving = [len(range(rank, len(parts), n)) * like.numel() for rank in range(n)]
+    shapes = [_with(like, hop.dim, size) for size in hop.sizes]
+    arriving = [mine * math.prod(shape) for shape in shapes]
+    received = _exchanged(sent, arriving, leaving, hop.group)
+    pieces = [piece.view(mine, *shape) for piece, shape in zip(received.split(arriving), shapes, strict=True)]
+    return [*torch.cat(pieces, hop.dim + 1)]
+
+
+def _dealt_back(wholes: Sequence[Tensor], parts: Sequence[Tensor], hop: Hop) -> list[Tensor]:
+    n, like = len(hop.sizes), parts[0]
+    leaving = [len(wholes) * math.prod(_with(like, hop.dim, size)) for size in hop.sizes]
+    arriving = [len(range(rank, len(parts), n)) * like.numel() for rank in range(n)]
+    pieces = [whole.split(hop.sizes, hop.dim) for whole in wholes]
+    sent = torch.cat([like.new_empty(0), *(piece[rank].flatten() for rank in range(n) for piece in pieces)])
+    received = iter(_exchanged(sent, arriving, leaving, hop.group).split(arriving))
+    found: list[Any] = [None] * len(parts)
+    for rank in range(n):
+        for index, part in zip(range(rank, len(parts), n), next(received).view(-1, *like.shape), strict=True):
+            found[index] = part
+    return found
+
+
+def _exchanged(sent: Tensor, arriving: list[int], leaving: list[int], group: Group) -> Tensor:
+    received = sent.new_empty(sum(arriving))
+    dist.all_to_all_single(received, sent, arriving, leaving, group=group)
+    return received
+
+
+def _with(like: Tensor, dim: int, size: int) -> tuple[int, ...]:
+    return (*like.shape[:dim], size, *like.shape[dim + 1 :])
