@@ -23,16 +23,19 @@ from trainmaster.errors import ConfigError
 from trainmaster.faults import Fault, encode
 from trainmaster.owners import Activations
 
+needs_compiler = pytest.mark.skipif(bool(compiling.lacks("cpu")), reason="this machine has no compiler")
+
 GPT = {"name": "gpt", "options": {"layers": 3, "heads": 2, "width": 16, "context": 8}}
 
 
+@needs_compiler
 @pytest.mark.processes
 def test_blocks_that_are_alike_are_compiled_once_and_compute_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where activations are counted, as in the first step of a round."""
     monkeypatch.setenv(compiling.CACHE, str(tmp_path))
-    compiling.prepare("cpu", None)
+    compiling.prepare("cpu")
     torch._dynamo.reset()
     counters.clear()
     plain, compiled = (models.build(ModelConfig.model_validate(GPT), 0) for _ in range(2))
@@ -100,18 +103,18 @@ def test_a_rank_that_cannot_compile_says_so_and_ends_with_exit_2(ranks: Ranks, t
     assert "Traceback" not in outcome.output
 
 
+@needs_compiler
 @pytest.mark.processes
 def test_a_killed_and_resumed_run_has_the_same_bits_and_compiles_nothing_again(
     ranks: Ranks, tmp_path: Path, text: Path
 ) -> None:
     evaluation = {"every": 4, "data": {"path": str(text)}, "samples": 4}
     training = {"parallelism": {"dp_shard": 2}, "compile": True, "evaluation": evaluation}
+    cache = tmp_path / "compiled"
     whole = Job(ranks, tmp_path / "whole", text, **training)
-    assert whole.round(1).codes == [0, 0]
-    cache = whole.output / "checkpoints" / "compiled"
+    assert whole.round(1, env={compiling.CACHE: str(cache)}).codes == [0, 0]
     compiled = {*cache.rglob("*.so")}
     assert compiled
-    # As if it were the same job: another folder of checkpoints would be another cache.
     broken = Job(ranks, tmp_path / "broken", text, **training)
     socket = tmp_path / "faults"
     faults = {environment.FAULTS: encode([Fault("kill", step=5, rank=1)]), environment.FAULT_SOCKET: str(socket)}

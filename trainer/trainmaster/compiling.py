@@ -22,16 +22,14 @@ from trainmaster.parallel.plan import replace_forwards
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def prepare(device_type: str, folder: Path | None) -> None:
-    """Before anything is compiled. folder: where compiled code is kept for ranks to come, unless the environment names
-    another. Raises ConfigError where nothing can be compiled."""
+def prepare(device_type: str) -> None:
+    """Before anything is compiled. Raises ConfigError where nothing can be compiled.
+
+    What is compiled stays in torch's own folder, in the container: beside checkpoints, which others may write to, it
+    would be code that nobody has vouched for.
+    """
     check(device_type)
     import torch._inductor.config as inductor
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    # torch itself sets it to its default when imported.
-    if folder is not None and os.environ.get(CACHE, default_cache_dir()) == default_cache_dir():
-        os.environ[CACHE] = str(folder)
 
     # No kernel is chosen by how fast it happens to be: a restarted rank would choose another, with other last digits.
     inductor.deterministic = True
@@ -42,7 +40,7 @@ def prepare(device_type: str, folder: Path | None) -> None:
 
 def check(device_type: str) -> None:
     """Raises ConfigError, a sentence, if this machine has not what torch.compile needs."""
-    missing = _lacks(device_type)
+    missing = lacks(device_type)
     if missing:
         raise ConfigError(
             f"training.compile: torch.compile needs {missing} in this image; one that has it would do, or compile left "
@@ -50,7 +48,7 @@ def check(device_type: str) -> None:
         )
 
 
-def _lacks(device_type: str) -> str:
+def lacks(device_type: str) -> str:
     """What torch.compile needs and this machine hasn't; "" if it has all."""
     compiler = os.environ.get("CXX", "g++") if device_type == "cpu" else os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:

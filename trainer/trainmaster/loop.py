@@ -116,7 +116,7 @@ class Training:
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
         if config.compile:
-            compiling.prepare(world.device.type, Path(directory, "compiled") if directory else None)
+            compiling.prepare(world.device.type)
         self.parallel = parallel.parallelize(
             model,
             self.degrees,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainmaster import compiling
 from trainmaster.parity.rows import (
     MUON_UPDATE_TOLERANCE,
     ROWS,
@@ -75,6 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         patterns = " or ".join(map(repr, options.only))
         sys.stderr.write(f"no row holds {patterns}; rows are: {', '.join(map(str, ROWS))}\n")
         return 2
+    missing = compiling.lacks("cpu")
+    if missing:
+        left_out = [row for row in rows if row.training.get("compile")]
+        rows = [row for row in rows if row not in left_out]
+        if left_out:
+            sys.stderr.write(f"{len(left_out)} rows are left out: torch.compile needs {missing}\n")
     table = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

@@ -59,7 +59,7 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
     elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
         if config.compile:
-            compiling.prepare("cpu", None)
+            compiling.prepare("cpu")
         own = spread = parallel.parallelize(
             model,
             degrees,
