@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Recompute = Literal["None", "Full", "Selective"]
+Recompute = Literal["None", "Full", "Selective", "Reversible"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -492,7 +492,7 @@ class TrainingConfig(Strict):
     recompute: Recompute = Field(
         "None",
         description="What blocks compute once more in the backward pass, to keep less until then: all, or all but "
-        "matrix products and attention.",
+        "matrix products and attention. Reversible: their inputs too, of a model with options.reversible.",
     )
     communication: CommunicationConfig | None = Field(None, description="Between replicas.")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
