@@ -30,21 +30,29 @@ def row(name: str, parallelism: dict[str, Any], accumulation: int = 1, **trainin
     return Row(name, parallelism, accumulation, training=training)
 
 
+def reversible(name: str, parallelism: dict[str, Any]) -> Row:
+    """Of the model in two streams, which is of the same size."""
+    return Row(name, parallelism, training={"recompute": "Reversible"}, options={"reversible": True})
+
+
 REPLICAS, SHARDS = {"dp_replicate": RANKS}, {"dp_shard": RANKS}
 POWERSGD = {"compression": {"method": "PowerSGD"}}
 ROWS = [
     row("replicas", REPLICAS),
     row("replicas, recompute Selective", REPLICAS, recompute="Selective"),
     row("replicas, recompute Full", REPLICAS, recompute="Full"),
+    reversible("replicas, recompute Reversible", REPLICAS),
     row("replicas, bf16", REPLICAS, precision="bf16"),
     row("replicas, PowerSGD", REPLICAS, communication=POWERSGD),
     row("ZeRO 1", {**SHARDS, "sharding": {"stage": 1}}),
     row("ZeRO 2", {**SHARDS, "sharding": {"stage": 2}}),
     row("ZeRO 3", SHARDS),
     row("ZeRO 3, recompute Full", SHARDS, recompute="Full"),
+    reversible("ZeRO 3, recompute Reversible", SHARDS),
     row("ZeRO 3, bf16, recompute Full", SHARDS, recompute="Full", precision="bf16"),
     row("tensor parallel", {"tp": RANKS}),
     row("tensor parallel, recompute Full", {"tp": RANKS}, recompute="Full"),
+    reversible("tensor parallel, recompute Reversible", {"tp": RANKS}),
     row("context parallel", {"cp": RANKS}),
     row("pipeline, 1F1B, 8 micro-batches", {"pp": RANKS}, 8),
 ]
@@ -57,7 +65,7 @@ def config(row: Row) -> TrainingConfig:
     whole = RANKS * MICRO
     return TrainingConfig.model_validate(
         {
-            "model": {"name": "gpt", "options": OPTIONS},
+            "model": {"name": "gpt", "options": {**OPTIONS, **row.options}},
             "data": {"path": "@stdlib"},
             "steps": 2,
             "batch": {"global": whole, "micro": whole // shares // row.accumulation},

@@ -55,6 +55,7 @@ def compressed(method: str) -> dict[str, Any]:
 
 MUON: dict[str, Any] = {"optimizer": {"name": "muon"}}
 HSDP = {"dp_replicate": 2, "dp_shard": 2}
+REVERSIBLE, STREAMS = {"recompute": "Reversible"}, {"reversible": True}
 ROWS = [
     Row("replicate-accumulated", {"dp_replicate": 2}, 2),
     Row("shard", {"dp_shard": 2}),
@@ -79,6 +80,10 @@ ROWS = [
     Row("recompute", {"dp_shard": 2}, training={"recompute": "Full"}),
     Row("recompute-products-kept", {"dp_shard": 2}, 1, "llama", training={"recompute": "Selective"}),
     Row("recompute-pipeline", {"pp": 2}, 4, training={"recompute": "Full"}),
+    Row("reversible", {"dp_shard": 2}, training=REVERSIBLE, options=STREAMS),
+    Row("reversible-llama", {"dp_replicate": 2}, 1, "llama", training=REVERSIBLE, options=STREAMS),
+    Row("reversible-tensor", {"tp": 2}, training=REVERSIBLE, options=STREAMS),
+    Row("reversible-pipeline", {"pp": 2}, 4, training=REVERSIBLE, options=STREAMS),
     Row("compressed", {"dp_replicate": 2}, 2, training=compressed("TopK")),
     Row("compressed-powersgd-hsdp", HSDP, 1, "llama", training=compressed("PowerSGD")),
     Row("compressed-fp16-pipeline", {"dp_replicate": 2, "pp": 2}, 4, training=compressed("fp16")),

@@ -67,8 +67,9 @@ def config(**fields: Any) -> dict[str, Any]:
             {"parallelism": {"pp": 2, "pipeline": {"schedule": "ZBV"}}},
             r"compile .*\.schedule ZBV cuts it in two; 1F1B, .* would do",
         ),
+        ({"recompute": "Reversible"}, "compile can't see into .* Reversible .*; one of them has to be left out"),
     ],
-    ids=["tensor", "context", "zero-bubble"],
+    ids=["tensor", "context", "zero-bubble", "reversible"],
 )
 def test_blocks_that_cannot_be_compiled_are_refused_in_words(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):

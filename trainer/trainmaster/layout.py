@@ -36,6 +36,11 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
         return
     if facts.known:
         yield from _sizes(config, facts)
+    if config.recompute == "Reversible" and facts.known and not facts.reversible:
+        yield (
+            f"recompute: Reversible needs blocks of two streams, and model {facts.name} has one; Full would do, or, of "
+            f"gpt and llama, model.options.reversible true, which makes it another model"
+        )
     if config.compile and facts.experts:
         yield (
             f"compile: what a block of model {facts.name} computes depends on which experts tokens choose, so it can't "

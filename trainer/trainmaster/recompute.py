@@ -2,7 +2,8 @@
 
 Full keeps a block's input alone (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
 Selective also keeps what is dear to compute, the results of matrix products and of attention; what lies between them
-(norms, activation functions, rotations) costs memory bandwidth and little else.
+(norms, activation functions, rotations) costs memory bandwidth and little else. Reversible keeps nothing of a
+block, but needs blocks of two streams: see `reversible`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from trainmaster import reversible
 from trainmaster.parallel.plan import replace_forwards
 
 _aten = torch.ops.aten
@@ -37,9 +39,12 @@ KEPT = frozenset(
 def apply(blocks: Iterable[nn.Module], how: str) -> None:
     """Blocks that recompute. After whatever else changes how they compute, before their parameters are sharded.
 
-    how: Full or Selective. Random numbers are not drawn again alike: a block draws none (built-in models have no
-    dropout), or it keeps a generator of its own.
+    how: Full, Selective or Reversible, which raises ConfigError for blocks of one stream. Random numbers are not drawn
+    again alike: a block draws none (built-in models have no dropout), or it keeps a generator of its own.
     """
+    if how == "Reversible":
+        reversible.apply(blocks)
+        return
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if how == "Selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)

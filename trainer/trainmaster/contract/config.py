@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Recompute = Literal["None", "Full", "Selective"]
+Recompute = Literal["None", "Full", "Selective", "Reversible"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -507,7 +507,7 @@ class TrainingConfig(Strict):
     recompute: Recompute = Field(
         "None",
         description="What blocks compute once more in the backward pass, to keep less until then: all, or all but "
-        "matrix products and attention.",
+        "matrix products and attention. Reversible: their inputs too, of a model with options.reversible.",
     )
     compile: bool = Field(False, description="torch.compile of each block. The image needs a C++ compiler.")
     communication: CommunicationConfig | None = Field(None, description="Between replicas.")
@@ -589,6 +589,10 @@ class TrainingConfig(Strict):
             return (
                 f"compile leaves a block's backward pass in one piece, and parallelism.pipeline.schedule {schedule} "
                 f"cuts it in two; 1F1B, Interleaved1F1B or GPipe would do, or compile left out"
+            )
+        if self.recompute == "Reversible":
+            return (
+                "compile can't see into blocks that recompute Reversible runs backwards; one of them has to be left out"
             )
         return None
 

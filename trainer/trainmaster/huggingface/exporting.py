@@ -65,7 +65,10 @@ def _options(manifest: Manifest, checkpoint: str) -> LlamaOptions:
     name = manifest.model.get("name")
     if name != "llama":
         raise ConfigError(f"checkpoint {checkpoint} is of model {name}; only those of model llama can be exported")
-    return read(LlamaOptions, manifest.model.get("options", {}), f"checkpoint {checkpoint}: model.options")
+    options = read(LlamaOptions, manifest.model.get("options", {}), f"checkpoint {checkpoint}: model.options")
+    if options.reversible:
+        raise ConfigError(f"checkpoint {checkpoint} is of a reversible model, whose two streams no Llama elsewhere has")
+    return options
 
 
 def _check_whole(manifest: Manifest, wanted: Sequence[Weight]) -> None:

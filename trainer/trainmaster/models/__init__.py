@@ -57,10 +57,10 @@ def check_same(saved: Mapping[str, Any], config: ModelConfig, checkpoint: str) -
         raise ConfigError(f"model.name: is {config.name}, but {checkpoint} was made with {name}; {name} would be right")
     if own.is_own(config.name):
         return  # only the model knows which options its weights depend on; a shape that differs is refused on loading
-    had, made = saved.get("options", {}), f"but {checkpoint} was made with"
+    had, made = {**options.later, **saved.get("options", {})}, f"but {checkpoint} was made with"
     differ = {
         name: f"model.options.{name}: is {value}, {made} {had[name]}; {had[name]} would be right"
-        for name, value in options.resolved().items()
+        for name, value in {**options.later, **options.resolved()}.items()
         if name in had and had[name] != value and name not in options.free
     }
     # What was left out follows from what was given, mostly: a wider model has a wider MLP.

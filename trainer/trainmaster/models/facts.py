@@ -26,3 +26,4 @@ class Facts:
     image: tuple[int, ...] = ()  # [C, H, W], of a model of images; `vocabulary` are its classes then
     known: bool = True  # False: of a model of one's own, whose sizes only it knows
     axes: frozenset[str] = frozenset({"tp", "cp", "pp"})
+    reversible: bool = False  # blocks of two streams, whose inputs follow from their outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, rotate
+from trainmaster.models.layers import Block, CausalAttention, Decoder, ReversibleBlock, Rotation, rotate
 from trainmaster.models.options import GPTOptions
 from trainmaster.parallel.plan import Plan
 
@@ -58,5 +58,6 @@ class GPT(Decoder):
 
     def __init__(self, options: GPTOptions) -> None:
         width = options.width
-        blocks = (Block(width, 1e-5, Attention(width, options.heads), MLP(width)) for _ in range(options.layers))
+        block = ReversibleBlock if options.reversible else Block
+        blocks = (block(width, 1e-5, Attention(width, options.heads), MLP(width)) for _ in range(options.layers))
         super().__init__(options, VOCABULARY, 4 * width, blocks)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.options import TransformerOptions
+from trainmaster.models.options import DecoderOptions, TransformerOptions
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -106,6 +106,24 @@ class Block(nn.Module):  # type: ignore[misc]
         return x + self.mlp(self.mlp_norm(x))
 
 
+class ReversibleBlock(Block):
+    """The same in two streams, x [B, T, 2 W]: attention of the second is added to the first, then an MLP of the first
+    to the second. So its input follows from its output (Gomez et al., arXiv 1707.04585)."""
+
+    def forward(self, x: Tensor, *shared: Any) -> Tensor:
+        x1, x2 = x.chunk(2, -1)
+        y1 = x1 + self.first(x2, *shared)
+        return torch.cat((y1, x2 + self.second(y1)), -1)
+
+    def first(self, x: Tensor, *shared: Any) -> Tensor:
+        """What is added to the first stream, of the second [B, T, W]."""
+        return self.attention(self.attention_norm(x), *shared)
+
+    def second(self, x: Tensor) -> Tensor:
+        """What is added to the second stream, of the first [B, T, W] as it is then."""
+        return self.mlp(self.mlp_norm(x))
+
+
 class Transformer(nn.Module):  # type: ignore[misc]
     """A stack of `blocks` between an embedding and a head.
 
@@ -170,11 +188,12 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 class Decoder(Transformer):
-    """A decoder-only transformer: rotary positions, RMS norm, no biases."""
+    """A decoder-only transformer: rotary positions, RMS norm, no biases. With `options.reversible` it has two streams,
+    both of which begin as the embedding; its head gets their mean."""
 
     def __init__(
         self,
-        options: TransformerOptions,
+        options: DecoderOptions,
         vocabulary: int,
         hidden: int,
         blocks: Iterable[nn.Module],
@@ -183,6 +202,14 @@ class Decoder(Transformer):
     ) -> None:
         super().__init__(options, vocabulary, hidden, blocks, nn.RMSNorm(options.width, eps=eps))
         self.head_width, self.rotary_base = options.width // options.heads, rotary_base
+        self.reversible = options.reversible
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        x = super().embed(tokens)
+        return torch.cat((x, x), -1) if self.reversible else x
+
+    def unembed(self, x: Tensor) -> Tensor:
+        return super().unembed(sum(x.chunk(2, -1)) / 2 if self.reversible else x)
 
     def shared(self, positions: Tensor, x: Tensor) -> tuple[Any, ...]:
         return (rotations(positions, self.head_width, x.dtype, self.rotary_base),)

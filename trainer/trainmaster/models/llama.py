@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.layers import Block, CausalAttention, Decoder, Rotation, rotate
+from trainmaster.models.layers import Block, CausalAttention, Decoder, ReversibleBlock, Rotation, rotate
 from trainmaster.models.options import LlamaOptions
 from trainmaster.parallel.plan import Plan, Role
 
@@ -77,7 +77,8 @@ class Llama(Decoder):
 
     def __init__(self, options: LlamaOptions) -> None:
         width, eps = options.width, options.norm_eps
-        blocks = (Block(width, eps, Attention(options), self.mlp(options)) for _ in range(options.layers))
+        block = ReversibleBlock if options.reversible else Block
+        blocks = (block(width, eps, Attention(options), self.mlp(options)) for _ in range(options.layers))
         super().__init__(options, options.vocabulary, options.hidden_width, blocks, eps, options.rope_theta)
 
     def mlp(self, options: LlamaOptions) -> nn.Module:

@@ -18,6 +18,9 @@ class ModelOptions(Options):
     free: ClassVar[frozenset[str]] = frozenset()
     """Options that weights don't depend on: they may change when a job goes on from a checkpoint."""
 
+    later: ClassVar[dict[str, Any]] = {}
+    """What checkpoints had, that say nothing of these options."""
+
     def facts(self, name: str) -> Facts:
         """What of the model called `name` the data and the layout have to know."""
         raise NotImplementedError
@@ -49,6 +52,14 @@ class DecoderOptions(TransformerOptions):
     """What all decoder-only transformers have: rotary positions, so that weights fit any context."""
 
     free = TransformerOptions.free | {"context"}
+    later: ClassVar[dict[str, Any]] = {"reversible": False}
+    reversible: bool = Field(
+        False, description="Two streams instead of one: another model, which can be trained with recompute Reversible."
+    )
+
+    def resolved(self) -> dict[str, Any]:
+        # Left out as before, for releases that don't know it.
+        return {k: v for k, v in super().resolved().items() if k not in self.later or v != self.later[k]}
 
 
 class BertOptions(TransformerOptions):
@@ -93,7 +104,16 @@ class GPTOptions(DecoderOptions):
     dropout: float = Field(0.0, description="Only 0 so far.")
 
     def facts(self, name: str) -> Facts:
-        return Facts(name, self.layers, self.heads, self.heads, 4 * self.width, 256, self.context)
+        return Facts(
+            name,
+            self.layers,
+            self.heads,
+            self.heads,
+            4 * self.width,
+            256,
+            self.context,
+            reversible=self.reversible,
+        )
 
     @model_validator(mode="after")
     def _without_dropout(self) -> GPTOptions:
@@ -136,6 +156,7 @@ class LlamaOptions(DecoderOptions):
             self.hidden_width,
             self.vocabulary,
             self.context,
+            reversible=self.reversible,
         )
 
     def resolved(self) -> dict[str, Any]:
@@ -162,6 +183,15 @@ class MoEOptions(LlamaOptions):
     def _enough_experts(self) -> MoEOptions:
         if self.experts_per_token > self.experts:
             raise ValueError(f"experts_per_token {self.experts_per_token} is more than experts {self.experts}")
+        return self
+
+    @model_validator(mode="after")
+    def _not_reversible(self) -> MoEOptions:
+        if self.reversible:
+            raise ValueError(
+                "reversible: inputs that are computed anew differ in their last bits, and tokens could choose other "
+                "experts; only false would do"
+            )
         return self
 
 

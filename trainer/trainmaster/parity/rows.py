@@ -51,6 +51,7 @@ class Row:
     devices: int = 0  # of one process, instead of ranks
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)  # other fields of the job
     tolerance: float | None = None  # of the loss, relative, where a row isn't exact; then it must converge
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the model, besides its sizes
     islands: int = 0  # that one process plays one after the other; `training` says how they agree
     update: float = UPDATE_TOLERANCE  # the largest difference of a parameter, relative to how far it moved
 
@@ -85,6 +86,7 @@ def _rows() -> Iterator[Row]:
     for axis in ("dp_replicate", "dp_shard"):
         yield Row(f"M2-cnn-{axis}", {axis: 2}, 2, "cnn", "images and labels, groups normalized")
     yield from _recompute()
+    yield from _reversible()
     yield from _precision()
     yield from _compression()
     yield from _islands()
@@ -234,6 +236,28 @@ def _recompute() -> Iterator[Row]:
         yield Row(f"E5-recompute-{name}", parallelism, accumulation, model, covers, training={"recompute": how})
 
 
+def _reversible() -> Iterator[Row]:
+    """Held against the same model of two streams, which keeps all that its backward pass needs."""
+    rows: list[tuple[str, dict[str, Any], int, str, str]] = [
+        ("replicate", {"dp_replicate": 2}, 2, "gpt", "gradients from backward passes within one"),
+        ("shard", {"dp_shard": 2}, 2, "llama", "parameters gathered once for both passes"),
+        ("hsdp", {"dp_replicate": 2, "dp_shard": 2}, 1, "gpt", "shards summed over replicas"),
+        ("tensor", {"tp": 2}, 1, "gpt", "two streams in slices of the sequence"),
+        ("tensor", {"tp": 2}, 1, "llama", "the same, of regions"),
+        ("context", {"cp": 2}, 1, "gpt", "keys and values gathered again"),
+        ("1F1B", {"pp": 2}, 4, "gpt", "a chain of each stage"),
+        ("ZBV", {"pp": 2, "pipeline": {"schedule": "ZBV"}}, 4, "gpt", "stages that are neighbours on a rank"),
+        ("4D", {"pp": 2, "cp": 2, "tp": 2}, 4, "gpt", "all of it at once"),
+    ]
+    streams = {"reversible": True}
+    for name, parallelism, accumulation, model, covers in rows:
+        training = {"recompute": "Reversible"}
+        yield Row(f"E6-reversible-{name}", parallelism, accumulation, model, covers, 0, training, None, streams)
+    training = {"recompute": "Reversible", "precision": "bf16"}
+    covers = "inputs as exact as their type"
+    yield Row("E6-reversible-bf16", {"dp_shard": 2}, 2, "gpt", covers, 0, training, LOSSY["bf16"], streams)
+
+
 def _precision() -> Iterator[Row]:
     rows: list[tuple[str, dict[str, Any], int, str, str]] = [
         ("replicate", {"dp_replicate": 2}, 2, "gpt", "parameters cast, gradients summed in fp32"),
@@ -354,7 +378,7 @@ def reference(row: Row) -> Row:
     """The row of one process that a row is held against."""
     if count := row.parallelism.get("island", 0):
         return Row("one-process", model=row.model, islands=count, training=row.training)
-    return Row("one-process", model=row.model)
+    return Row("one-process", model=row.model, options=row.options)
 
     """One process, with the same optimizer."""
     same = {name: value for name, value in row.training.items() if name == "optimizer"}
@@ -377,7 +401,7 @@ def example(folder: Path, row: Row) -> TrainingConfig:
     (folder / "text.txt").write_bytes(bytes(letters.tolist()))
     return TrainingConfig.model_validate(
         {
-            "model": {"name": row.model, "options": {**MODELS[row.model], **context}},
+            "model": {"name": row.model, "options": {**MODELS[row.model], **context, **row.options}},
             "data": data,
             "steps": STEPS,
             "batch": {"global": GLOBAL_BATCH},

@@ -125,9 +125,10 @@ def operations(layout: Layout, survey: Survey, own: Sequence[range]) -> float:
     """Of a rank with these stages in a step: a backward pass does twice the operations of a forward pass, and once more
     what it computes again (of which selective recomputation leaves next to nothing)."""
     costs = survey.costs("Compute")
+    again = 4 / 3 if layout.config.recompute in ("Full", "Reversible") else 1
     forward = 0.0
     for blocks in own:
-        forward += sum(costs.blocks[blocks.start : blocks.stop]) * (4 / 3 if layout.config.recompute == "Full" else 1)
+        forward += sum(costs.blocks[blocks.start : blocks.stop]) * again
         forward += (costs.stem if blocks.start == 0 else 0.0) + (costs.tail if blocks.stop == survey.layers else 0.0)
     micro, count = layout.micro_batches
     return 3 * forward * micro * count / (layout.degrees["tp"] * layout.degrees["cp"])

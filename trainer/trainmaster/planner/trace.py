@@ -69,12 +69,14 @@ class Uses:
     stem: Use
     block: Use
     tail: Use  # with the loss
+    chain: int = 0  # bytes that a stage keeps of all its blocks together
 
     def of_stage(self, blocks: range, layers: int) -> list[Use]:
         """What a stage with these of the model's blocks consists of."""
         stem = [self.stem] if blocks.start == 0 else []
         tail = [self.tail] if blocks.stop == layers else []
-        return [*stem, *[self.block] * len(blocks), *tail]
+        chain = [Use(self.chain, 0)] if self.chain and blocks else []
+        return [*stem, *chain, *[self.block] * len(blocks), *tail]
 
 
 def trace(options: Any, part: Slice, time: int) -> Uses:
@@ -114,7 +116,17 @@ def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _R
     record.ignore(shared)  # the same for all blocks
     blocks = model.get_submodule(plan_of(model).blocks)
     y, block = record.of(lambda: blocks[0](x, *shared), (x,))
-    if recomputed != "None":
+    chain = 0
+    if recomputed == "Reversible":
+        streams = [s.detach().requires_grad_() for s in x.chunk(2, -1)]
+        _, first = record.of(lambda: blocks[0].first(streams[1], *shared), (streams[1],))
+        _, second = record.of(lambda: blocks[0].second(streams[0]), (streams[0],))
+        recompute.apply([blocks[0]], recomputed)
+        _, less = record.of(lambda: blocks[0](x, *shared), (x,))
+        chain = block.result
+        # One half at a time; beside it the input that is put together, and gradients.
+        block = replace(less, saved=0, again=max(first.saved, second.saved) + 2 * block.result)
+    elif recomputed != "None":
         recompute.apply([blocks[0]], recomputed)
         _, less = record.of(lambda: blocks[0](x, *shared), (x,))
         kept = x.untyped_storage().nbytes() + (record.products if recomputed == "Selective" else 0)
@@ -130,7 +142,7 @@ def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _R
     _, tail = record.of(ends, (y,))
     tail = replace(tail, output=logits[0].untyped_storage().nbytes())
     rotations = sum(t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(shared))
-    return Uses(replace(stem, saved=stem.saved + rotations), block, tail)
+    return Uses(replace(stem, saved=stem.saved + rotations), block, tail, chain)
 
 
 class _Record(TorchDispatchMode):  # type: ignore[misc]
