@@ -34,6 +34,11 @@ def load(name: str) -> tuple[dict[str, Any], list[Case]]:
     return body["machine"], [Case(**case) for case in body["cases"]]
 
 
+def there(name: str) -> bool:
+    """Whether anybody has measured it yet."""
+    return (RESULTS / f"{name}.json").exists()
+
+
 def machine(facts: dict[str, Any]) -> str:
     return f"Machine: {facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}."
 
@@ -133,6 +138,8 @@ def interruptions() -> Iterator[str]:
     rows = []
     later = ", until it trains again"
     for name, where in places.items():
+        if not there(name):
+            continue
         facts, cases = load(name)
         machines.append(machine(facts))
         by = {case.case: case for case in cases}
@@ -149,6 +156,8 @@ def interruptions() -> Iterator[str]:
 
 def tiers() -> Iterator[str]:
     """Where a lost shard comes from."""
+    if not there("tiers"):
+        return
     facts, cases = load("tiers")
     yield "## Where a lost shard comes from"
     yield ""
@@ -180,8 +189,8 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def page() -> str:
-    parts = [HEAD] + ["\n".join(section()) + "\n" for section in SECTIONS.values()]
-    return "\n".join(parts)
+    sections = ["\n".join(section()) for section in SECTIONS.values()]
+    return "\n".join([HEAD, *(f"{section}\n" for section in sections if section)])
 
 
 def main() -> int:
