@@ -83,7 +83,6 @@ ROWS = [
     Row("reversible", {"dp_shard": 2}, training=REVERSIBLE, options=STREAMS),
     Row("reversible-llama", {"dp_replicate": 2}, 1, "llama", training=REVERSIBLE, options=STREAMS),
     Row("reversible-tensor", {"tp": 2}, training=REVERSIBLE, options=STREAMS),
-    Row("reversible-pipeline", {"pp": 2}, 4, training=REVERSIBLE, options=STREAMS),
     Row("compressed", {"dp_replicate": 2}, 2, training=compressed("TopK")),
     Row("compressed-powersgd-hsdp", HSDP, 1, "llama", training=compressed("PowerSGD")),
     Row("compressed-fp16-pipeline", {"dp_replicate": 2, "pp": 2}, 4, training=compressed("fp16")),
