@@ -375,14 +375,11 @@ ROWS = list(_rows())
 
 
 def reference(row: Row) -> Row:
-    """The row of one process that a row is held against."""
+    """The row of one process that a row is held against, with the same model and optimizer."""
     if count := row.parallelism.get("island", 0):
-        return Row("one-process", model=row.model, islands=count, training=row.training)
-    return Row("one-process", model=row.model, options=row.options)
-
-    """One process, with the same optimizer."""
+        return Row("one-process", model=row.model, options=row.options, islands=count, training=row.training)
     same = {name: value for name, value in row.training.items() if name == "optimizer"}
-    return Row("one-process", model=row.model, training=same)
+    return Row("one-process", model=row.model, options=row.options, training=same)
 
 
 def select(patterns: Sequence[str]) -> list[Row]:
