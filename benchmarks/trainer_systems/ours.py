@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.turns import Meter
+
+if TYPE_CHECKING:
+    from trainmaster.contract.wire.channel import Channel
 
 
 def train(rank: int, folder: str, meter: Meter) -> None:
@@ -16,6 +21,7 @@ def train(rank: int, folder: str, meter: Meter) -> None:
 
     record = ProgressRecord.create(1, rank)
     mine, agents = Channel.pair()
+    threading.Thread(target=_listen, args=(agents,), daemon=True).start()
     os.environ[environment.PROGRESS_FD] = str(record.fd)
     os.environ[environment.CHANNEL_FD] = str(mine.fileno())
     os.environ[environment.CHECKPOINT_DIR] = os.path.join(folder, "checkpoints")
@@ -31,3 +37,11 @@ def train(rank: int, folder: str, meter: Meter) -> None:
         loop.main()
     finally:
         agents.close()
+
+
+def _listen(channel: Channel) -> None:
+    """What an agent is told has to be taken, or its ranks wait until it is."""
+    with contextlib.suppress(OSError):
+        while (received := channel.receive()) is not None:
+            for fd in received[1]:
+                os.close(fd)
