@@ -8,7 +8,7 @@ new CRD. A field that no code obeys does not exist here: it is refused as unknow
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -21,6 +21,19 @@ class Strict(BaseModel):
     """Unknown fields are errors; the wire names are camelCase only where Kubernetes' own are."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True, serialize_by_alias=True)
+
+
+class Grown(Strict):
+    """A model that got fields since trainers of the first images were made: those are not written at their default."""
+
+    since: ClassVar[frozenset[str]]
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is left out: trainers of images that don't know it would refuse it."""
+        fields: dict[str, Any] = serialize(self)
+        defaults = {name: type(self).model_fields[name].default for name in self.since}
+        return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
 
 
 class ModelConfig(Strict):
@@ -55,7 +68,9 @@ class BatchScaling(Strict):
         return {"Constant": 1.0, "Linear": ratio, "SquareRoot": math.sqrt(ratio)}[self.learningRate]
 
 
-class BatchConfig(Strict):
+class BatchConfig(Grown):
+    since = frozenset({"scaling"})
+
     global_: int = Field(alias="global", ge=1, le=2**31, description="Sequences per optimizer step, over all ranks.")
     micro: int | None = Field(
         None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
@@ -73,12 +88,6 @@ class BatchConfig(Strict):
                 f"{multiples_near(self.global_, self.scaling.ranks)}"
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `scaling` where there is none: trainers of images that don't know it would refuse it."""
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "scaling" or value is not None}
 
     def at(self, world_size: int) -> BatchConfig:
         """The batch of a world of this size."""
@@ -214,12 +223,14 @@ class ShardingConfig(Strict):
     offload: bool = Field(False, description="Keep shards and optimizer state in host memory.")
 
 
-class ParallelismConfig(Strict):
+class ParallelismConfig(Grown):
     """Degrees of the mesh axes. Their product is the world size.
 
     island, pp, cp and tp are 1 if left out; of dp_replicate and dp_shard one may be left out (derived), or both: then
     ranks that these leave are replicas.
     """
+
+    since = frozenset({"island", "pp", "cp", "tp", "ep", "pipeline", "tensor", "context", "sharding"})
 
     dp_replicate: int | None = Field(None, ge=1, description="Replicas of the (sharded) model.")
     dp_shard: int | None = Field(None, ge=1, description="Shards of parameters, gradients and optimizer state.")
@@ -239,12 +250,6 @@ class ParallelismConfig(Strict):
     tensor: TensorConfig | None = Field(None, description="Of axis tp.")
     context: ContextConfig | None = Field(None, description="Of axis cp.")
     sharding: ShardingConfig | None = Field(None, description="Of axis dp_shard.")
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is left out: trainers of images that don't know it would refuse it."""
-        fields: dict[str, Any] = serialize(self)
-        return {k: v for k, v in fields.items() if v is not None or k in ("dp_replicate", "dp_shard")}
 
     @model_validator(mode="after")
     def _options_have_an_axis(self) -> ParallelismConfig:
@@ -378,8 +383,10 @@ class OuterConfig(Strict):
         return self
 
 
-class CommunicationConfig(Strict):
+class CommunicationConfig(Grown):
     """How gradients are summed over replicas (axis dp_replicate), and what islands (axis island) exchange."""
+
+    since = frozenset({"outer"})
 
     bucketMiB: int = Field(
         BUCKET_MIB, ge=1, le=2**20, description="Gradients that travel together while the backward pass still runs."
@@ -387,26 +394,16 @@ class CommunicationConfig(Strict):
     compression: CompressionConfig | None = Field(None, description="Default: all of them, in fp32.")
     outer: OuterConfig | None = Field(None, description="Of islands. Default: as in DiLoCo.")
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `outer` where there is none: trainers of images that don't know it would refuse it."""
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "outer" or value is not None}
 
+class CheckpointConfig(Grown):
+    since = frozenset({"keepBest"})
 
-class CheckpointConfig(Strict):
     every: int = Field(50, ge=1, description="Steps between checkpoints.")
     keep: int = Field(3, ge=1, le=1000, description="Complete checkpoints to keep; older ones are removed.")
     keepBest: bool = Field(
         False,
         description="Save each step with the lowest evaluation loss so far, and keep it until there is a lower one.",
     )
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `keepBest` where it isn't asked for: trainers of images that don't know it would refuse it."""
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "keepBest" or value}
 
 
 class EarlyStopConfig(Strict):
@@ -427,8 +424,10 @@ class EvaluationConfig(Strict):
     stop: EarlyStopConfig | None = Field(None, description="Default: the run goes on to its last step.")
 
 
-class DivergenceConfig(Strict):
+class DivergenceConfig(Grown):
     """When training has gone wrong though every rank is well. A loss that is not finite always counts."""
+
+    since = frozenset({"normSpikeFactor"})
 
     spikeFactor: float | None = Field(
         None, gt=1, le=1e6, description="A loss above so many times the median of the window counts as diverged."
@@ -437,12 +436,6 @@ class DivergenceConfig(Strict):
         None, gt=1, le=1e6, description="The same of the gradients' norm, as it is before clipping."
     )
     window: int = Field(100, ge=4, le=1000, description="Steps before this one; until there are so many none counts.")
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `normSpikeFactor` where there is none: trainers of images that don't know it would refuse it."""
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "normSpikeFactor" or value is not None}
 
 
 class TensorBoardConfig(Strict):
@@ -464,17 +457,13 @@ class MlflowConfig(Strict):
     run: str | None = Field(None, min_length=1, max_length=500, description="Its name. Default: the job's.")
 
 
-class LoggersConfig(Strict):
+class LoggersConfig(Grown):
     """Where the numbers of steps and evaluations go beside metrics.jsonl."""
+
+    since = frozenset({"mlflow"})
 
     tensorBoard: TensorBoardConfig | None = Field(None, description="Event files. The image needs tensorboardX.")
     mlflow: MlflowConfig | None = Field(None, description="One run of MLflow. The image needs mlflow-skinny or mlflow.")
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `mlflow` where it isn't asked for: trainers of images that don't know it would refuse it."""
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "mlflow" or value is not None}
 
 
 class ProfileConfig(Strict):
@@ -492,8 +481,10 @@ class ProfileConfig(Strict):
         return self
 
 
-class TrainingConfig(Strict):
+class TrainingConfig(Grown):
     """One training run of our own trainer."""
+
+    since = frozenset({"recompute", "compile", "communication", "evaluation", "loggers", "profile"})
 
     model: ModelConfig = Field(default_factory=ModelConfig)
     data: DataConfig
@@ -517,14 +508,6 @@ class TrainingConfig(Strict):
     loggers: LoggersConfig | None = Field(None, description="Where numbers go besides. Default: nowhere.")
     profile: ProfileConfig | None = Field(None, description="Record a few steps: where their time goes, on each rank.")
     seed: int = Field(0, ge=0, lt=2**63)
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is left out: trainers of images that don't know it would refuse it."""
-        fields: dict[str, Any] = serialize(self)
-        unset = {"recompute": "None", "compile": False}
-        unset |= dict.fromkeys(("communication", "evaluation", "loggers", "profile"))
-        return {name: value for name, value in fields.items() if name not in unset or value != unset[name]}
 
     @model_validator(mode="after")
     def _warm_up_fits(self) -> TrainingConfig:

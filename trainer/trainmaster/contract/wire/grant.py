@@ -8,8 +8,8 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 from trainmaster.contract.wire.messages import Assignment, Directive, DirectiveState, StoreAddress, Verdict
 
 SILENCE_S = 0.15  # of an operator that was asked; several times what its answers take, if that is more
-AGAIN_S = 0.05  # between two tellings of the same word
-TRIES = 60
+AGAIN_S = 0.02  # between two tellings of the same word
+TRIES = 150
 
 
 def answered_by_restart(verdict: Verdict | None) -> bool:
