@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.planning.test_nodes import on_nodes
 from tests.planning.test_pending import scheduled, waiting
 from tests.planning.world import World, job_spec, running
 from trainmaster_operator.api.status import JobPhase, Restarts
@@ -33,6 +34,24 @@ def test_a_pod_that_a_node_turns_away_comes_again_a_little_later_and_counts_noth
     assert world.plan().requeue_after_s == pytest.approx(1.0)
     world.now += 1.0
     assert [p.slot for p in world.plan().create] == [1, 2]
+
+
+def test_a_pod_that_its_node_takes_no_note_of_comes_again_elsewhere_and_counts_nothing() -> None:
+    world = on_nodes(waiting(slots=()))
+    world.pod(1, phase="Pending", node="n2", running_s=0.0, unheard_s=10.0)
+    assert world.plan().requeue_after_s == pytest.approx(5.0)
+    world.pod(1, unheard_s=15.5)
+    decision = world.write()
+    assert [e.reason for e in decision.events] == ["Refused"]
+    assert (world.status.incarnations, world.status.avoidNodes) == ("0,1,0*2", ["n2"])
+    assert (world.status.restarts, world.status.recoveries) == (Restarts(), [])
+    words = "job-worker-1-0 was sent to node n2, which took no note of it for 16 s"
+    assert scheduled(world).message == words
+    (delete,) = world.plan().delete
+    assert (delete.name, delete.grace_s) == ("job-worker-1-0", 0.0)
+    del world.pods[1]
+    world.now += 1.0
+    assert [p.slot for p in world.plan().create] == [1]
 
 
 def test_a_node_that_turns_away_again_and_again_is_asked_less_and_less_often() -> None:

@@ -29,7 +29,7 @@ def condition(kind: str, status: str, **fields: Any) -> dict[str, Any]:
 
 def test_a_new_pod_is_pending_and_has_nothing_to_tell() -> None:
     assert read({"spec": {"containers": [{"name": "trainer"}]}}) == PodState(
-        "Pending", "", "", None, "", False, False, False
+        "Pending", "", "", None, "", False, False, False, False
     )
 
 
@@ -38,6 +38,17 @@ def test_a_container_that_waits_in_vain_says_why(where: str) -> None:
     waiting = state(waiting={"reason": "ImagePullBackOff", "message": "Back-off"})
     told = read(pod(phase="Pending", **{where: [waiting]}))
     assert (told.phase, told.reason, told.message) == ("Pending", "ImagePullBackOff", "Back-off")
+
+
+def test_a_pod_is_unheard_from_when_it_is_bound_until_its_kubelet_takes_note_of_it() -> None:
+    bound = {"nodeName": "n1"}
+    assert not read(pod(phase="Pending")).unheard
+    assert read(pod(bound, phase="Pending")).unheard
+    assert read(pod(bound, phase="Pending", conditions=[condition("PodScheduled", "True")])).unheard
+    waiting = state(waiting={"reason": "ContainerCreating"})
+    for taken in ({"startTime": "2026-01-01T00:00:00Z"}, {"initContainerStatuses": [waiting]}):
+        assert not read(pod(bound, phase="Pending", **taken)).unheard
+    assert not read(pod(bound, phase="Failed")).unheard
 
 
 def test_a_container_that_is_merely_being_created_says_nothing() -> None:

@@ -11,7 +11,7 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.observation import Observation, PodRecord
-from trainmaster_operator.planning.start import raised
+from trainmaster_operator.planning.start import UNHEARD_S, raised
 from trainmaster_operator.planning.suspicion import EXCLUDED_FROM, MOST, WEIGHTS, Mark, Suspicion, score
 from trainmaster_operator.planning.times import seconds_of, since
 from trainmaster_operator.planning.view import View
@@ -52,7 +52,17 @@ def avoid(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -
             marks[node].append(mark)
     scores = {node: score(given, now, known.half_life_s) for node, given in marks.items()}
     suspect = sorted((n for n, s in scores.items() if s >= EXCLUDED_FROM), key=lambda n: (-scores[n], n))
-    return list(dict.fromkeys([*_silent(status, observed), *suspect]))[: _most(known)]
+    return list(dict.fromkeys([*_ignoring(status, observed), *_silent(status, observed), *suspect]))[: _most(known)]
+
+
+def _given_up(status: JobStatus, observed: Observation) -> list[PodRecord]:
+    counts = unpack_counts(status.incarnations)
+    return [pod for pod in observed.pods if pod.slot < len(counts) and pod.incarnation < counts[pod.slot]]
+
+
+def _ignoring(status: JobStatus, observed: Observation) -> list[str]:
+    """Where pods were sent that nobody there took note of."""
+    return sorted({pod.node for pod in _given_up(status, observed) if pod.unheard_s >= UNHEARD_S})
 
 
 def _silent(status: JobStatus, observed: Observation) -> list[str]:
@@ -60,9 +70,11 @@ def _silent(status: JobStatus, observed: Observation) -> list[str]:
     minute later. Until then it would send their successors to them."""
     if status.lastFailure is None or status.lastFailure.cause != Cause.AGENT_LOST.value:
         return []
-    counts = unpack_counts(status.incarnations)
-    given_up = (pod for pod in observed.pods if pod.slot < len(counts) and pod.incarnation < counts[pod.slot])
-    runs = (pod for pod in given_up if pod.phase == "Running" and not (pod.lingers or pod.deleting or pod.node_lost))
+    runs = (
+        pod
+        for pod in _given_up(status, observed)
+        if pod.phase == "Running" and not (pod.lingers or pod.deleting or pod.node_lost)
+    )
     return sorted({pod.node for pod in runs if pod.node})
 
 

@@ -31,6 +31,7 @@ class PodRecord:
     running_s: float = 0.0  # since it runs; 0 when unknown: then an agent that was never heard is never given up
     disruption: str = ""  # why the cluster takes it away: PreemptionByScheduler, DeletionByTaintManager, ...
     node_lost: bool = False  # the cluster says that its node doesn't answer
+    unheard_s: float = 0.0  # since this process saw it bound to a node whose kubelet hasn't taken note of it
     rejected: bool = False  # it ended before anything in it ran: its node turned it away
     lingers: bool = False  # the agent's container has ended, others of the pod still run
 

@@ -71,6 +71,7 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
             finish.overdue_s(view),
             pending.overdue_s(view),
             gang.release_due_s(view),
+            rejection.due_s(view),
             start.missing_due_s(view),
             start.stale_due_s(view),
             failure.cascade_due_s(view),

@@ -1,7 +1,9 @@
-"""Pods that their node turned away before anything in them ran: tried again elsewhere or later, and no failure.
+"""Pods that their node turned away before anything in them ran, or never took: tried again elsewhere or later, and no
+failure.
 
 The scheduler may not know yet what the node knows (its disk is full, a device is broken, it shuts down), and sends the
-next pod to it at once; so each rejection is answered a little later than the one before.
+next pod to it at once; so each rejection is answered a little later than the one before. Nor does the cluster know of
+a node that has just died: what it binds to it in that half a minute would stay Pending until pods are evicted there.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from trainmaster_operator.api.status import Condition, ReleasedStatus
 from trainmaster_operator.planning import start
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.gang import SCHEDULED
+from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.pending import MESSAGE, with_condition
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
@@ -19,18 +22,36 @@ FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 
 
+def ignored(pod: PodRecord) -> bool:
+    """Its node doesn't answer, as far as anybody can tell."""
+    return pod.unheard_s >= start.UNHEARD_S and not pod.deleting
+
+
+def due_s(view: View) -> float | None:
+    """When a pod counts as ignored."""
+    if view.round_is_open:
+        return None
+    waits = [
+        start.UNHEARD_S - pod.unheard_s for pod in view.pods if pod is not None and pod.unheard_s and not pod.deleting
+    ]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
 def again(view: View) -> Change | None:
     """Fresh pods for the slots of those, after a while."""
     if view.round_is_open:
         return None
-    turned_away = [pod for pod in view.pods if pod is not None and pod.rejected]
+    turned_away = [pod for pod in view.pods if pod is not None and (pod.rejected or ignored(pod))]
     if not turned_away:
         return None
     times = (view.status.released.times if view.status.released is not None else 0) + 1
     wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (times - 1))
     pod = turned_away[0]
-    why = ": ".join(part for part in (pod.reason, pod.message) if part) or "for no reason that it tells"
-    words = f"{pod.name} was turned away by node {pod.node or '?'}: {why}"
+    if pod.rejected:
+        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "for no reason that it tells"
+        words = f"{pod.name} was turned away by node {pod.node or '?'}: {why}"
+    else:
+        words = f"{pod.name} was sent to node {pod.node}, which took no note of it for {pod.unheard_s:.0f} s"
     if len(turned_away) > 1:
         words = f"{words} (and {len(turned_away) - 1} more)"
     condition = Condition(type=SCHEDULED, status="False", reason=Cause.REFUSED.value, message=words[:MESSAGE])

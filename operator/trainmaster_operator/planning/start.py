@@ -10,6 +10,9 @@ from trainmaster_operator.planning.observation import JobSpec, Observation, PodT
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import ENDED, WORKER, View
 
+UNHEARD_S = 15.0
+"""How long a kubelet that lives may take to notice a pod. It takes a second or less, and more when it restarts."""
+
 FORCE_AFTER_S = 5.0
 """How long the kubelet may take to confirm the end of a pod that is fenced off anyway, before its object is removed."""
 
@@ -60,10 +63,11 @@ def next_incarnation(view: View) -> int:
 def stale(view: View) -> tuple[PodToDelete, ...]:
     """Pods whose incarnation is over. The round of those that had a rank is over too: the same write raised it.
 
-    One that ended, or that a lost node keeps, is removed at once: the storage fence holds off what may still run. A
-    living one is given a second, so that its devices and memory are free before another pod gets them, and is removed
-    when its kubelet doesn't confirm its end. A script's own files have no fence: there only the kubelet's word counts,
-    or, on a node that the cluster doesn't hear, the time after which the pod's agent has ended its ranks.
+    One that ended, or that a lost node keeps, is removed at once: the storage fence holds off what may still run. So is
+    one that its node took no note of: should its agent come to life after all, it is refused. A living one is given a
+    second, so that its devices and memory are free before another pod gets them, and is removed when its kubelet
+    doesn't confirm its end. A script's own files have no fence: there only the kubelet's word counts, or, on a node
+    that the cluster doesn't hear, the time after which the pod's agent has ended its ranks.
     """
     deletes = []
     for pod in view.others:
@@ -74,7 +78,7 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
             given_up = pod.node_lost and pod.deleting_s >= SCRIPT_FORCE_AFTER_S
         else:
             given_up = pod.node_lost or pod.deleting_s >= FORCE_AFTER_S
-        if ended or given_up:
+        if ended or given_up or pod.unheard_s >= UNHEARD_S:
             grace = 0.0
         elif pod.deleting:
             continue

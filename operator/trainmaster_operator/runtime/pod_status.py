@@ -23,6 +23,7 @@ class PodState(NamedTuple):
     node_lost: bool
     rejected: bool
     lingers: bool
+    unheard: bool
 
 
 def read(pod: Object) -> PodState:
@@ -45,6 +46,7 @@ def read(pod: Object) -> PodState:
         node_lost=_on_a_lost_node(spec, status, conditions),
         rejected=phase == "Failed" and not _ran(status),
         lingers=lingers,
+        unheard=phase == "Pending" and bool(spec.get("nodeName")) and not _taken(status),
     )
 
 
@@ -59,6 +61,11 @@ def _end(spec: Object, status: Object, phase: str) -> Object | None:
     if ended is None and phase in _ENDED:
         ended = (main.get("lastState") or {}).get("terminated")
     return ended if ended is not None and ended.get("exitCode") is not None else None
+
+
+def _taken(status: Object) -> bool:
+    """Its kubelet has taken note of it, which it tells before it pulls any image."""
+    return bool(status.get("startTime") or status.get("initContainerStatuses") or status.get("containerStatuses"))
 
 
 def _ran(status: Object) -> bool:

@@ -37,7 +37,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class PodEntry:
-    """`running_since`, `deleting_since`: monotonic, when this process first saw it so."""
+    """`running_since`, `deleting_since`, `unheard_since`: monotonic, when this process first saw it so."""
 
     record: PodRecord
     running_since: float | None
@@ -45,15 +45,16 @@ class PodEntry:
     token_sha256: str
     job: str = ""  # its name
     deleting_since: float | None = None
+    unheard_since: float | None = None
     resources: tuple[Amount, ...] = ()
 
     def observed(self, now: float) -> PodRecord:
         """The record with its ages at `now` (monotonic)."""
-        if self.running_since is None and self.deleting_since is None:
+        since = (self.running_since, self.deleting_since, self.unheard_since)
+        if since == (None, None, None):
             return self.record
-        running_s = now - self.running_since if self.running_since is not None else 0.0
-        deleting_s = now - self.deleting_since if self.deleting_since is not None else 0.0
-        return replace(self.record, running_s=running_s, deleting_s=deleting_s)
+        running_s, deleting_s, unheard_s = (now - at if at is not None else 0.0 for at in since)
+        return replace(self.record, running_s=running_s, deleting_s=deleting_s, unheard_s=unheard_s)
 
     @property
     def thrives(self) -> bool:
@@ -110,6 +111,7 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
     return PodEntry(
         running_since=(known and known.running_since) or (now if state.phase == "Running" else None),
         deleting_since=((known and known.deleting_since) or now) if deleting else None,
+        unheard_since=((known and known.unheard_since) or now) if state.unheard else None,
         record=PodRecord(
             name=meta["name"],
             uid=meta["uid"],
