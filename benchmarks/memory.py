@@ -80,16 +80,8 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     import torch
 
     micro, count = config.accumulation(row.ranks)
-    spread = parallel.parallelize(
-        models.build(config.model, config.seed),
-        row.config.resolve(row.ranks),
-        config.parallelism,
-        config.precision,
-        "cpu",
-        parallel.StepShape(CONTEXT, micro, count),
-        recomputed=config.recompute,
-        communication=config.communication,
-    )
+    shape = parallel.StepShape(CONTEXT, micro, count)
+    spread = parallel.of_job(models.build(config.model, config.seed), config, row.ranks, "cpu", shape)
     optimizer = ShardOptimizer(spread.model, config.optimizer)
 
     def step() -> None:

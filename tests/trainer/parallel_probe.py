@@ -59,8 +59,7 @@ def spread(config: TrainingConfig, row: Row) -> torch.nn.Module:
     """This rank's part of the row's model."""
     model = models.build(config.model, config.seed)
     shape = parallel.StepShape(CONTEXT, 1, row.accumulation)
-    degrees = row.config.resolve(row.ranks)
-    return parallel.parallelize(model, degrees, config.parallelism, config.precision, "cpu", shape).model
+    return parallel.of_job(model, config, row.ranks, "cpu", shape).model
 
 
 def summands(config: TrainingConfig, row: Row, rank: int) -> tuple[float, float]:

@@ -108,17 +108,7 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     """Bytes on this rank: of tensors that are there when gradients are complete, and at the worst moment of a step."""
     model = models.build(config.model, config.seed)
     shape = parallel.StepShape(CONTEXT, MICRO, row.accumulation)
-    degrees = row.config.resolve(row.ranks)
-    spread = parallel.parallelize(
-        model,
-        degrees,
-        config.parallelism,
-        config.precision,
-        "cpu",
-        shape,
-        recomputed=config.recompute,
-        communication=config.communication,
-    )
+    spread = parallel.of_job(model, config, row.ranks, "cpu", shape)
     reducer = spread.reducer
     optimizer = ShardOptimizer(spread.model, config.optimizer)
     step(spread, row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainer.job import Job
+from tests.trainer.ranks import Ranks
 from trainmaster import data, layout, models, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError, DataError
@@ -42,17 +44,33 @@ def test_it_learns(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] / 2
 
 
-def test_digits_are_images_where_scikit_learn_is_installed(tmp_path: Path) -> None:
-    job = config(tmp_path, data={"source": "images", "path": "@digits"})
-    job = job.model_copy(update={"model": job.model.model_copy(update={"options": {}})})
-    if importlib.util.find_spec("sklearn") is None:
-        with pytest.raises(
-            DataError, match=r"^data\.path: @digits needs scikit-learn in the image: pip install 'train"
-        ):
-            data.build(job)
-        return
-    source = data.build(job)
-    assert (source.samples, source.batch(0, range(20)).inputs.shape) == (1797, (20, 1, 8, 8))
+def digits(folder: Path) -> TrainingConfig:
+    job = config(folder, data={"source": "images", "path": "@digits"})
+    return job.model_copy(update={"model": job.model.model_copy(update={"options": {}})})
+
+
+def test_digits_are_images_of_scikit_learn(tmp_path: Path) -> None:
+    source = data.build(digits(tmp_path))
+    batch = source.batch(0, range(20))
+    assert (source.samples, batch.inputs.shape) == (1797, (20, 1, 8, 8))
+    assert (batch.inputs.min(), batch.inputs.max()) == (0.0, 1.0)
+    assert set(source.batch(0, range(200)).targets.tolist()) == set(range(10))
+
+
+def test_without_scikit_learn_there_are_no_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match=r"^data\.path: @digits needs scikit-learn in the image: pip install 'train"):
+        data.build(digits(tmp_path))
+
+
+@pytest.mark.processes
+def test_ranks_learn_digits(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    told = {"model": {"name": "cnn"}, "data": {"source": "images", "path": "@digits"}}
+    job = Job(ranks, tmp_path, text, **told, steps=150, batch={"global": 64}, checkpoint={"every": 150})
+    done = job.round(1)
+    assert done.codes == [0, 0], done.output
+    assert job.losses[1] > 2  # of ten classes, by chance 2.3
+    assert job.losses[150] < 1
 
 
 def test_text_is_refused_and_images_are_for_no_other_model(tmp_path: Path) -> None:

@@ -258,3 +258,16 @@ def test_a_checkpoint_that_has_seen_samples_to_leave_out_is_passed_over_while_th
     assert third.codes == [0, 0], third.output
     assert [m["step"] for m in third.said("resumed")] == [9, 9]
     assert "SamplesNotSkipped" in {m["reason"] for m in third.said("event")}
+
+
+@pytest.mark.processes
+def test_a_checkpoint_of_another_optimizer_is_refused_in_a_sentence(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text, steps=3, optimizer={"name": "muon"})
+    assert job.round(1).codes == [0, 0]
+    job.config |= {"steps": 6, "optimizer": {"name": "adamw"}}
+    done = job.round(2)
+    assert done.codes == [ExitCode.CONFIG_ERROR] * 2
+    assert "optimizer.name: is adamw, but checkpoint " in done.output
+    assert "was made with muon, whose state another one has no use for; muon would be right" in done.output
+    job.config["optimizer"] = {"name": "muon"}
+    assert job.round(3).codes == [0, 0]

@@ -46,8 +46,16 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
             f"compile: what a block of model {facts.name} computes depends on which experts tokens choose, so it can't "
             f"be compiled; compile left out would do"
         )
+    if config.batch.autoMicro and (facts.image or not facts.known):
+        yield (
+            f"batch.autoMicro: the memory of model {facts.name} can't be estimated; of built-in transformers it can, "
+            f"batch.micro would do"
+        )
+    elif config.batch.autoMicro and config.outer is not None:
+        yield "batch.autoMicro: the memory of islands can't be estimated; batch.micro would do"
     # Of layouts that nobody has typed: `plan` asks.
-    yield from filter(None, (config.compression_refusal(), config.muon_refusal(), config.compile_refusal()))
+    refusals = (config.compression_refusal(), config.muon_refusal(), config.compile_refusal(), config.noise_refusal())
+    yield from filter(None, refusals)
 
 
 def _sizes(config: TrainingConfig, facts: Facts) -> Iterator[str]:

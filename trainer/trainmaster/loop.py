@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from trainmaster import (
     allocator,
-    compiling,
     data,
     faults,
     lastwords,
     layout,
+    microbatch,
     models,
     optimizer,
     owners,
@@ -50,6 +50,7 @@ from trainmaster.errors import ConfigError, Diverged
 from trainmaster.evaluation import Evaluation
 from trainmaster.lastsums import LastSums
 from trainmaster.loggers import Loggers
+from trainmaster.noise import NoiseScale
 from trainmaster.profiling import Profiler
 from trainmaster.reduce.outer import Outer
 from trainmaster.report import Reading, Reporter, finite
@@ -89,22 +90,28 @@ class Training:
         self.log = StepLog(world.rank == 0, config.steps)
         self.profiler = Profiler(config.profile, reporter, world, config.steps)
         directory = os.environ.get(environment.CHECKPOINT_DIR, "")
+        # Beside the checkpoints: what a world that restarts needn't find out again, and wouldn't find the same.
+        beside = Path(directory) if directory else None
         self.loggers = Loggers(
             config.loggers if world.rank == 0 else None,
             reporter.output,
             reporter.event,
-            Path(directory) if directory else None,
+            beside,
             config.model_dump(mode="json", exclude={"loggers"}),
         )
 
         reporter.phase(Phase.BUILD)
         try:
             self.degrees = config.parallelism.resolve(world.size)
+            layout.validate(config)
+            config, words = microbatch.settle(config, world, beside and beside / "micro.json")
             divisor = int(os.environ.get(environment.MICRO_DIVISOR) or 1)
             self.micro, self.accumulation = config.accumulation(world.size, divisor)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        layout.validate(config)
+        self.log.told(words)
+        self.noise = NoiseScale.of(config, self.degrees, self.micro, self.accumulation)
+        self.first_squared: Tensor | None = None  # of the step's first micro-batch, where it is asked for
         self.source = data.build(config)
         self.prefetch = Prefetch(self.source)
         self.evaluation: Evaluation | None = None
@@ -115,25 +122,13 @@ class Training:
         self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
-        if config.compile:
-            compiling.prepare(world.device.type)
-        self.parallel = parallel.parallelize(
-            model,
-            self.degrees,
-            config.parallelism,
-            config.precision,
-            world.device.type,
-            parallel.StepShape(models.facts(config.model).context, self.micro, self.accumulation),
-            # Beside the checkpoints, so that a world that restarts is cut as the one before it.
-            Path(directory, "profile.json") if directory else None,
-            config.recompute,
-            config.communication,
-            config.compile,
-        )
+        shape = parallel.StepShape(models.facts(config.model).context, self.micro, self.accumulation)
+        profile = beside and beside / "profile.json"
+        self.parallel = parallel.of_job(model, config, world.size, world.device.type, shape, profile)
         self.reducer = self.parallel.reducer
         self.island = self.parallel.mesh.coordinate("island")
         self.outer = Outer(model, self.parallel.mesh, config.outer, config.steps) if config.outer is not None else None
-        self.log.stages(self.parallel.stages)
+        self.log.told(self.parallel.stages)
         self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
         self.activations = owners.Activations(self.model)
@@ -164,13 +159,15 @@ class Training:
 
     def resume(self) -> None:
         """Go on from the newest valid checkpoint, or start."""
-        found = self.session.restore(Resume.from_environment(self.config.model))
+        found = self.session.restore(Resume.from_environment(self.config.model, self.config.optimizer.name))
         self.loggers.begin(found.manifest.step if found is not None else 0)
         if found is not None:
             self.step = found.manifest.step
             self.consumed = cursor.read(self.source, found.manifest.data, f"checkpoint {found.path}")
             self.divergence.resume(found.manifest.losses, found.manifest.norms)
             self.scale.load(found.manifest.scaler)
+            if self.noise is not None:
+                self.noise.load(found.manifest.noise)
             self._write_down(found.manifest.numbers)
             if self.evaluation is not None:
                 self.evaluation.scores.load(found.manifest.evaluation)
@@ -241,7 +238,8 @@ class Training:
             everywhere = squared.clone()
             dist.all_reduce(everywhere)
             self.optimizer.orthogonalize(self._factor(self.scale.unscaled(everywhere[self.island].sqrt())))
-        totals = torch.cat([loss.double().reshape(1), costs, squared])
+        first = self.first_squared if self.first_squared is not None else squared.new_zeros(())
+        totals = torch.cat([loss.double().reshape(1), costs, first.double().reshape(1), squared])
         self.prepared = Prepared(step, tokens, own_tokens, began)
         dist.all_reduce(totals)
         self.sums.passed(step, totals)
@@ -256,7 +254,7 @@ class Training:
     def _complete(self, prepared: Prepared, totals: Tensor) -> StepRecord:
         """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
         step, config = prepared.step, self.config
-        norms = totals[5:].sqrt()
+        norms = totals[6:].sqrt()
         norm = self.scale.unscaled(norms[self.island])
         dropped = self.scale.overflowed(norm)
         factor = self._factor(norm)
@@ -264,7 +262,8 @@ class Training:
             parallel.scale_gradients_(self.model, factor)
         rate = optimizer.learning_rate(step, config.steps, config.optimizer)
         largest = self.scale.unscaled(norms.max())
-        told = [totals[0], largest, totals[4], *([self.scale.value.double()] if self.scale.on else [])]
+        first = self.scale.unscaled(totals[5].sqrt())
+        told = [totals[0], largest, totals[4], first, *([self.scale.value.double()] if self.scale.on else [])]
         record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
         if record.reading.arrived():
             self._check_sound(record)
@@ -379,9 +378,11 @@ class Training:
             "losses": self.divergence.losses(),
             "norms": self.divergence.norms(),
             "model": self._described,
+            "optimizer": self.config.optimizer.name,
             "config_sha256": self._config_sha256,
             **({"scaler": self.scale.state()} if self.scale.on else {}),
             **({"evaluation": self.evaluation.scores.state()} if self.evaluation is not None else {}),
+            **({"noise": self.noise.state()} if self.noise is not None else {}),
         }
 
     def _forward_backward(self) -> tuple[Tensor, int, int]:
@@ -408,7 +409,12 @@ class Training:
         device, mesh = self.world.device, self.parallel.mesh
         first = mesh.data_rank * self.micro * self.accumulation
         slots = [range(first + i * self.micro, first + (i + 1) * self.micro) for i in range(self.accumulation)]
-        for batch in self.prefetch.batches(self.consumed, slots, self.consumed + self.config.batch.global_):
+        asked, self.first_squared = self.noise is not None and self.noise.due(self.step + 1), None
+        batches = self.prefetch.batches(self.consumed, slots, self.consumed + self.config.batch.global_)
+        for index, batch in enumerate(batches):
+            if asked and index == 1:
+                # The first one's backward pass is over, and no other has begun.
+                self.first_squared = parallel.gradient_norm_squared(self.model)
             inputs, targets = self.parallel.own(batch.inputs), self.parallel.own(batch.targets)
             if mesh.speaks:
                 whole = targets.shape == batch.targets.shape
@@ -439,6 +445,7 @@ class Training:
                 "grad_norm": norm,
                 **besides,
                 **self._sent(),
+                **self._noise(record, norm),
             }
             self.reporter.metrics(round=self.reporter.round, **self.numbers)
             self.loggers.step(self.numbers)
@@ -450,6 +457,16 @@ class Training:
             return {}
         sent, plain = source.sent
         return {"gradient_bytes": sent, "gradient_bytes_uncompressed": plain}
+
+    def _noise(self, record: StepRecord, norm: float) -> dict[str, float]:
+        """The gradient noise scale, in steps that tell something of it."""
+        first = record.first_norm()
+        if self.noise is None or not first:
+            return {}
+        # As the mean of its own sequences: it was made as a part of the whole batch's.
+        self.noise.add((first * self.noise.large / self.noise.small) ** 2, norm**2)
+        value = self.noise.value
+        return {} if value is None else {"noise_scale": value}
 
     def _check_sound(self, record: StepRecord) -> None:
         loss, norm, besides = record.numbers()
@@ -482,6 +499,7 @@ class Training:
 
     def _finish(self) -> None:
         self._settle(wait=True)
+        self.log.told(self.noise.words() if self.noise is not None else "")
         self.reporter.phase(Phase.DRAIN)
         digest = self.session.digest()
         if self.world.rank == 0 and self.reporter.output is not None:

@@ -18,10 +18,10 @@ class StepLog:
         self._said_at: float | None = None
         self._tokens = 0  # since then
 
-    def stages(self, table: str) -> None:
-        """How a pipeline is cut; "" where there is none."""
-        if self._shown and table:
-            print(table, flush=True)
+    def told(self, words: str) -> None:
+        """What was decided before the first step; "" where there was nothing to decide."""
+        if self._shown and words:
+            print(words, flush=True)
 
     def resumed(self, step: int, path: str, tier: str) -> None:
         if self._shown:

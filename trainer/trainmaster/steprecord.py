@@ -14,7 +14,7 @@ class StepRecord:
     """A step whose numbers may still be on their way from the device."""
 
     step: int
-    reading: Reading  # loss, gradient norm, steps to record; in fp16 also the loss scale
+    reading: Reading  # loss, gradient norm, steps to record, norm of the first micro-batch; in fp16 also the loss scale
     tokens: int  # of the whole world
     own_tokens: int  # of this rank
     rate: float
@@ -22,7 +22,7 @@ class StepRecord:
 
     def numbers(self) -> tuple[float, float, dict[str, Any]]:
         """(loss, gradient norm, what is told besides). Waits for the device if they haven't arrived."""
-        loss, norm, _, *scale = self.reading.values()
+        loss, norm, _, _, *scale = self.reading.values()
         if not scale:
             return loss, norm, {}
         if math.isfinite(norm):
@@ -32,6 +32,10 @@ class StepRecord:
     def to_record(self) -> int:
         """How many steps are to be recorded, as all ranks know by this step; 0 nearly always."""
         return round(self.reading.values()[2])
+
+    def first_norm(self) -> float:
+        """Of the first micro-batch's gradient, as it is summed with the others; 0 where nobody asked."""
+        return self.reading.values()[3]
 
     def finite(self) -> bool:
         """Waits for the device if the numbers haven't arrived."""

@@ -54,22 +54,29 @@ class Resume:
     resume: str = "Auto"
     skipped: tuple[tuple[int, int], ...] = ()  # samples to leave out: no checkpoint made with them will do
     model: ModelConfig | None = None  # a checkpoint of another one is refused; None: a model of one's own
+    optimizer: str = ""  # the same; "": one's own
 
     @classmethod
-    def from_environment(cls, model: ModelConfig | None = None) -> Resume:
+    def from_environment(cls, model: ModelConfig | None = None, optimizer: str = "") -> Resume:
         env = os.environ
         return cls(
             model=model,
+            optimizer=optimizer,
             round=int(env.get(environment.ROUND) or 0),
             job=env.get(environment.JOB_UID, ""),
             resume=env.get(environment.RESUME) or "Auto",
             skipped=tuple((first, end) for first, end in json.loads(env.get(environment.SKIPPED) or "[]")),
         )
 
-    def check_model(self, manifest: Manifest, path: str) -> None:
-        """Raises ConfigError if the checkpoint at `path` is of another model."""
+    def check(self, manifest: Manifest, path: str) -> None:
+        """Raises ConfigError if the checkpoint at `path` is of another model or another optimizer."""
         if self.model is not None:
             models.check_same(manifest.model, self.model, f"checkpoint {path}")
+        if self.optimizer and manifest.optimizer not in ("", self.optimizer):
+            raise ConfigError(
+                f"optimizer.name: is {self.optimizer}, but checkpoint {path} was made with {manifest.optimizer}, whose "
+                f"state another one has no use for; {manifest.optimizer} would be right"
+            )
 
     def comes_late(self, manifest: Manifest) -> bool:
         """Whether this checkpoint was made with samples that are to be left out."""
@@ -235,7 +242,7 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
         try:
             if candidate in held and (tier := turns.held(directory, whole=True)):
                 if turns.part.opened is not None:
-                    asked.check_model(turns.part.opened.manifest, directory)
+                    asked.check(turns.part.opened.manifest, directory)
                     if asked.comes_late(turns.part.opened.manifest):
                         late.append(candidate)
                         continue
@@ -246,7 +253,7 @@ def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say
             if incomplete and candidate == directory and lineage.commit(source, directory) is None:
                 continue
             manifest = lineage.read_manifest(source, directory)
-            asked.check_model(manifest, f"{root}/{directory}")
+            asked.check(manifest, f"{root}/{directory}")
             if asked.comes_late(manifest):
                 late.append(candidate)
                 continue

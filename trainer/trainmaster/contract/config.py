@@ -68,17 +68,35 @@ class BatchScaling(Strict):
         return {"Constant": 1.0, "Linear": ratio, "SquareRoot": math.sqrt(ratio)}[self.learningRate]
 
 
+class NoiseScaleConfig(Strict):
+    """The gradient noise scale (McCandlish et al., arXiv 1812.06162)."""
+
+    every: int = Field(10, ge=1, le=2**53, description="Steps between estimates; it takes a pass over all gradients.")
+
+
 class BatchConfig(Grown):
-    since = frozenset({"scaling"})
+    since = frozenset({"autoMicro", "noiseScale", "scaling"})
 
     global_: int = Field(alias="global", ge=1, le=2**31, description="Sequences per optimizer step, over all ranks.")
     micro: int | None = Field(
         None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
     )
+    autoMicro: bool = Field(
+        False, description="micro is the largest that the estimated memory of a rank allows, found before training."
+    )
+    noiseScale: NoiseScaleConfig | None = Field(
+        None, description="Tell how large a batch is worth it, by the gradient noise scale."
+    )
     scaling: BatchScaling | None = Field(
         None,
         description="For jobs that change their size: a batch that does too. Default: batch.global is constant.",
     )
+
+    @model_validator(mode="after")
+    def _micro_is_one(self) -> BatchConfig:
+        if self.autoMicro and self.micro is not None:
+            raise ValueError(f"micro {self.micro} is what autoMicro would find; one of them has to be left out")
+        return self
 
     @model_validator(mode="after")
     def _scales(self) -> BatchConfig:
@@ -599,6 +617,29 @@ class TrainingConfig(Grown):
         if (self.parallelism.island or 1) == 1:
             return None
         return (self.communication.outer if self.communication is not None else None) or OuterConfig()
+
+    @model_validator(mode="after")
+    def _noise_is_seen(self) -> TrainingConfig:
+        refusal = self.noise_refusal()
+        if refusal:
+            raise ValueError(refusal)
+        return self
+
+    def noise_refusal(self) -> str | None:
+        """Why the gradient noise scale can't be told with this parallelism."""
+        sharding = self.parallelism.sharding
+        if self.batch.noiseScale is None:
+            return None
+        if (self.parallelism.pp or 1) > 1:
+            return "batch.noiseScale: a pipeline never has the gradients of one micro-batch alone; pp 1 would do"
+        if sharding is not None and sharding.stage < 3:
+            return (
+                f"batch.noiseScale: with parallelism.sharding.stage {sharding.stage} gradients are out of sight until "
+                f"the last micro-batch; 3 would do"
+            )
+        if self.outer is not None:
+            return "batch.noiseScale is of one batch that all ranks share; islands have one each"
+        return None
 
     def island_refusal(self) -> str | None:
         """Why there can't be islands as the config has them."""

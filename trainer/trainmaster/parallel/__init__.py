@@ -21,6 +21,7 @@ from trainmaster.contract.config import (
     PipelineConfig,
     ShardingConfig,
     TensorConfig,
+    TrainingConfig,
 )
 from trainmaster.parallel import context, data, expert, pipeline, shard, tensor
 from trainmaster.parallel.elementwise import elementwise
@@ -47,9 +48,35 @@ __all__ = [
     "elementwise",
     "gradient_norm_squared",
     "local_gradients",
+    "of_job",
     "parallelize",
     "scale_gradients_",
 ]
+
+
+def of_job(
+    model: nn.Module,
+    config: TrainingConfig,
+    world_size: int,
+    device_type: str,
+    shape: StepShape,
+    profile: Path | None = None,
+) -> Parallel:
+    """`parallelize` as a job of so many ranks says it. Raises ConfigError."""
+    if config.compile:
+        compiling.prepare(device_type)
+    return parallelize(
+        model,
+        config.parallelism.resolve(world_size),
+        config.parallelism,
+        config.precision,
+        device_type,
+        shape,
+        profile,
+        config.recompute,
+        config.communication,
+        config.compile,
+    )
 
 
 def parallelize(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from trainmaster import compiling, data, models, parallel
+from trainmaster import data, models, parallel
 from trainmaster.checkpoint.save import local_pieces
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
@@ -58,19 +58,7 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         own = parallelize(model, row.parallelism, devices=["cpu"] * row.devices, sequence=CONTEXT)
     elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
-        if config.compile:
-            compiling.prepare("cpu")
-        own = spread = parallel.parallelize(
-            model,
-            degrees,
-            config.parallelism,
-            config.precision,
-            "cpu",
-            shape,
-            recomputed=config.recompute,
-            communication=config.communication,
-            compiled=config.compile,
-        )
+        own = spread = parallel.of_job(model, config, row.ranks, "cpu", shape)
     # Its updates are as large as gradients are, which shows a wrong scale of these.
     sgd = OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0)
     how = config.optimizer if "optimizer" in row.training else sgd

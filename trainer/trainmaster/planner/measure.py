@@ -48,16 +48,8 @@ def steps(config: TrainingConfig, row: Row, rank: int) -> float:
     micro, count = layout.micro_batches
     facts = models.facts(config.model)
     context = facts.context
-    spread = parallel.parallelize(
-        models.build(config.model, config.seed),
-        config.parallelism.resolve(row.ranks),
-        config.parallelism,
-        config.precision,
-        "cpu",
-        parallel.StepShape(context, micro, count),
-        recomputed=config.recompute,
-        communication=config.communication,
-    )
+    shape = parallel.StepShape(context, micro, count)
+    spread = parallel.of_job(models.build(config.model, config.seed), config, row.ranks, "cpu", shape)
     optimizer = ShardOptimizer(spread.model, config.optimizer)
     tokens = torch.randint(0, facts.vocabulary, (micro, context + 1))
     batches = [(spread.own(tokens[:, :-1]), spread.own(tokens[:, 1:]))] * count

@@ -85,7 +85,9 @@ class Manifest:
     losses: list[float] = field(default_factory=list)  # of the steps before, where a rule on divergence needs them
     norms: list[float] = field(default_factory=list)  # the same of gradients
     model: dict[str, Any] = field(default_factory=dict)  # {name, options}, all of them; empty: a model of one's own
+    optimizer: str = ""  # its name; "": one's own, or of a trainer that didn't tell
     scaler: dict[str, Any] = field(default_factory=dict)  # {scale, steps} of fp16's loss scale
+    noise: dict[str, float] = field(default_factory=dict)  # {signal, noise, weight} of the gradient noise scale
     evaluation: dict[str, Any] = field(default_factory=dict)  # what `trainmaster.scores` says; {}: there is none
     protocol: int = PROTOCOL
 

@@ -1,0 +1,150 @@
+"""The largest micro-batch that fits: what is taken for how much memory, and that all ranks take the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+
+from tests.trainer.job import Job
+from tests.trainer.ranks import Ranks
+from trainmaster import layout, microbatch
+from trainmaster.agent import memory
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.wire import environment
+from trainmaster.errors import ConfigError
+from trainmaster.planner.estimate import Machine, estimate
+from trainmaster.planner.layouts import Layout
+from trainmaster.planner.survey import Survey
+from trainmaster.world import World
+
+
+def config(**training: Any) -> TrainingConfig:
+    return TrainingConfig.model_validate(
+        {
+            "model": {"options": {"layers": 2, "heads": 4, "width": 64, "context": 64}},
+            "data": {"path": "/data"},
+            "steps": 10,
+            "batch": {"global": 64, "autoMicro": True},
+            **training,
+        }
+    )
+
+
+def peak(job: TrainingConfig, ranks: int, micro: int) -> int:
+    machine = Machine(flops=1.0, bandwidth=1.0, memory=None)
+    return estimate(Layout(job, ranks).with_micro_batch(micro), Survey(job.model), machine).memory.peak
+
+
+@pytest.mark.parametrize("parallelism", [{}, {"dp_shard": 2}, {"pp": 2}, {"tp": 2}], ids=str)
+def test_it_is_the_largest_one_that_fits(parallelism: dict[str, int]) -> None:
+    job = config(parallelism=parallelism)
+    for micro in (8, 4, 2):
+        needed = peak(job, 2, micro)
+        assert microbatch.largest(job, 2, needed) == (micro, needed)
+        assert microbatch.largest(job, 2, needed - 1)[0] == micro // 2
+
+
+def test_without_room_for_one_sequence_it_is_one_all_the_same() -> None:
+    assert microbatch.largest(config(), 2, 1)[0] == 1
+
+
+def test_the_limit_is_the_containers_or_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Limited:
+        def limit(self) -> int | None:
+            return 8 << 30
+
+    class Unlimited(Limited):
+        def limit(self) -> int | None:
+            return None
+
+    monkeypatch.setattr(microbatch, "_ranks_of_machine", lambda world: 4)
+    monkeypatch.setattr(microbatch, "_machine", lambda: 64 << 30)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv(environment.RAM_BUDGET, str(1 << 30))
+    world = World(0, 4, torch.device("cpu"), None)
+    for group, share in ((Limited(), 4 << 30), (Unlimited(), 16 << 30), (None, 16 << 30)):
+        monkeypatch.setattr(memory, "container", lambda group=group: group)
+        expected = (share - (1 << 29) - microbatch.PROCESS) * microbatch.USABLE
+        assert microbatch._budget(world) == int(expected)
+
+
+@pytest.fixture
+def alone() -> Any:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield World(0, 1, torch.device("cpu"), None)
+    dist.destroy_process_group()
+
+
+def test_a_restart_finds_what_was_found_unless_it_was_for_something_else(
+    alone: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def largest(job: TrainingConfig, ranks: int, budget: int) -> tuple[int, int]:
+        asked.append(job.batch.global_)
+        return 4, 1000
+
+    monkeypatch.setattr(microbatch, "_elsewhere", largest)
+    kept = tmp_path / "micro.json"
+    for _ in range(2):
+        settled, words = microbatch.settle(config(), alone, kept)
+        assert settled.batch.micro == 4
+        assert not settled.batch.autoMicro
+        assert words.startswith("micro-batch: 4 sequences x 16, an estimated 0 MiB of the ")
+    assert asked == [64]
+    microbatch.settle(config(batch={"global": 32, "autoMicro": True}), alone, kept)
+    assert asked == [64, 32]
+    kept.write_text('{"of": ')
+    microbatch.settle(config(), alone, kept)
+    assert asked == [64, 32, 64]
+    microbatch.settle(config(), alone, tmp_path / "not" / "there" / "micro.json")
+    assert asked == [64, 32, 64, 64]
+
+
+def test_a_job_that_does_not_ask_is_left_as_it_is() -> None:
+    job = config(batch={"global": 64})
+    assert microbatch.settle(job, World(0, 1, torch.device("cpu"), None), None) == (job, "")
+
+
+@pytest.mark.processes
+def test_ranks_with_little_memory_take_small_micro_batches_and_have_the_same_losses(
+    ranks: Ranks, tmp_path: Path, text: Path
+) -> None:
+    plain = Job(ranks, tmp_path / "plain", text, batch={"global": 16, "micro": 2}, steps=4)
+    assert plain.round(1).codes == [0, 0]
+    found = Job(ranks, tmp_path / "found", text, batch={"global": 16, "autoMicro": True}, steps=4)
+    job = TrainingConfig.model_validate(found.config)
+    room = peak(job, 2, 2) / microbatch.USABLE + microbatch.PROCESS + 1000
+    group = memory.container()
+    limit = group.limit() if group is not None else None
+    share = limit if limit is not None else microbatch._machine() / 2
+    taken = {environment.RAM_BUDGET: str(int(share - room)), "LOCAL_WORLD_SIZE": "1"}
+    for number, steps in ((1, 4), (2, 8)):
+        found.config["steps"] = steps
+        done = found.round(number, env=taken)
+        assert done.codes == [0, 0], done.output
+        assert done.output.count("micro-batch: 2 sequences x 4, ") == 1
+    assert {step: found.losses[step] for step in plain.losses} == plain.losses
+    assert json.loads((tmp_path / "found" / "checkpoints" / "micro.json").read_text())["micro"] == 2
+
+
+def test_who_asks_for_both_or_for_what_cannot_be_estimated_is_told() -> None:
+    with pytest.raises(ValidationError, match="micro 2 is what autoMicro would find; one of them has to be left out"):
+        config(batch={"global": 8, "micro": 2, "autoMicro": True})
+    with pytest.raises(ConfigError, match=r"^batch\.autoMicro: the memory of model cnn can't be estimated"):
+        layout.validate(config(model={"name": "cnn"}, data={"source": "arrays", "path": "/data"}))
+    with pytest.raises(ConfigError, match=r"^batch\.autoMicro: the memory of model test_microbatch:no_such can't be"):
+        layout.validate(config(model={"name": "test_microbatch:no_such", "options": {"context": 8, "vocabulary": 8}}))
+    with pytest.raises(ConfigError, match=r"^batch\.autoMicro: the memory of islands can't be estimated"):
+        layout.validate(config(parallelism={"island": 2}))
+
+
+def test_trainers_that_do_not_know_it_are_not_told_of_it() -> None:
+    assert "autoMicro" not in config(batch={"global": 64}).model_dump()["batch"]
+    assert config().model_dump()["batch"]["autoMicro"] is True
