@@ -162,13 +162,16 @@ def tiers() -> Iterator[str]:
     yield "## Where a lost shard comes from"
     yield ""
     yield "From a death to the first step that all ranks have completed after it, for a model sharded over pods, by the"
-    yield f"size of the whole state (`make bench-tiers`). Medians, the worst in brackets. {machine(facts)}"
+    yield "size of the whole state (`make bench-tiers`). Medians, the worst in brackets, and what of it was loading;"
+    yield "the rest is the start of a process (of a pod: with its imports) and the first step, which grows with the"
+    yield "model too."
+    yield machine(facts)
     yield ""
     times = [case for case in cases if ", phase " not in case.case and not case.case.endswith(", lost")]
     systems = [*dict.fromkeys(case.system for case in times)]
-    by = {(case.case, case.system): case for case in times}
+    by = {(case.case, case.system): case for case in cases}
     rows = [
-        [size, *(_spread(by[size, system]) for system in systems)]
+        [size, *(f"{_spread(by[size, s])}, loading {by[f'{size}, phase load', s].median:.2f} s" for s in systems)]
         for size in dict.fromkeys(case.case for case in times)
     ]
     yield from table(["state", *systems], rows)
