@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,6 +126,41 @@ def waits() -> Iterator[str]:
     yield from table(["state", "a save keeps the loop for", "a step", "of it", "the step behind a save"], rows)
 
 
+PHASES = ("detect", "decide", "drain", "fork", "rendezvous", "build", "load", "first_step")
+
+
+def recovery() -> Iterator[str]:
+    """What a rank's death costs, by the number of ranks."""
+    facts, cases = load("recovery")
+    yield "## From a rank's death to the next step, by the number of ranks"
+    yield ""
+    yield "The same unmodified DDP script under `trainmaster run` and under torchrun at its best (its store not"
+    yield "shared): from the death of a rank's process to the first step that all have completed after it, all on the"
+    yield f"same cores (`make bench-recovery`). Medians, the worst in brackets. {machine(facts)}"
+    yield ""
+    best = "torchrun, store not shared"
+    by = {(case.case, case.system): case for case in cases}
+    sizes = sorted({int(case.case.split()[0]) for case in cases})
+    rows = []
+    for size in sizes:
+        peer = by.get((f"{size} ranks", best))
+        split = [by.get((f"{size} ranks, phase {name}", "trainmaster")) for name in PHASES]
+        rows.append(
+            [
+                str(size),
+                _spread(by[f"{size} ranks", "trainmaster"]),
+                "not run" if peer is None else _spread(peer) if peer.samples else "none came about",
+                *(f"{case.median:.3f}" if case is not None and case.samples else "" for case in split),
+            ]
+        )
+    yield from table(["ranks", "Trainmaster", "torchrun", *(f"{name.replace('_', ' ')}, s" for name in PHASES)], rows)
+    yield ""
+    points = [(math.log(size), math.log(by[f"{size} ranks", "trainmaster"].median)) for size in sizes]
+    slope, _ = statistics.linear_regression(*zip(*points, strict=True))
+    yield f"It grows with the number of ranks to the power of {slope:.2f} (least squares of the logarithms): each rank"
+    yield "has to be forked and to compute a step on these cores, which a cluster would do side by side."
+
+
 def interruptions() -> Iterator[str]:
     """How long training stands still, whatever interrupts it."""
     yield "## What interrupts training, and for how long"
@@ -182,6 +219,7 @@ def _spread(case: Case) -> str:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "recovery": recovery,
     "interruptions": interruptions,
     "tiers": tiers,
     "memory": memory,

@@ -42,6 +42,8 @@ async def placed(store: Any) -> None:
         await asyncio.sleep(0.1)
     for name in pods(store):
         store.bind("space", name, "node")
+        pod = store.get(POD, "space", name)
+        store.update_status(POD, {**pod, "status": {**pod["status"], "startTime": "2026-01-01T00:00:00Z"}})
 
 
 def run(test: Any, **spec: Any) -> None:
