@@ -268,6 +268,22 @@ def test_a_checkpoint_of_another_optimizer_is_refused_in_a_sentence(ranks: Ranks
     done = job.round(2)
     assert done.codes == [ExitCode.CONFIG_ERROR] * 2
     assert "optimizer.name: is adamw, but checkpoint " in done.output
-    assert "was made with muon, whose state another one has no use for; muon would be right" in done.output
+    assert "was made with muon, whose momentum isn't what adamw keeps; muon would be right" in done.output
     job.config["optimizer"] = {"name": "muon"}
     assert job.round(3).codes == [0, 0]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("had", "then"), [("adamw", "sgd"), ("muon", "sgd"), ("sgd", "adamw"), ("sgd", "muon")])
+def test_an_optimizer_goes_on_from_another_ones_checkpoint_or_says_why_not(
+    ranks: Ranks, tmp_path: Path, text: Path, had: str, then: str
+) -> None:
+    job = Job(ranks, tmp_path, text, steps=3, optimizer={"name": had, "lr": 1e-3})
+    assert job.round(1).codes == [0, 0]
+    job.config |= {"steps": 6, "optimizer": {"name": then, "lr": 1e-3}}
+    done = job.round(2)
+    if had == "adamw":
+        assert done.codes == [0, 0], done.output
+    else:
+        assert done.codes == [ExitCode.CONFIG_ERROR] * 2
+        assert f"was made with {had}, whose momentum isn't what {then} keeps; {had} would be right" in done.output

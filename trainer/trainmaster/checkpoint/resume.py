@@ -72,10 +72,11 @@ class Resume:
         """Raises ConfigError if the checkpoint at `path` is of another model or another optimizer."""
         if self.model is not None:
             models.check_same(manifest.model, self.model, f"checkpoint {path}")
-        if self.optimizer and manifest.optimizer not in ("", self.optimizer):
+        # The others begin their momentum anew where adamw kept moments; a momentum is taken for what it isn't.
+        if self.optimizer and manifest.optimizer not in ("", "adamw", self.optimizer):
             raise ConfigError(
                 f"optimizer.name: is {self.optimizer}, but checkpoint {path} was made with {manifest.optimizer}, whose "
-                f"state another one has no use for; {manifest.optimizer} would be right"
+                f"momentum isn't what {self.optimizer} keeps; {manifest.optimizer} would be right"
             )
 
     def comes_late(self, manifest: Manifest) -> bool:
