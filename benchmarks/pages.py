@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import RESULTS, Case
+from benchmarks.recovery import PHASES
 
 HEAD = """# Measured
 
@@ -124,9 +125,6 @@ def waits() -> Iterator[str]:
         save, step, behind = (by[kind, system].median for kind in kinds)
         rows.append([system, f"{save * 1e3:.1f} ms", f"{step:.3f} s", f"{save / step:.1%}", f"{behind:.3f} s"])
     yield from table(["state", "a save keeps the loop for", "a step", "of it", "the step behind a save"], rows)
-
-
-PHASES = ("detect", "decide", "drain", "fork", "rendezvous", "build", "load", "first_step")
 
 
 def recovery() -> Iterator[str]:

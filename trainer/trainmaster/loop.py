@@ -32,6 +32,7 @@ from trainmaster import (
     owners,
     parallel,
     precision,
+    whole,
 )
 from trainmaster.checkpoint import islands
 from trainmaster.checkpoint.probe import Probe
@@ -504,7 +505,7 @@ class Training:
         digest = self.session.digest()
         if self.world.rank == 0 and self.reporter.output is not None:
             final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
-            _write_whole(self.reporter.output / "final.json", json.dumps(final) + "\n")
+            whole.write(self.reporter.output / "final.json", json.dumps(final) + "\n")
         self.session.drain()
         self.loggers.close(LAST_WRITE_LIMIT_S, finished=True)
         dist.destroy_process_group()
@@ -539,13 +540,6 @@ def main() -> NoReturn:
             training.park()
     # Not by way of the interpreter's teardown: a broken process group can hang there.
     os._exit(code)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 if __name__ == "__main__":

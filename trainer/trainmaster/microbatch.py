@@ -7,6 +7,7 @@ not on what happens to be free, so a run that goes on computes as before.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from trainmaster import whole
 from trainmaster.agent import memory
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
@@ -99,12 +101,8 @@ def _known(config: TrainingConfig, ranks: int, budget: int, kept: Path | None) -
             pass  # none yet, or one that was cut off
     micro, peak = _elsewhere(config, ranks, budget)
     if kept is not None:
-        part = kept.with_suffix(".part")
-        try:
-            part.write_text(json.dumps({"of": key, "micro": micro, "peak": peak}) + "\n")
-            part.replace(kept)
-        except OSError:
-            pass  # it is found again then
+        with contextlib.suppress(OSError):  # it is found again then
+            whole.write(kept, json.dumps({"of": key, "micro": micro, "peak": peak}) + "\n")
     return micro, peak
 
 

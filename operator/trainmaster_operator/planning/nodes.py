@@ -11,7 +11,7 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.observation import Observation, PodRecord
-from trainmaster_operator.planning.start import UNHEARD_S, raised
+from trainmaster_operator.planning.start import ignored, raised
 from trainmaster_operator.planning.suspicion import EXCLUDED_FROM, MOST, WEIGHTS, Mark, Suspicion, score
 from trainmaster_operator.planning.times import seconds_of, since
 from trainmaster_operator.planning.view import View
@@ -62,7 +62,7 @@ def _given_up(status: JobStatus, observed: Observation) -> list[PodRecord]:
 
 def _ignoring(status: JobStatus, observed: Observation) -> list[str]:
     """Where pods were sent that nobody there took note of."""
-    return sorted({pod.node for pod in _given_up(status, observed) if pod.unheard_s >= UNHEARD_S})
+    return sorted({pod.node for pod in _given_up(status, observed) if ignored(pod)})
 
 
 def _silent(status: JobStatus, observed: Observation) -> list[str]:

@@ -13,18 +13,12 @@ from trainmaster_operator.api.status import Condition, ReleasedStatus
 from trainmaster_operator.planning import start
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.gang import SCHEDULED
-from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.pending import MESSAGE, with_condition
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
-
-
-def ignored(pod: PodRecord) -> bool:
-    """Its node doesn't answer, as far as anybody can tell."""
-    return pod.unheard_s >= start.UNHEARD_S and not pod.deleting
 
 
 def due_s(view: View) -> float | None:
@@ -41,7 +35,8 @@ def again(view: View) -> Change | None:
     """Fresh pods for the slots of those, after a while."""
     if view.round_is_open:
         return None
-    turned_away = [pod for pod in view.pods if pod is not None and (pod.rejected or ignored(pod))]
+    pods = [pod for pod in view.pods if pod is not None]
+    turned_away = [pod for pod in pods if pod.rejected or (start.ignored(pod) and not pod.deleting)]
     if not turned_away:
         return None
     times = (view.status.released.times if view.status.released is not None else 0) + 1

@@ -6,7 +6,7 @@ from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.api.status import JobPhase, JobStatus, WorkersStatus
 from trainmaster_operator.planning import gang, sizes
 from trainmaster_operator.planning.change import Change, changed, normal
-from trainmaster_operator.planning.observation import JobSpec, Observation, PodToCreate, PodToDelete
+from trainmaster_operator.planning.observation import JobSpec, Observation, PodRecord, PodToCreate, PodToDelete
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import ENDED, WORKER, View
 
@@ -78,7 +78,7 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
             given_up = pod.node_lost and pod.deleting_s >= SCRIPT_FORCE_AFTER_S
         else:
             given_up = pod.node_lost or pod.deleting_s >= FORCE_AFTER_S
-        if ended or given_up or pod.unheard_s >= UNHEARD_S:
+        if ended or given_up or ignored(pod):
             grace = 0.0
         elif pod.deleting:
             continue
@@ -88,6 +88,11 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
             PodToDelete(pod.name, pod.uid, "a newer incarnation takes its place", grace, replaced=pod.slot < view.slots)
         )
     return tuple(deletes)
+
+
+def ignored(pod: PodRecord) -> bool:
+    """Its node doesn't answer, as far as anybody can tell."""
+    return pod.unheard_s >= UNHEARD_S
 
 
 def stale_due_s(view: View) -> float | None:

@@ -551,10 +551,17 @@ class TrainingConfig(Grown):
         return self
 
     @model_validator(mode="after")
-    def _muon_is_where_gradients_are(self) -> TrainingConfig:
-        refusal = self.muon_refusal()
-        if refusal:
-            raise ValueError(refusal)
+    def _techniques_go_together(self) -> TrainingConfig:
+        refusals = (
+            self.muon_refusal,
+            self.compile_refusal,
+            self.compression_refusal,
+            self.island_refusal,
+            self.noise_refusal,
+        )
+        for refusal in refusals:
+            if words := refusal():
+                raise ValueError(words)
         return self
 
     def muon_refusal(self) -> str | None:
@@ -566,13 +573,6 @@ class TrainingConfig(Grown):
                 "keeps their shards in host memory; adamw would do, or offload left out"
             )
         return None
-
-    @model_validator(mode="after")
-    def _blocks_compile(self) -> TrainingConfig:
-        refusal = self.compile_refusal()
-        if refusal:
-            raise ValueError(refusal)
-        return self
 
     def compile_refusal(self) -> str | None:
         """Why blocks can't be compiled with this parallelism."""
@@ -597,33 +597,12 @@ class TrainingConfig(Grown):
             )
         return None
 
-    @model_validator(mode="after")
-    def _compression_has_a_use(self) -> TrainingConfig:
-        refusal = self.compression_refusal()
-        if refusal:
-            raise ValueError(refusal)
-        return self
-
-    @model_validator(mode="after")
-    def _islands_can_be_apart(self) -> TrainingConfig:
-        refusal = self.island_refusal()
-        if refusal:
-            raise ValueError(refusal)
-        return self
-
     @property
     def outer(self) -> OuterConfig | None:
         """Of islands; None if there is but one."""
         if (self.parallelism.island or 1) == 1:
             return None
         return (self.communication.outer if self.communication is not None else None) or OuterConfig()
-
-    @model_validator(mode="after")
-    def _noise_is_seen(self) -> TrainingConfig:
-        refusal = self.noise_refusal()
-        if refusal:
-            raise ValueError(refusal)
-        return self
 
     def noise_refusal(self) -> str | None:
         """Why the gradient noise scale can't be told with this parallelism."""

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from trainmaster import whole
 from trainmaster.parallel.partition import Costs
 from trainmaster.parallel.plan import plan_of
 from trainmaster.precision import DTYPES
@@ -42,10 +43,7 @@ def _kept_or_measured(model: nn.Module, tokens: int, precision: str, kept: Path 
     costs = by_time(model, tokens, precision)
     found = [costs.stem, *costs.blocks, costs.tail]
     if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_name(f".{kept.name}")
-        part.write_text(json.dumps({"seconds": found}) + "\n")
-        part.replace(kept)
+        whole.write(kept, json.dumps({"seconds": found}) + "\n")
     return found
 
 
