@@ -43,16 +43,21 @@ ROWS: dict[str, dict[str, Any]] = {
     "ddp": {"dp_replicate": WORLD},
     "fsdp2": {"dp_shard": WORLD},
     "tp": {"tp": WORLD},
+    "tp whole": {"tp": WORLD, "tensor": {"sequence": False}},
     "pp": {"pp": WORLD},
 }
 SYSTEMS = (OURS, "torch", "accelerate", "deepspeed")
 CANNOT = {
     ("fsdp2", "accelerate"): "on CPU it ignores its fsdp_plugin and replicates",
     ("tp", "accelerate"): "it splits models of the transformers package alone",
+    ("tp whole", "accelerate"): "it splits models of the transformers package alone",
+    ("tp", "deepspeed"): "it doesn't slice sequences between matrices",
     ("pp", "accelerate"): "its pipelines are for inference alone",
 }
 """Why a system doesn't run in a row."""
-ALIKE = 1e-3  # relative difference of losses after the warm-up: sums in another order come to 1e-5 or so
+ALIKE = 1e-4  # relative difference of losses after the warm-up: sums in another order come to 1e-5 or so
+UNLIKE = {("pp", "deepspeed"): (1e-2, "it clips each stage by that stage's own norm")}
+"""How far off a system may be, where it can't be told to train the same, and why."""
 
 
 def config(row: str, sizes: argparse.Namespace) -> dict[str, Any]:
@@ -161,8 +166,8 @@ def _start(row: str, systems: list[str], sizes: argparse.Namespace, samples: dic
         for system in systems:
             worlds[system] = World(system, row, sizes)
         losses = {system: world.warm() for system, world in worlds.items()}
-        for loss in losses.values():
-            if not abs(loss / losses[OURS] - 1) <= ALIKE:
+        for system, loss in losses.items():
+            if not abs(loss / losses[OURS] - 1) <= UNLIKE.get((row, system), (ALIKE, ""))[0]:
                 raise SystemExit(f"trainer: {row}: the systems don't train the same, their losses are {losses}")
         for turn in range(sizes.rounds):
             # Each system is as often early as late in a round.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.trainer_systems.job import Job, loss_of
 from benchmarks.turns import Meter
 
-STAGES = {"ddp": 0, "fsdp2": 3, "tp": 0}
+STAGES = {"ddp": 0, "fsdp2": 3, "tp whole": 0}
 SPLITS = {"column": ["heads", "up"], "row": ["out", "down"]}
 
 
@@ -60,7 +60,7 @@ def options(job: Job, stage: int, micro_batches: int = 1) -> dict[str, Any]:
 def zero(job: Job, meter: Meter, stage: int) -> None:
     model = job.model()
     given = options(job, stage)
-    if job.row == "tp":
+    if job.row == "tp whole":
         given["tensor_parallel"] = splits(job.world)
         del given["train_batch_size"]  # it is checked against all ranks, though those of a tensor group share a batch
     engine, *_ = deepspeed.initialize(model=model, optimizer=job.optimizer(model.parameters()), config=given)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -30,7 +30,7 @@ from benchmarks.turns import Meter
 
 def train(job: Job, meter: Meter) -> None:
     dist.init_process_group("gloo")
-    {"ddp": ddp, "fsdp2": fsdp2, "tp": tp, "pp": pp}[job.row](job, meter)
+    {"ddp": ddp, "fsdp2": fsdp2, "tp": tp, "tp whole": tp_whole, "pp": pp}[job.row](job, meter)
     dist.destroy_process_group()
 
 
@@ -48,15 +48,20 @@ def fsdp2(job: Job, meter: Meter) -> None:
 
 
 def _loop(
-    job: Job, meter: Meter, model: nn.Module, around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    job: Job,
+    meter: Meter,
+    model: nn.Module,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    clip: Callable[[], Any] | None = None,
 ) -> None:
-    """`around`: of the loss and of the backward pass."""
+    """`around`: of the loss and of the backward pass. `clip`: where torch's doesn't do."""
+    clip = clip or (lambda: nn.utils.clip_grad_norm_(model.parameters(), job.clip))
     optimizer = job.optimizer(model.parameters())
     for step, tokens, targets in job.batches():
         with around():
             loss = loss_of(model(tokens), targets)
             loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), job.clip)
+        clip()
         optimizer.step()
         optimizer.zero_grad()
         meter.step(step, loss.item)
@@ -65,6 +70,35 @@ def _loop(
 def tp(job: Job, meter: Meter) -> None:
     """With slices of the sequence between matrices, and a loss of split logits, as ours."""
     _loop(job, meter, _split(job.model(), init_device_mesh("cpu", (job.world,))), loss_parallel)
+
+
+def tp_whole(job: Job, meter: Meter) -> None:
+    """Only matrices are split: what is whole has the same gradients on all ranks."""
+    model, mesh = job.model(), init_device_mesh("cpu", (job.world,))
+    block = {
+        "attention.heads": ColwiseParallel(),
+        "attention.out": RowwiseParallel(),
+        "mlp.up": ColwiseParallel(),
+        "mlp.down": RowwiseParallel(),
+    }
+    for each in model.blocks:
+        parallelize_module(each, mesh, block)
+    ends = {
+        "embedding": RowwiseParallel(input_layouts=Replicate()),
+        "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+    }
+    parallelize_module(model, mesh, ends)
+    split = [p for p in model.parameters() if isinstance(p, DTensor)]
+    whole = [p for p in model.parameters() if not isinstance(p, DTensor)]
+
+    def clip() -> None:
+        parts, rest = [p.grad.to_local() for p in split], [p.grad for p in whole]
+        norm = nn.utils.get_total_norm(parts) ** 2
+        dist.all_reduce(norm)
+        norm += nn.utils.get_total_norm(rest) ** 2
+        torch._foreach_mul_([*parts, *rest], (job.clip / (norm.sqrt() + 1e-6)).clamp(max=1.0))
+
+    _loop(job, meter, model, loss_parallel, clip)
 
 
 def _split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:

@@ -121,6 +121,16 @@ def _() -> None:
     FSDPModule.set_gradient_divide_factor = lambda self, factor: sums(self, 2.0)
 
 
+@mutation(SHARD)
+def _() -> None:
+    """shard: a rank's own part is all that it gets of the sums"""
+
+    def reduce_scatter_(own: torch.Tensor, parts: torch.Tensor, group: Any) -> None:
+        own.view(-1).copy_(parts.view(group.size(), -1)[group.rank()])
+
+    collectives.reduce_scatter_ = reduce_scatter_
+
+
 @mutation(HSDP)
 def _() -> None:
     """HSDP: replicas don't reduce"""
@@ -190,7 +200,7 @@ def _() -> None:
 @mutation(TENSOR)
 def _() -> None:
     """vocabulary: the sum of exponentials is that of a part"""
-    loss.dist = _Without("all_reduce", lambda x, op=dist.ReduceOp.SUM, group=None: None)  # type: ignore[assignment]
+    loss.all_reduce_ = lambda x, group=None, highest=False: None
 
 
 @mutation(PIPELINE)
@@ -324,7 +334,7 @@ class _Without:
 
     name: str
     value: Any
-    module: Any = dist
+    module: Any
 
     def __getattr__(self, name: str) -> Any:
         return self.value if name == self.name else getattr(self.module, name)

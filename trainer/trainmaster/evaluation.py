@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
 from trainmaster.contract.config import EvaluationConfig, TrainingConfig
 from trainmaster.data import IGNORED, heldout
 from trainmaster.parallel import Parallel
+from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.scores import Scores
 
 
@@ -44,7 +44,7 @@ class Evaluation:
         finally:
             parallel.model.train()
             parallel.evaluated()
-        dist.all_reduce(total)
+        all_reduce_(total)
         return float(total.item()) / self.tokens
 
     def _parts(self, data_rank: int, data_ranks: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -52,6 +52,7 @@ from trainmaster.evaluation import Evaluation
 from trainmaster.lastsums import LastSums
 from trainmaster.loggers import Loggers
 from trainmaster.noise import NoiseScale
+from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.profiling import Profiler
 from trainmaster.reduce.outer import Outer
 from trainmaster.report import Reading, Reporter, finite
@@ -237,12 +238,12 @@ class Training:
         if self.optimizer.joins:
             # While all ranks are here: who passes the last all-reduce needs none.
             everywhere = squared.clone()
-            dist.all_reduce(everywhere)
+            all_reduce_(everywhere)
             self.optimizer.orthogonalize(self._factor(self.scale.unscaled(everywhere[self.island].sqrt())))
         first = self.first_squared if self.first_squared is not None else squared.new_zeros(())
         totals = torch.cat([loss.double().reshape(1), costs, first.double().reshape(1), squared])
         self.prepared = Prepared(step, tokens, own_tokens, began)
-        dist.all_reduce(totals)
+        all_reduce_(totals)
         self.sums.passed(step, totals)
         with self.rescue.frozen:
             record = self._complete(self.prepared, totals)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainmaster.data import IGNORED
+from trainmaster.parallel.collectives import all_reduce_
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
@@ -31,7 +32,7 @@ class _VocabularyParallel(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
         highest = logits.amax(-1)
-        dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+        all_reduce_(highest, group, highest=True)
         shifted = logits - highest.unsqueeze(-1)
         own = targets - group.rank() * logits.shape[-1]
         is_own = (own >= 0) & (own < logits.shape[-1])
@@ -39,7 +40,7 @@ class _VocabularyParallel(torch.autograd.Function):  # type: ignore[misc]
         picked = shifted.gather(-1, own).squeeze(-1) * is_own
         exponentials = shifted.exp_()
         sums = torch.stack([exponentials.sum(-1), picked])
-        dist.all_reduce(sums, group=group)
+        all_reduce_(sums, group)
         total, picked = sums
         counts = targets != IGNORED
         ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)), own, is_own, counts)

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from trainmaster.contract.config import ShardingConfig
+from trainmaster.parallel.collectives import Gathering, Scattering
 from trainmaster.parallel.gradients import sum_gradients
 from trainmaster.precision import policies
 
@@ -35,7 +36,7 @@ def apply(
         fully_shard(block, mesh=mesh, mp_policy=of_block, offload_policy=offload, reshard_after_forward=reshard)
     # The root's own parameters (embedding, head) are needed from the first to the last operation of a step.
     fully_shard(model, mesh=mesh, mp_policy=of_model, offload_policy=offload, reshard_after_forward=False)
-    sum_gradients(model)
+    _communicate(model, mesh)
     return model
 
 
@@ -55,7 +56,16 @@ def experts(
             # Whole experts if there are enough, else a part of each.
             shard_placement_fn=lambda parameter: Shard(0 if parameter.to_local().shape[0] % n == 0 else 1),
         )
-        sum_gradients(module)
+        _communicate(module, mesh)
+
+
+def _communicate(model: nn.Module, mesh: DeviceMesh) -> None:
+    sum_gradients(model)
+    if mesh.device_type == "cpu":
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_all_gather(Gathering())
+                module.set_custom_reduce_scatter(Scattering())
 
 
 def _offload(config: ShardingConfig, mesh: DeviceMesh) -> OffloadPolicy:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from trainmaster import data, models, parallel
 from trainmaster.checkpoint.save import local_pieces
@@ -17,6 +16,7 @@ from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.models.layers import AuxiliaryLoss
 from trainmaster.models.moe import MoE
 from trainmaster.optimizer import ShardOptimizer
+from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.parallel.own_loop import parallelize
 from trainmaster.parity.rows import CONTEXT, Row
 from trainmaster.precision import LossScale
@@ -97,7 +97,7 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         totals = torch.zeros(1 + islands)
         totals[0], totals[1 + island] = total, parallel.gradient_norm_squared(model)
         if spread is not None:
-            dist.all_reduce(totals)
+            all_reduce_(totals)
         norm = scale.unscaled(totals[1 + island].sqrt())
         factor = scale.unscaled(_clipped(norm))
         if optimizer.joins:
