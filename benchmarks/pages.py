@@ -16,6 +16,8 @@ from typing import Any
 
 from benchmarks.record import RESULTS, Case
 from benchmarks.recovery import PHASES
+from benchmarks.trainer import CANNOT, OURS, ratios_of
+from benchmarks.turns import lower_bound
 
 HEAD = """# Measured
 
@@ -159,6 +161,35 @@ def recovery() -> Iterator[str]:
     yield "has to be forked and to compute a step on these cores, which a cluster would do side by side."
 
 
+def trainer() -> Iterator[str]:
+    """The same training, by others."""
+    if not there("trainer"):
+        return
+    facts, cases = load("trainer")
+    yield "## Training beside other systems"
+    yield ""
+    yield "The same GPT, weights, samples, batch, AdamW and clipping over two ranks on CPU (`make bench-trainer`;"
+    yield "[what is compared, and how](trainer-speed.md)). Our tokens/s over those of each other system: the mean of"
+    yield f"{facts['starts']} starts, and the lower end of its one-sided 95 % interval. {machine(facts)}"
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("accelerate", "deepspeed") if name in facts)
+    if versions:
+        yield f"Versions: {versions}."
+    yield ""
+    by = {(case.case, case.system): case for case in cases if case.unit == "tokens/s"}
+    others = [*dict.fromkeys(system for _, system in by if system != OURS)]
+    rows = []
+    for row in dict.fromkeys(row for row, _ in by):
+        ours, cells = by[row, OURS], []
+        for other in others:
+            if (row, other) in by:
+                ratios = ratios_of(ours, by[row, other], facts["starts"])
+                cells.append(f"{statistics.geometric_mean(ratios):.3f} ({lower_bound(ratios):.3f})")
+            else:
+                cells.append("it can't" if (row, other) in CANNOT else "not run")
+        rows.append([f"`{row}`", f"{ours.median:,.0f}", *cells])
+    yield from table(["row", "our tokens/s", *(f"/ {other}" for other in others)], rows)
+
+
 def interruptions() -> Iterator[str]:
     """How long training stands still, whatever interrupts it."""
     yield "## What interrupts training, and for how long"
@@ -217,6 +248,7 @@ def _spread(case: Case) -> str:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "trainer": trainer,
     "recovery": recovery,
     "interruptions": interruptions,
     "tiers": tiers,

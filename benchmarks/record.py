@@ -52,7 +52,7 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def write(name: str, cases: list[Case], **facts: str) -> Path:
+def write(name: str, cases: list[Case], **facts: str | int) -> Path:
     """Write `benchmarks/results/<name>.json`, with these facts beside the machine's, and return its path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

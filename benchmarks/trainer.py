@@ -262,10 +262,10 @@ def main(arguments: list[str] | None = None) -> int:
         samples = compare(row, present(row, [OURS, *given.systems]), given)
         good = judge(samples, given.starts) and good
         results += [case for each in samples for case in (each.speed, each.work)]
+        if not given.no_write:  # after each row: the next one takes minutes
+            versions = {case.system: metadata.version(case.system) for case in results}
+            print(f"written to {write('trainer', results, starts=given.starts, **versions)}", flush=True)
     print(f"load average {os.getloadavg()[0]:.1f}")
-    if not given.no_write:
-        versions = {case.system: metadata.version(case.system) for case in results}
-        print(f"written to {write('trainer', results, **versions)}")
     return 0 if good else 1
 
 
