@@ -35,6 +35,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     EXACT: {},
     "precision bf16": {"precision": "bf16"},
     "precision fp16": {"precision": "fp16"},
+    "precision fp8": {"precision": "fp8"},
     "gradients in fp16": compressed(method="fp16"),
     "gradients in bf16": compressed(method="bf16"),
     "PowerSGD, rank 4": compressed(method="PowerSGD", rank=4),

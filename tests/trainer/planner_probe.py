@@ -83,6 +83,8 @@ ROWS = [
     Row("reversible", {"dp_shard": 2}, training=REVERSIBLE, options=STREAMS),
     Row("reversible-llama", {"dp_replicate": 2}, 1, "llama", training=REVERSIBLE, options=STREAMS),
     Row("reversible-tensor", {"tp": 2}, training=REVERSIBLE, options=STREAMS),
+    Row("fp8", {"dp_shard": 2}, training={"precision": "fp8"}),
+    Row("fp8-products-kept", {"dp_shard": 2}, 1, "llama", training={"precision": "fp8", "recompute": "Selective"}),
     Row("compressed", {"dp_replicate": 2}, 2, training=compressed("TopK")),
     Row("compressed-powersgd-hsdp", HSDP, 1, "llama", training=compressed("PowerSGD")),
     Row("compressed-fp16-pipeline", {"dp_replicate": 2, "pp": 2}, 4, training=compressed("fp16")),

@@ -171,11 +171,10 @@ def test_the_jobs_own_micro_batch_is_kept() -> None:
     assert {e.layout.micro_batches[0] for e in tight} == {2}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_halved_precision_halves_what_is_kept_but_not_master_weights(precision: str) -> None:
+@pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 1.0, 1.0), ("bf16", 0.4, 0.75), ("fp8", 0.3, 0.65)])
+def test_lower_precision_keeps_less_but_not_of_master_weights(precision: str, least: float, most: float) -> None:
     job = config(precision=precision)
     found = estimate(Layout(job, 1), Survey(job.model), MACHINE).memory
     whole = estimate(Layout(config(), 1), Survey(job.model), MACHINE).memory
     assert found.held == whole.held
-    share = found.activations / whole.activations
-    assert share == 1.0 if precision == "fp32" else 0.4 < share < 0.75
+    assert least <= found.activations / whole.activations <= most

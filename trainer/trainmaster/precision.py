@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""What blocks compute in."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""What blocks compute in. fp8 is of matrix products alone (see `float8`)."""
 
 
 def policies(precision: str, casts: bool = True) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:

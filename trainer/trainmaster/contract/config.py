@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Recompute = Literal["None", "Full", "Selective", "Reversible"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -511,7 +511,9 @@ class TrainingConfig(Grown):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     parallelism: ParallelismConfig = Field(default_factory=ParallelismConfig)
     precision: Precision = Field(
-        "fp32", description="Of the computation; master weights are fp32. fp16: with a loss scale that finds itself."
+        "fp32",
+        description="Of the computation; master weights are fp32. fp16: with a loss scale that finds itself. fp8: "
+        "linear layers of blocks in 8 bits, each tensor with a scale of its own, the rest in bf16.",
     )
     recompute: Recompute = Field(
         "None",
@@ -558,11 +560,21 @@ class TrainingConfig(Grown):
             self.compression_refusal,
             self.island_refusal,
             self.noise_refusal,
+            self.precision_refusal,
         )
         for refusal in refusals:
             if words := refusal():
                 raise ValueError(words)
         return self
+
+    def precision_refusal(self) -> str | None:
+        """Why blocks can't compute in this precision with these techniques."""
+        if self.precision == "fp8" and self.recompute == "Reversible":
+            return (
+                "precision fp8 rounds a block's halves as they are computed forwards, and recompute Reversible has to "
+                "find the same bits backwards; bf16 would do, or recompute Full"
+            )
+        return None
 
     def muon_refusal(self) -> str | None:
         """Why muon can't work with this parallelism."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401  fully_shard imports it when first called: seconds that belong before a fork
 from torch import nn
 
-from trainmaster import compiling, layout, recompute
+from trainmaster import compiling, float8, layout, recompute
 from trainmaster.contract.config import (
     BUCKET_MIB,
     CommunicationConfig,
@@ -131,6 +131,9 @@ def parallelize(
     if mesh.degree("cp") > 1:
         context.apply(model, mesh.group("cp"), of_context)
         chunks = context.Chunks(mesh.degree("cp"), of_context.balance == "HeadTail")
+
+    if precision == "fp8":
+        float8.apply(_blocks(model), device_type)
 
     # What a block computes is settled now, and so is what it would compute again. Sharding has to see one block around
     # all of it: its parameters are gathered when the backward pass comes to it, and serve both.

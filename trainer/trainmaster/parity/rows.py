@@ -26,7 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-LOSSY = {"bf16": 2e-3, "fp16": 2e-4}
+LOSSY = {"bf16": 2e-3, "fp16": 2e-4, "fp8": 1e-2}
 """Tolerances of the loss, relative, by precision."""
 
 COMPRESSED = {"fp16": 5e-5, "bf16": 1e-4, "PowerSGD": 3e-2, "TopK": 6e-2}
@@ -269,10 +269,9 @@ def _precision() -> Iterator[Row]:
         ("expert", {"dp_shard": 2, "ep": 2}, 1, "moe", "cast tokens that travel"),
         ("3D", {"pp": 2, "dp_shard": 2, "tp": 2}, 4, "gpt", "all of it at once"),
     ]
-    for precision in ("bf16", "fp16"):
+    for precision, adds in (("bf16", ""), ("fp16", "; one loss scale for all"), ("fp8", "; products in 8 bits")):
         for name, parallelism, accumulation, model, covers in rows:
-            if precision == "fp16":
-                covers = f"{covers}; one loss scale for all"
+            covers += adds
             training = {"precision": precision}
             yield Row(f"E2-{precision}-{name}", parallelism, accumulation, model, covers, 0, training, LOSSY[precision])
 

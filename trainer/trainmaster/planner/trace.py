@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainmaster import models, parallel, recompute
+from trainmaster import float8, models, parallel, recompute
 from trainmaster.contract.config import ContextConfig, TensorConfig
 from trainmaster.models.experts import combined
 from trainmaster.models.layers import AuxiliaryLoss
@@ -95,6 +95,8 @@ def trace(options: Any, part: Slice, time: int) -> Uses:
         for module in model.modules():
             if isinstance(module, AuxiliaryLoss):
                 module.scale = 1.0
+        if part.precision == "fp8":
+            float8.apply(model.get_submodule(plan_of(model).blocks).children(), "cpu")
         return _run(model, time // part.cp, vocabulary, _Record(mesh, model), part.recompute)
 
 
