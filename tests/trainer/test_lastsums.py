@@ -17,14 +17,12 @@ STEP = 5
 
 SCRIPT = """
 import os, signal
-import torch, torch.distributed as dist
+import torch.distributed as dist
 from trainmaster import loop
 
-whole, steps = dist.all_reduce, []
+whole, steps = loop.all_reduce_, []
 
-def all_reduce(tensor, *args, **kwargs):
-    if tensor.dtype is not torch.float64:
-        return whole(tensor, *args, **kwargs)
+def all_reduce_(tensor, *args, **kwargs):
     steps.append(tensor)
     if len(steps) != {step} or dist.get_rank() == {passes}:
         return whole(tensor, *args, **kwargs)
@@ -33,7 +31,7 @@ def all_reduce(tensor, *args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
 
-dist.all_reduce = all_reduce
+loop.all_reduce_ = all_reduce_
 loop.main()
 """
 

@@ -74,6 +74,31 @@ def job(ranks: Ranks, folder: Path, text: Path, mesh: dict[str, int], **training
     return Job(ranks, folder, text, parallelism=mesh, precision="fp16", batch={"global": 8, "micro": 2}, **training)
 
 
+SCRIPT = """
+import torch
+from trainmaster import loop, parallel
+
+spread = parallel.of_job
+def of_job(*args, **kwargs):
+    found = spread(*args, **kwargs)
+    print("products:", torch.get_float32_matmul_precision(), flush=True)
+    return found
+parallel.of_job = of_job
+loop.main()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("asked", "found"), [({}, "highest"), ({"matmulPrecision": "High"}, "high")])
+def test_products_in_fp32_are_as_exact_as_asked_for(
+    ranks: Ranks, tmp_path: Path, text: Path, asked: dict[str, str], found: str
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    outcome = Job(ranks, tmp_path, text, steps=3, **asked).round(1, 1, script=str(tmp_path / "script.py"))
+    assert outcome.codes == [0], outcome.output
+    assert f"products: {found}" in outcome.output
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=list(MESHES))
 def test_an_overflow_on_one_rank_drops_the_step_on_all_and_a_resumed_run_has_the_same_scale(

@@ -502,7 +502,7 @@ class ProfileConfig(Strict):
 class TrainingConfig(Grown):
     """One training run of our own trainer."""
 
-    since = frozenset({"recompute", "compile", "communication", "evaluation", "loggers", "profile"})
+    since = frozenset({"matmulPrecision", "recompute", "compile", "communication", "evaluation", "loggers", "profile"})
 
     model: ModelConfig = Field(default_factory=ModelConfig)
     data: DataConfig
@@ -514,6 +514,11 @@ class TrainingConfig(Grown):
         "fp32",
         description="Of the computation; master weights are fp32. fp16: with a loss scale that finds itself. fp8: "
         "linear layers of blocks in 8 bits, each tensor with a scale of its own, the rest in bf16.",
+    )
+    matmulPrecision: Literal["Highest", "High", "Medium"] = Field(
+        "Highest",
+        description="Of matrix products in fp32, where the device has quicker ones: High is TF32 on a GPU, Medium bf16 "
+        "on a CPU with oneDNN too (torch.set_float32_matmul_precision).",
     )
     recompute: Recompute = Field(
         "None",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401  fully_shard imports it when first called: seconds that belong before a fork
+import torch
+import torch._dynamo  # fully_shard imports it when first called: seconds that belong before a fork
 from torch import nn
 
 from trainmaster import compiling, float8, layout, recompute
@@ -62,7 +63,11 @@ def of_job(
     shape: StepShape,
     profile: Path | None = None,
 ) -> Parallel:
-    """`parallelize` as a job of so many ranks says it. Raises ConfigError."""
+    """`parallelize` as a job of so many ranks says it, and this process' products as exact as it says.
+
+    Raises ConfigError.
+    """
+    torch.set_float32_matmul_precision(config.matmulPrecision.lower())
     if config.compile:
         compiling.prepare(device_type)
     return parallelize(
