@@ -84,7 +84,7 @@ class World:
         self._folder = tempfile.TemporaryDirectory()
         self._turns = Turns(WORLD)
         with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+            self._port = port = probe.getsockname()[1]
         common = {
             **os.environ,
             "MASTER_ADDR": "127.0.0.1",
@@ -115,6 +115,9 @@ class World:
         for process in self._ranks:
             process.kill()
             process.wait()
+        # DeepSpeed's collectives in shared memory leave that behind, of ranks that are killed.
+        for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{self._port}_*"):
+            buffer.unlink()
         self._folder.cleanup()
 
     def _start(self, rank: int, common: dict[str, str], block: int) -> subprocess.Popen[bytes]:
