@@ -39,11 +39,6 @@ def load(name: str) -> tuple[dict[str, Any], list[Case]]:
     return body["machine"], [Case(**case) for case in body["cases"]]
 
 
-def there(name: str) -> bool:
-    """Whether anybody has measured it yet."""
-    return (RESULTS / f"{name}.json").exists()
-
-
 def machine(facts: dict[str, Any]) -> str:
     return f"Machine: {facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}."
 
@@ -163,8 +158,6 @@ def recovery() -> Iterator[str]:
 
 def trainer() -> Iterator[str]:
     """The same training, by others."""
-    if not there("trainer"):
-        return
     facts, cases = load("trainer")
     yield "## Training beside other systems"
     yield ""
@@ -204,8 +197,6 @@ def interruptions() -> Iterator[str]:
     rows = []
     later = ", until it trains again"
     for name, where in places.items():
-        if not there(name):
-            continue
         facts, cases = load(name)
         machines.append(machine(facts))
         by = {case.case: case for case in cases}
@@ -222,8 +213,6 @@ def interruptions() -> Iterator[str]:
 
 def tiers() -> Iterator[str]:
     """Where a lost shard comes from."""
-    if not there("tiers"):
-        return
     facts, cases = load("tiers")
     yield "## Where a lost shard comes from"
     yield ""
@@ -261,7 +250,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
 
 def page() -> str:
     sections = ["\n".join(section()) for section in SECTIONS.values()]
-    return "\n".join([HEAD, *(f"{section}\n" for section in sections if section)])
+    return "\n".join([HEAD, *(f"{section}\n" for section in sections)])
 
 
 def main() -> int:

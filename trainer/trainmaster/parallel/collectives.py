@@ -80,13 +80,21 @@ def all_to_all(x: Tensor, group: Group) -> Tensor:
     return received
 
 
+def exchange_rows(x: Tensor, leaving: list[int], arriving: list[int], group: Group | None) -> Tensor:
+    """Without autograd: x [sum(leaving), …] goes to the ranks in turn, so many rows to each; what comes back is from
+    the ranks in turn, so many rows from each."""
+    received = x.new_empty((sum(arriving), *x.shape[1:]))
+    dist.all_to_all_single(received, x.contiguous(), arriving, leaving, group=group)
+    return received
+
+
 def all_reduce_(x: Tensor, group: Group | None = None, *, highest: bool = False) -> None:
     """x, contiguous, becomes the sum of all ranks' x (`highest`: the maximum, element by element).
 
     No rank passes before all of the group have come. `group`: all ranks if None.
     """
     n = dist.get_world_size(group)
-    if n > 1 and 0 < x.nbytes * (n - 1) <= _FEW and _is_gloo(x, group):
+    if _is_quicker_sent(x, n, group):
         every = _from_all(x.view(-1), n, group)
         combine = torch.maximum if highest else torch.add
         total = combine(every[0], every[1])
@@ -100,7 +108,7 @@ def all_reduce_(x: Tensor, group: Group | None = None, *, highest: bool = False)
 def all_gather_(whole: Tensor, own: Tensor, group: Group) -> None:
     """whole, contiguous, becomes all ranks' `own` (contiguous) in the order of the ranks; `own` may lie within it."""
     n = group.size()
-    if n > 1 and 0 < own.nbytes * (n - 1) <= _FEW and _is_gloo(own, group):
+    if _is_quicker_sent(own, n, group):
         for part, theirs in zip(whole.view(n, -1), _from_all(own.view(-1), n, group), strict=True):
             if part.data_ptr() != theirs.data_ptr():
                 part.copy_(theirs)
@@ -123,23 +131,31 @@ def _is_gloo(x: Tensor, group: Group | None) -> bool:
     return x.is_cpu and bool(dist.get_backend(group) == "gloo")
 
 
+def _is_quicker_sent(x: Tensor, n: int, group: Group | None) -> bool:
+    """To each of the others of n ranks."""
+    return n > 1 and 0 < x.nbytes * (n - 1) <= _FEW and _is_gloo(x, group)
+
+
 def _from_all(x: Tensor, n: int, group: Group | None) -> list[Tensor]:
     """Each rank's x [elements]; ours is x itself."""
     own = dist.get_rank(group)
     sizes = [x.numel()] * n
     sizes[own] = 0
-    received = x.new_empty(x.numel() * (n - 1))
-    dist.all_to_all_single(received, x if n == 2 else x.repeat(n - 1), sizes, sizes, group=group)
+    received = exchange_rows(x if n == 2 else x.repeat(n - 1), sizes, sizes, group)
     every = list(received.view(n - 1, -1))
     every.insert(own, x)
     return every
 
 
-class Gathering:
-    """How FSDP gathers a block's parameters."""
+class _Allocates:
+    """What FSDP asks of both."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
+
+
+class Gathering(_Allocates):
+    """How FSDP gathers a block's parameters."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Group, async_op: bool = False
@@ -150,10 +166,10 @@ class Gathering:
         return None
 
 
-class Scattering(Gathering):
+class Scattering(_Allocates):
     """How FSDP sums a block's gradients; always by sums (see `gradients.sum_gradients`)."""
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self,
         output_tensor: Tensor,
         input_tensor: Tensor,

@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from trainmaster.errors import ConfigError
 from trainmaster.models.experts import by_expert, combined
-from trainmaster.parallel.collectives import Group, all_to_all
+from trainmaster.parallel.collectives import Group, all_to_all, exchange_rows
 from trainmaster.parallel.plan import named, plan_of
 from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, dealt, local, rebase
 
@@ -70,14 +69,8 @@ class _Travelled(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, leaving: list[int], arriving: list[int], group: Group) -> Tensor:
         ctx.leaving, ctx.arriving, ctx.group = leaving, arriving, group
-        return _exchange_rows(x, leaving, arriving, group)
+        return exchange_rows(x, leaving, arriving, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _exchange_rows(grad, ctx.arriving, ctx.leaving, ctx.group), None, None, None
-
-
-def _exchange_rows(x: Tensor, leaving: list[int], arriving: list[int], group: Group) -> Tensor:
-    received = x.new_empty((sum(arriving), *x.shape[1:]))
-    dist.all_to_all_single(received, x.contiguous(), arriving, leaving, group=group)
-    return received
+        return exchange_rows(grad, ctx.arriving, ctx.leaving, ctx.group), None, None, None

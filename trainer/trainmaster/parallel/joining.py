@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from trainmaster.parallel.collectives import Group
+from trainmaster.parallel.collectives import Group, exchange_rows
 
 T = TypeVar("T")
 
@@ -83,7 +82,7 @@ def _dealt(parts: Sequence[Tensor], hop: Hop) -> list[Tensor]:
     leaving = [len(range(rank, len(parts), n)) * like.numel() for rank in range(n)]
     shapes = [_with(like, hop.dim, size) for size in hop.sizes]
     arriving = [mine * math.prod(shape) for shape in shapes]
-    received = _exchanged(sent, arriving, leaving, hop.group)
+    received = exchange_rows(sent, leaving, arriving, hop.group)
     pieces = [piece.view(mine, *shape) for piece, shape in zip(received.split(arriving), shapes, strict=True)]
     return [*torch.cat(pieces, hop.dim + 1)]
 
@@ -94,18 +93,12 @@ def _dealt_back(wholes: Sequence[Tensor], parts: Sequence[Tensor], hop: Hop) -> 
     arriving = [len(range(rank, len(parts), n)) * like.numel() for rank in range(n)]
     pieces = [whole.split(hop.sizes, hop.dim) for whole in wholes]
     sent = torch.cat([like.new_empty(0), *(piece[rank].flatten() for rank in range(n) for piece in pieces)])
-    received = iter(_exchanged(sent, arriving, leaving, hop.group).split(arriving))
+    received = iter(exchange_rows(sent, leaving, arriving, hop.group).split(arriving))
     found: list[Any] = [None] * len(parts)
     for rank in range(n):
         for index, part in zip(range(rank, len(parts), n), next(received).view(-1, *like.shape), strict=True):
             found[index] = part
     return found
-
-
-def _exchanged(sent: Tensor, arriving: list[int], leaving: list[int], group: Group) -> Tensor:
-    received = sent.new_empty(sum(arriving))
-    dist.all_to_all_single(received, sent, arriving, leaving, group=group)
-    return received
 
 
 def _with(like: Tensor, dim: int, size: int) -> tuple[int, ...]:
