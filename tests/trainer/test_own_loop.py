@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ model = Net()
 many = 4 if "pp" in os.environ["PARALLELISM"] else 1
 parallel = tm.parallelize(
     model, json.loads(os.environ["PARALLELISM"]), sequence=8, micro_batch=8 // many, micro_batches=many,
-    compression=json.loads(os.environ["COMPRESSION"])
+    compression=json.loads(os.environ["COMPRESSION"]), **json.loads(os.environ.get("MORE", "{}"))
 )
 share = 8 // parallel.mesh.data_ranks
 optimizer = torch.optim.AdamW(parallel.model.parameters(), lr=0.01)
@@ -169,9 +170,48 @@ def test_compressed_gradients_are_summed_and_what_is_kept_is_saved(ranks: Ranks,
     assert resumed == {step: whole[step] for step in ("3", "4", "5", "6")}
 
 
+@pytest.mark.processes
+def test_blocks_are_compiled_and_compute_in_eight_bits(ranks: Ranks, tmp_path: Path) -> None:
+    alone = losses(ranks, tmp_path / "alone", 1, {})
+    compiled = losses(ranks, tmp_path / "compiled", 2, {"dp_shard": 2}, MORE='{"compile": true, "recompute": "Full"}')
+    assert compiled == {step: pytest.approx(loss, rel=1e-5) for step, loss in alone.items()}
+    eight = losses(ranks, tmp_path / "eight", 2, {"dp_shard": 2}, MORE='{"precision": "fp8"}')
+    assert eight == {step: pytest.approx(loss, rel=2e-2) for step, loss in alone.items()}
+    half = losses(ranks, tmp_path / "half", 2, {"dp_shard": 2}, MORE='{"precision": "bf16"}')
+    assert eight != half
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "more", "words"),
+    [
+        ({}, {"compile": True}, "compile: is of blocks, and Linear names none"),
+        ({}, {"recompute": "Full", "precision": "fp8"}, "precision fp8 and recompute Full: is of blocks, and Linear"),
+        ({}, {"recompute": "Reversible", "precision": "fp8"}, "bf16 would do, or recompute Full"),
+        ({"tp": 1}, {"recompute": "Reversible", "compile": True}, "one of them has to be left out"),
+    ],
+)
+def test_what_blocks_cant_do_is_refused_in_words(
+    parallelism: dict[str, int], more: dict[str, Any], words: str, one_rank: None
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tm.parallelize(torch.nn.Linear(2, 2), parallelism, **more)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
 def test_a_process_group_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"needs torch\.distributed\.init_process_group"):
         tm.parallelize(torch.nn.Linear(2, 2), {"dp_shard": 2})
+
+
+def test_devices_of_one_process_compile_by_torchs_own_call() -> None:
+    with pytest.raises(ConfigError, match="compile is of ranks"):
+        tm.parallelize(torch.nn.Linear(2, 2), {"pp": 2}, devices=["cpu", "cpu"], compile=True)
 
 
 def test_devices_of_one_process_have_nothing_to_compress() -> None:

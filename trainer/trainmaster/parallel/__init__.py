@@ -24,6 +24,7 @@ from trainmaster.contract.config import (
     TensorConfig,
     TrainingConfig,
 )
+from trainmaster.errors import ConfigError
 from trainmaster.parallel import context, data, expert, pipeline, shard, tensor
 from trainmaster.parallel.elementwise import elementwise
 from trainmaster.parallel.gradients import (
@@ -107,6 +108,7 @@ def parallelize(
     Raises ConfigError for what the model's plan doesn't allow.
     """
     check(model)
+    _check_blocks(model, precision, recomputed, compiled)
     plain = layout.is_plain(degrees, precision)
     compression = communication.compression if communication is not None else None
     mesh = Mesh(degrees, device_type, replicas_apart=compression is not None and not plain)
@@ -198,6 +200,18 @@ def parallelize(
             pipeline.Examples.of(shape, *ends, precision, mesh, sliced=sequence, split=vocabulary is not None),
         )
     return parallel
+
+
+def _check_blocks(model: nn.Module, precision: str, recomputed: str, compiled: bool) -> None:
+    """Raises ConfigError if something is asked of blocks, and there are none."""
+    asked = ["precision fp8"] if precision == "fp8" else []
+    asked += [f"recompute {recomputed}"] if recomputed != "None" else []
+    asked += ["compile"] if compiled else []
+    if asked and not plan_of(model).blocks:
+        raise ConfigError(
+            f"{' and '.join(asked)}: is of blocks, and {type(model).__name__} names none; an attribute plan would, "
+            f"trainmaster.Plan with the path of an nn.ModuleList for its blocks"
+        )
 
 
 def _blocks(model: nn.Module) -> Iterable[nn.Module]:

@@ -11,7 +11,15 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch import nn
 
-from trainmaster.contract.config import CommunicationConfig, CompressionConfig, ParallelismConfig, Recompute, Strict
+from trainmaster import compiling
+from trainmaster.contract.config import (
+    CommunicationConfig,
+    CompressionConfig,
+    ParallelismConfig,
+    Recompute,
+    Strict,
+    TrainingConfig,
+)
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import StepShape
 from trainmaster.parallel import parallelize as spread
@@ -27,8 +35,9 @@ def parallelize(
     model: nn.Module,
     parallelism: Mapping[str, Any],
     *,
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Literal["fp32", "bf16", "fp8"] = "fp32",
     recompute: Recompute = "None",
+    compile: bool = False,
     compression: Mapping[str, Any] | None = None,
     sequence: int | None = None,
     micro_batch: int = 1,
@@ -50,8 +59,9 @@ def parallelize(
     model: nn.Module,
     parallelism: Mapping[str, Any],
     *,
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Literal["fp32", "bf16", "fp8"] = "fp32",
     recompute: Recompute = "None",
+    compile: bool = False,
     compression: Mapping[str, Any] | None = None,
     devices: Sequence[str | torch.device] | None = None,
     sequence: int | None = None,
@@ -71,7 +81,7 @@ def parallelize(
     parallelism need; sharding is block by block where the plan names blocks. A pipeline needs `sequence`, the tokens of
     a sequence, and how many sequences each of how many micro-batches has.
 
-    recompute: as in a job's `training.recompute`, of the blocks that the plan names.
+    precision, recompute, compile: as in a job's `training`; but for bf16 they are of the blocks that the plan names.
 
     compression: as in a job's `training.communication.compression`. Gradients are summed by `forward_backward`, or,
     after backward passes of your own, by `parallel.sum_gradients()`; `parallel.completed()` follows the optimizer's
@@ -88,6 +98,8 @@ def parallelize(
             raise ConfigError("tm.parallelize: precision is of ranks; with devices the model's weights say it")
         if recompute != "None":
             raise ConfigError("tm.parallelize: recompute is of ranks; with devices blocks keep what they compute")
+        if compile:
+            raise ConfigError("tm.parallelize: compile is of ranks; with devices torch.compile does it")
         if compression is not None:
             raise ConfigError("tm.parallelize: compression is of ranks; devices of one process need none")
         return _over_devices(model, parallelism, devices, sequence)
@@ -111,9 +123,26 @@ def parallelize(
         refusal = pipeline.refusal(degrees["pp"], micro_batches) if pipeline is not None else None
         if refusal:
             raise ConfigError(f"{refusal}; tm.parallelize(…, micro_batches={micro_batches}) says otherwise")
+    asked = TrainingConfig.model_construct(
+        parallelism=config, precision=precision, recompute=recompute, compile=compile
+    )
+    if refusal := asked.compile_refusal() or asked.precision_refusal():
+        raise ConfigError(refusal)
     device = next(model.parameters()).device.type
+    if compile:
+        compiling.prepare(device)
     shape = StepShape(sequence or 0, micro_batch, micro_batches)
-    return spread(model, degrees, config, precision, device, shape, recomputed=recompute, communication=communication)
+    return spread(
+        model,
+        degrees,
+        config,
+        precision,
+        device,
+        shape,
+        recomputed=recompute,
+        communication=communication,
+        compiled=compile,
+    )
 
 
 def _read(kind: type[Config], fields: Mapping[str, Any], where: str) -> Config:
