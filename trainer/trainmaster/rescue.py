@@ -39,6 +39,7 @@ class Rescue:
         self._reporter, self._save = reporter, save
         self._watching = False
         self._asked: float | None = None
+        self._once, self._over = threading.Lock(), False
         self._released = threading.Event()
 
     def watch(self) -> None:
@@ -82,7 +83,14 @@ class Rescue:
                 self._rescue()
 
     def _rescue(self) -> None:
-        """Save, and tell the agent. `frozen` isn't given back: no step may follow."""
+        """Save, and tell the agent. `frozen` isn't given back: no step may follow. A rank that was asked and then fails
+        too waits for what is being saved, and saves nothing more."""
+        with self._once:
+            if not self._over:
+                self._freeze_and_save()
+                self._over = True
+
+    def _freeze_and_save(self) -> None:
         self.frozen.acquire()
         step = None
         try:
