@@ -24,7 +24,7 @@ demo: venv  ## train a small GPT over four ranks, lose one in mid-run, and lose 
 
 test: venv  ## every test that needs no cluster; those that start processes of their own run one after another
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not processes"
-	$(BIN)/python -m pytest -m processes
+	$(BIN)/python -m pytest -m processes --durations=20 --durations-min=10
 
 verify: venv lint  ## lint, types, layers, and generated files that are not stale
 	$(BIN)/mypy

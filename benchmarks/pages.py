@@ -232,6 +232,52 @@ def tiers() -> Iterator[str]:
     yield from table(["state", *systems], rows)
 
 
+def pinning() -> Iterator[str]:
+    """Ranks on cores of their own."""
+    facts, cases = load("pinning")
+    yield "## Ranks on cores of their own"
+    yield ""
+    yield "A small GPT over two ranks of one thread each, on as many cores (`make bench-pinning`): runs with ranks that"
+    yield "are pinned, beside runs with ranks that the kernel moves as it likes, in turn. Medians of a step; the ratio"
+    yield f"with the lower end of its one-sided 95 % interval. {machine(facts)}"
+    yield ""
+    rows = []
+    for default, pinned in zip(cases[::2], cases[1::2], strict=True):
+        rows.append([default.case.removesuffix(", step"), _ms(default), _ms(pinned), _ratio(default, pinned)])
+    yield from table(["layout", "a step, not pinned", "pinned", "as fast"], rows)
+
+
+def compiling() -> Iterator[str]:
+    """Blocks that torch.compile has made."""
+    facts, cases = load("compiling")
+    yield "## Compiled blocks"
+    yield ""
+    yield "A small Llama over two ranks (`make bench-compiling`): tokens/s with `compile: true` and without, in turn,"
+    yield "and the first step of a run: compiled for the first time, and in a process that finds it compiled."
+    yield machine(facts)
+    yield ""
+    by = {(case.case, case.system): case for case in cases}
+    rows = []
+    for layout in dict.fromkeys(case.case for case in cases if case.unit == "tokens/s"):
+        compiled, eager = by[layout, "compiled"], by[layout, "eager"]
+        firsts = [by[f"{layout}, first step", system] for system in ("compiled", "compiled before", "eager")]
+        rows.append(
+            [layout, f"{eager.median:,.0f}", f"{compiled.median:,.0f}", _ratio(compiled, eager)]
+            + [f"{first.median:.1f} s" for first in firsts]
+        )
+    head = ["layout", "tokens/s", "compiled", "as fast", "first step, compiled", "compiled before", "not compiled"]
+    yield from table(head, rows)
+
+
+def _ms(case: Case) -> str:
+    return f"{case.median * 1e3:.1f} ms"
+
+
+def _ratio(above: Case, below: Case) -> str:
+    ratios = [a / b for a, b in zip(above.samples, below.samples, strict=True)]
+    return f"{statistics.median(ratios):.3f} ({lower_bound(ratios):.3f})"
+
+
 def _spread(case: Case) -> str:
     return f"{case.median:.2f} s ({max(case.samples):.2f})"
 
@@ -245,6 +291,8 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "link": link,
     "lossy": lossy,
     "waits": waits,
+    "pinning": pinning,
+    "compiling": compiling,
 }
 
 
