@@ -247,28 +247,6 @@ def pinning() -> Iterator[str]:
     yield from table(["layout", "a step, not pinned", "pinned", "as fast"], rows)
 
 
-def compiling() -> Iterator[str]:
-    """Blocks that torch.compile has made."""
-    facts, cases = load("compiling")
-    yield "## Compiled blocks"
-    yield ""
-    yield "A small Llama over two ranks (`make bench-compiling`): tokens/s with `compile: true` and without, in turn,"
-    yield "and the first step of a run: compiled for the first time, and in a process that finds it compiled."
-    yield machine(facts)
-    yield ""
-    by = {(case.case, case.system): case for case in cases}
-    rows = []
-    for layout in dict.fromkeys(case.case for case in cases if case.unit == "tokens/s"):
-        compiled, eager = by[layout, "compiled"], by[layout, "eager"]
-        firsts = [by[f"{layout}, first step", system] for system in ("compiled", "compiled before", "eager")]
-        rows.append(
-            [layout, f"{eager.median:,.0f}", f"{compiled.median:,.0f}", _ratio(compiled, eager)]
-            + [f"{first.median:.1f} s" for first in firsts]
-        )
-    head = ["layout", "tokens/s", "compiled", "as fast", "first step, compiled", "compiled before", "not compiled"]
-    yield from table(head, rows)
-
-
 def _ms(case: Case) -> str:
     return f"{case.median * 1e3:.1f} ms"
 
@@ -292,7 +270,6 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "lossy": lossy,
     "waits": waits,
     "pinning": pinning,
-    "compiling": compiling,
 }
 
 
