@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.trainer.job import Job
+from tests.trainer.ranks import Outcome, Ranks
 from trainmaster import layout, models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
+from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
 
 CODE = """
@@ -72,6 +76,85 @@ def test_nothing_is_imported_to_check_a_job() -> None:
     models.check_same(saved, config("no_such_module_of_a_test:build", wide=9), "checkpoint x")
     with pytest.raises(ConfigError, match=r"^model\.name: is gpt, but checkpoint x was made with no_such_module_of"):
         models.check_same(saved, ModelConfig(), "checkpoint x")
+
+
+OF_A_JOB = """
+from torch import nn
+import trainmaster as tm
+
+class Net(nn.Module):
+    plan = tm.Plan(blocks="blocks")
+
+    def __init__(self, wide):
+        super().__init__()
+        self.start, self.end = nn.Embedding(256, wide), nn.Linear(wide, 256)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(wide, wide), nn.Tanh()) for _ in range(3))
+
+    def forward(self, tokens):
+        x = self.start(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.end(x)
+
+def build(options):
+    return Net(options["wide"])
+
+def without_plan(options):
+    return nn.Sequential(nn.Embedding(256, options["wide"]), nn.Linear(options["wide"], 256))
+"""
+LOOP = """
+import os, sys
+sys.path.insert(0, os.path.dirname(__file__))
+from trainmaster import loop
+loop.main()
+"""
+
+
+class OwnJob(Job):
+    def __init__(self, ranks: Ranks, output: Path, text: Path, function: str = "build", **training: Any) -> None:
+        model = {"name": f"of_a_job:{function}", "options": {"context": 16, "wide": 8}}
+        super().__init__(ranks, output, text, model=model, parallelism={"dp_shard": 2}, **training)
+
+    def trained(self, number: int) -> Outcome:
+        self.output.mkdir(exist_ok=True)
+        (self.output / "of_a_job.py").write_text(OF_A_JOB)
+        script = self.output / "train.py"
+        script.write_text(LOOP)
+        return self.round(number, agent=True, script=str(script))
+
+
+@pytest.mark.processes
+def test_it_resumes_with_the_same_bits(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    whole, broken = (OwnJob(ranks, tmp_path / name, text, recompute="Full") for name in ("whole", "broken"))
+    for job in (whole, broken):
+        outcome = job.trained(1)
+        assert outcome.codes == [0, 0], outcome.output
+    for path in (broken.output / "checkpoints").glob("step-*"):
+        if not path.name.startswith("step-3."):
+            shutil.rmtree(path)
+    outcome = broken.trained(2)
+    assert outcome.codes == [0, 0], outcome.output
+    assert {m["step"] for m in outcome.said("resumed")} == {3}
+    assert broken.losses == whole.losses
+    assert broken.final == {**whole.final, "round": 2}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("function", "training", "words"),
+    [
+        ("nothing", {}, "model.name: module of_a_job has no nothing"),
+        ("without_plan", {"compile": True}, "compile: only for blocks, and Sequential names none"),
+    ],
+)
+def test_what_cant_be_trained_ends_with_one_sentence(
+    ranks: Ranks, tmp_path: Path, text: Path, function: str, training: dict[str, Any], words: str
+) -> None:
+    outcome = OwnJob(ranks, tmp_path, text, function, **training).trained(1)
+    assert outcome.codes == [ExitCode.CONFIG_ERROR] * 2, outcome.output
+    assert words in outcome.output
+    assert "Traceback" not in outcome.output
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_the_data_must_know_how_long_a_sample_is() -> None:

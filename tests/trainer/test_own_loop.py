@@ -184,8 +184,12 @@ def test_blocks_are_compiled_and_compute_in_eight_bits(ranks: Ranks, tmp_path: P
 @pytest.mark.parametrize(
     ("parallelism", "more", "words"),
     [
-        ({}, {"compile": True}, "compile: is of blocks, and Linear names none"),
-        ({}, {"recompute": "Full", "precision": "fp8"}, "precision fp8 and recompute Full: is of blocks, and Linear"),
+        ({}, {"compile": True}, "compile: only for blocks, and Linear names none"),
+        (
+            {},
+            {"recompute": "Full", "precision": "fp8"},
+            "precision fp8 and recompute Full: only for blocks, and Linear",
+        ),
         ({}, {"recompute": "Reversible", "precision": "fp8"}, "bf16 would do, or recompute Full"),
         ({"tp": 1}, {"recompute": "Reversible", "compile": True}, "one of them has to be left out"),
     ],

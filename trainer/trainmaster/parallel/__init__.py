@@ -209,7 +209,7 @@ def _check_blocks(model: nn.Module, precision: str, recomputed: str, compiled: b
     asked += ["compile"] if compiled else []
     if asked and not plan_of(model).blocks:
         raise ConfigError(
-            f"{' and '.join(asked)}: is of blocks, and {type(model).__name__} names none; an attribute plan would, "
+            f"{' and '.join(asked)}: only for blocks, and {type(model).__name__} names none; an attribute plan would, "
             f"trainmaster.Plan with the path of an nn.ModuleList for its blocks"
         )
 
