@@ -3,8 +3,8 @@
     python -m benchmarks.memory [--no-write]
 
 Four ranks train two steps of a GPT; in the second one every storage is counted, by what it is for. A sample is a rank.
-Bytes of tensors, not of an allocator's pages nor of the process; so they are the same on a GPU. What offloading takes
-off a device can't be told on a CPU, whose memory is the host's.
+Bytes of tensors, not of an allocator's pages nor of the process; so they are the same on a GPU. What offloading keeps
+on the host isn't counted in the peak: parameters and optimizer states; of gradients, which come and go, all are.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def reversible(name: str, parallelism: dict[str, Any]) -> Row:
 
 
 REPLICAS, SHARDS = {"dp_replicate": RANKS}, {"dp_shard": RANKS}
+OFFLOADED = {**SHARDS, "sharding": {"offload": True}}
 POWERSGD = {"compression": {"method": "PowerSGD"}}
 ROWS = [
     row("replicas", REPLICAS),
@@ -49,6 +50,8 @@ ROWS = [
     row("ZeRO 3", SHARDS),
     row("ZeRO 3, recompute Full", SHARDS, recompute="Full"),
     reversible("ZeRO 3, recompute Reversible", SHARDS),
+    row("ZeRO 3, offload", OFFLOADED),
+    row("ZeRO 3, offload, recompute Full", OFFLOADED, recompute="Full"),
     row("ZeRO 3, bf16, recompute Full", SHARDS, recompute="Full", precision="bf16"),
     row("tensor parallel", {"tp": RANKS}),
     row("tensor parallel, recompute Full", {"tp": RANKS}, recompute="Full"),
@@ -78,6 +81,7 @@ def config(row: Row) -> TrainingConfig:
 def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     """Bytes on this rank."""
     import torch
+    from torch.distributed._tools.mem_tracker import _MemRefType
 
     micro, count = config.accumulation(row.ranks)
     shape = parallel.StepShape(CONTEXT, micro, count)
@@ -98,6 +102,9 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
     tracker.track_external(spread.model, optimizer.inner, *gathered(spread), *kept)
     with tracker:
         step()
+    peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    sharding = config.parallelism.sharding
+    on_host = [_MemRefType.PARAM, _MemRefType.OPT] if sharding is not None and sharding.offload else []
     states = [value for state in optimizer.state.values() for value in state.values()]
     return {
         "parameters": storage(p.data for p in spread.model.parameters()),
@@ -105,7 +112,7 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
         "optimizer": storage(states),
         "compression": storage(kept),
         "activations": tracker.activations,
-        "peak": tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"],
+        "peak": peak["Total"] - sum(peak[kind] for kind in on_host),
     }
 
 

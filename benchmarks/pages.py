@@ -29,7 +29,7 @@ ABOUT_MEMORY = """## Memory of a rank
 Four ranks, a GPT of 6.4 million parameters, 16 sequences of 256 tokens in a step (`python -m benchmarks.memory`). MiB
 of the fullest rank, counted by torch's tracker of storages: what is there when gradients are complete, what forward
 passes keep for backward passes, and the worst moment of a step, when parameters and gradients of a block may be whole.
-Measured on CPUs, where `sharding.offload` moves nothing: it would keep the first three columns of ZeRO 3 on the host.
+With offload the first three columns are on the host, and not in the last one, but for gradients on their way there.
 `trainmaster plan` estimates the same for any model.
 """
 

@@ -499,6 +499,36 @@ class ProfileConfig(Strict):
         return self
 
 
+def precision_refusal(precision: str, recompute: str) -> str | None:
+    """Why blocks can't compute in this precision with these techniques."""
+    if precision == "fp8" and recompute == "Reversible":
+        return (
+            "precision fp8 rounds a block's halves as they are computed forwards, and recompute Reversible has to "
+            "find the same bits backwards; bf16 would do, or recompute Full"
+        )
+    return None
+
+
+def compile_refusal(parallelism: ParallelismConfig, recompute: str) -> str | None:
+    """Why blocks can't be compiled with this parallelism."""
+    for axis in ("tp", "cp", "ep"):
+        degree = getattr(parallelism, axis) or 1
+        if degree > 1:
+            return (
+                f"compile is of blocks that compute alone, and with parallelism.{axis} {degree} they talk to other "
+                f"ranks; {axis} 1 would do, or compile left out"
+            )
+    schedule = parallelism.pipeline.schedule if parallelism.pipeline is not None else ""
+    if schedule in ("InterleavedZeroBubble", "ZBV", "DualPipeV"):
+        return (
+            f"compile leaves a block's backward pass in one piece, and parallelism.pipeline.schedule {schedule} "
+            f"cuts it in two; 1F1B, Interleaved1F1B or GPipe would do, or compile left out"
+        )
+    if recompute == "Reversible":
+        return "compile can't see into blocks that recompute Reversible runs backwards; one of them has to be left out"
+    return None
+
+
 class TrainingConfig(Grown):
     """One training run of our own trainer."""
 
@@ -574,12 +604,7 @@ class TrainingConfig(Grown):
 
     def precision_refusal(self) -> str | None:
         """Why blocks can't compute in this precision with these techniques."""
-        if self.precision == "fp8" and self.recompute == "Reversible":
-            return (
-                "precision fp8 rounds a block's halves as they are computed forwards, and recompute Reversible has to "
-                "find the same bits backwards; bf16 would do, or recompute Full"
-            )
-        return None
+        return precision_refusal(self.precision, self.recompute)
 
     def muon_refusal(self) -> str | None:
         """Why muon can't work with this parallelism."""
@@ -593,26 +618,7 @@ class TrainingConfig(Grown):
 
     def compile_refusal(self) -> str | None:
         """Why blocks can't be compiled with this parallelism."""
-        if not self.compile:
-            return None
-        for axis in ("tp", "cp", "ep"):
-            degree = getattr(self.parallelism, axis) or 1
-            if degree > 1:
-                return (
-                    f"compile is of blocks that compute alone, and with parallelism.{axis} {degree} they talk to other "
-                    f"ranks; {axis} 1 would do, or compile left out"
-                )
-        schedule = self.parallelism.pipeline.schedule if self.parallelism.pipeline is not None else ""
-        if schedule in ("InterleavedZeroBubble", "ZBV", "DualPipeV"):
-            return (
-                f"compile leaves a block's backward pass in one piece, and parallelism.pipeline.schedule {schedule} "
-                f"cuts it in two; 1F1B, Interleaved1F1B or GPipe would do, or compile left out"
-            )
-        if self.recompute == "Reversible":
-            return (
-                "compile can't see into blocks that recompute Reversible runs backwards; one of them has to be left out"
-            )
-        return None
+        return compile_refusal(self.parallelism, self.recompute) if self.compile else None
 
     @property
     def outer(self) -> OuterConfig | None:

@@ -18,7 +18,8 @@ from trainmaster.contract.config import (
     ParallelismConfig,
     Recompute,
     Strict,
-    TrainingConfig,
+    compile_refusal,
+    precision_refusal,
 )
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import StepShape
@@ -123,11 +124,9 @@ def parallelize(
         refusal = pipeline.refusal(degrees["pp"], micro_batches) if pipeline is not None else None
         if refusal:
             raise ConfigError(f"{refusal}; tm.parallelize(…, micro_batches={micro_batches}) says otherwise")
-    asked = TrainingConfig.model_construct(
-        parallelism=config, precision=precision, recompute=recompute, compile=compile
-    )
-    if refusal := asked.compile_refusal() or asked.precision_refusal():
-        raise ConfigError(refusal)
+    unfit = precision_refusal(precision, recompute) or (compile_refusal(config, recompute) if compile else None)
+    if unfit:
+        raise ConfigError(unfit)
     device = next(model.parameters()).device.type
     if compile:
         compiling.prepare(device)
