@@ -207,6 +207,7 @@ class Training:
             best = self._evaluate()
             if best or self.step % every == 0 or self._over():
                 self.save()
+                probe.saved(self.session.drain)
         self._finish()
         return ExitCode.OK
 

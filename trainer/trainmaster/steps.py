@@ -135,6 +135,7 @@ class Run:
                 probe.note(step, "after", sys._getframe(1))
                 if session.url and (step == total or (save_every and step % save_every == 0)):
                     self._save(session)
+                    probe.saved(session.drain)
             reporter.phase(Phase.DRAIN)
         finally:
             memory.close()
