@@ -61,7 +61,7 @@ def main() -> int:
                     first["compiled before" if again else system].samples.append(lines[0]["seconds"])
                     speeds = [line["tokens"] / line["seconds"] for line in lines[WARM_UP:]]
                     speed[system].samples.append(statistics.median(speeds))
-        ratios = [a / b for a, b in zip(speed["compiled"].samples, speed["eager"].samples, strict=True)]
+        ratios = speed["compiled"].over(speed["eager"])
         bound = f", lower 95 % bound {lower_bound(ratios):.3f}" if len(ratios) >= 10 else ""
         medians = {system: f"{case.median:.0f}" for system, case in speed.items()}
         seconds = {system: f"{case.median:.1f}" for system, case in first.items()}

@@ -131,7 +131,7 @@ def main() -> int:
                 found = [
                     Case(f"{pods} pods {what}", name, "s", [getattr(t, what) for t in times[name]]) for name in SYSTEMS
                 ]
-                ratios = [a / b for a, b in zip(*(case.samples for case in found), strict=True)]
+                ratios = found[0].over(found[1])
                 cases += [*found, Case(f"{pods} pods {what}, ratio", "trainmaster/bare", "", ratios)]
                 ratio = statistics.median(ratios)
                 told = ", ".join(f"{case.system} {' '.join(f'{s:.2f}' for s in case.samples)} s" for case in found)

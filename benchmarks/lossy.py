@@ -75,7 +75,7 @@ def main() -> int:
     good = True
     for name, case in cases.items():
         # Of the same seed, so of the same samples and weights.
-        ratio = max(own / exact for own, exact in zip(case.samples, cases[EXACT].samples, strict=True))
+        ratio = max(case.over(cases[EXACT]))
         good = good and (ratio <= WORSE or name in TOO_LITTLE | TOO_SHORT)
         print(f"{name:32} {case.median:7.4f}   at most {ratio:.4f} of the exact run's")
     if not given.no_write:

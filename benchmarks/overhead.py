@@ -223,8 +223,7 @@ def main() -> int:
                 both[system].samples.append(worlds[system].train())
         for world in {*worlds.values()}:
             world.end()
-        pairs = zip(both[compared.ours].samples, both[compared.other].samples, strict=True)
-        ratios = [a / b for a, b in pairs]
+        ratios = both[compared.ours].over(both[compared.other])
         bound = lower_bound(ratios)
         good = good and bound >= compared.goal
         medians = {system: f"{case.median:.0f}" for system, case in both.items()}

@@ -85,7 +85,7 @@ def lossy() -> Iterator[str]:
     yield ""
     rows = [[exact.system, f"{exact.median:.4f}", ""]]
     for case in others:
-        worst = max(own / reference for own, reference in zip(case.samples, exact.samples, strict=True))
+        worst = max(case.over(exact))
         rows.append([case.system, f"{case.median:.4f}", f"{worst:.4f}"])
     yield from table(["technique", "loss", "of the exact run's, at most"], rows)
 
@@ -253,7 +253,7 @@ def _ms(case: Case) -> str:
 
 
 def _ratio(above: Case, below: Case) -> str:
-    ratios = [a / b for a, b in zip(above.samples, below.samples, strict=True)]
+    ratios = above.over(below)
     return f"{statistics.median(ratios):.3f} ({lower_bound(ratios):.3f})"
 
 

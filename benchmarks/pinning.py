@@ -68,7 +68,7 @@ def main() -> int:
                 inside = pinned if system == PINNED else default
                 lines = worlds.train(config(CASES[name], given.ranks, given.steps), given.ranks, inside=inside)
                 times[system].samples.append(statistics.median(line["seconds"] for line in lines[WARM_UP:]))
-        ratios = [a / b for a, b in zip(times[DEFAULT].samples, times[PINNED].samples, strict=True)]
+        ratios = times[DEFAULT].over(times[PINNED])
         bound = f", lower 95 % bound {lower_bound(ratios):.3f}" if len(ratios) >= 10 else ""
         medians = {system: f"{1e3 * case.median:.1f}" for system, case in times.items()}
         print(

@@ -34,6 +34,10 @@ class Case:
     def median(self) -> float:
         return statistics.median(self.samples)
 
+    def over(self, other: Case) -> list[float]:
+        """Each sample divided by the other's of the same turn. Raises ValueError if there aren't as many."""
+        return [own / its for own, its in zip(self.samples, other.samples, strict=True)]
+
 
 def machine() -> dict[str, str | int]:
     """Facts that a reader needs to judge the figures."""

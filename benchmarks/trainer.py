@@ -205,7 +205,7 @@ def judge(samples: list[Samples], starts: int) -> bool:
 
 def ratios_of(ours: Case, other: Case, starts: int) -> list[float]:
     """Of each start, the geometric mean of its rounds."""
-    logs = [math.log(a / b) for a, b in zip(ours.samples, other.samples, strict=True)]
+    logs = [math.log(ratio) for ratio in ours.over(other)]
     rounds = len(logs) // starts
     return [math.exp(statistics.mean(logs[at : at + rounds])) for at in range(0, len(logs), rounds)]
 
