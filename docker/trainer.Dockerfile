@@ -15,7 +15,7 @@ ARG TORCH=torch
 # The pins of torch and of its libraries go together: another version brings its own.
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore && cd /tmp \
  && case "${TORCH}" in torch|"torch "*) ;; *) sed -i -E '/^(torch|triton|nvidia-|cuda-)/d' constraints.txt ;; esac \
- && if [ -n "${TORCH}" ]; then python3 -m pip install --no-compile -c constraints.txt numpy safetensors ${TORCH} \
+ && if [ -n "${TORCH}" ]; then python3 -m pip install --no-compile -c constraints.txt isal numpy safetensors ${TORCH} \
  && python3 compile.py "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; fi \
  && rm constraints.txt compile.py
 

@@ -20,12 +20,11 @@ import mmap
 import os
 import socket
 import tempfile
-import zlib
 from collections.abc import Container
 from pathlib import Path
 from typing import BinaryIO
 
-from trainmaster.checkpoint.ram import RamFolder, checksum, into
+from trainmaster.checkpoint.ram import RamFolder, checksum, crc32, into
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.lineage import Receipt, directory_name, parse_directory
 from trainmaster.contract.wire.messages import StoreAddress, WireError, decode
@@ -239,7 +238,7 @@ def keep_whole(
             for start in range(0, size, _BLOCK):
                 with view[start : start + _BLOCK] as block:
                     link.read_into(block)
-                    crc = zlib.crc32(block, crc)
+                    crc = crc32(block, crc)
         if said.file.checksum != checksum(b"", crc):
             raise Refused(422, "its content doesn't match its checksum")
         folder.adopt(step, round, rank, path, receipt)

@@ -4,8 +4,8 @@
                              receipt-<rank>.json        written when that file is whole
 
 There is no manifest: a step is usable if the receipts found anywhere cover every shard. What a file holds stands in its
-own header, so its receipt is small. A file that is being written has no receipt, and a hidden name. Standard library
-only: agents copy and serve these files.
+own header, so its receipt is small. A file that is being written has no receipt, and a hidden name. The standard
+library is enough for it: agents copy and serve these files, in whatever image.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -22,6 +21,11 @@ from typing import BinaryIO, TypeVar
 from trainmaster.agent import memory
 from trainmaster.contract.wire.lineage import Receipt, directory_name, parse_directory, receipt_name, shard_name
 from trainmaster.contract.wire.messages import WireError, decode, encode
+
+try:  # the same sums by instructions made for them, in a ninth of the time
+    from isal import isal_zlib as zlib
+except ImportError:
+    import zlib  # type: ignore[no-redef]
 
 _BLOCK = 4 << 20
 _TRIES = 100
@@ -156,11 +160,16 @@ def into(folder: Path, act: Callable[[], Made]) -> Made:
     return act()
 
 
+def crc32(data: memoryview | bytes, value: int = 0) -> int:
+    """What `checksum` spells: of `data` after other data of which it was `value`."""
+    return zlib.crc32(data, value)
+
+
 def checksum(data: memoryview | bytes, value: int = 0) -> str:
     """What `ShardFile.checksum` holds of a file in RAM: cheaper than the copy, which sha256 isn't."""
     whole = memoryview(data).cast("B")
     for start in range(0, len(whole), _BLOCK):  # in blocks, each without the interpreter's lock
-        value = zlib.crc32(whole[start : start + _BLOCK], value)
+        value = crc32(whole[start : start + _BLOCK], value)
     return f"crc32:{value:08x}"
 
 
@@ -169,5 +178,5 @@ def checksum_of(file: BinaryIO) -> str:
     value = 0
     file.seek(0)
     while block := file.read(_BLOCK):
-        value = zlib.crc32(block, value)
+        value = crc32(block, value)
     return f"crc32:{value:08x}"
