@@ -23,6 +23,7 @@ from tests.e2e.harness import run, small_demo_job
 
 RANKS, STEPS, STRUCK = 4, 600, 300
 KILL = f"kill:rank=1,step={STRUCK}"
+A_STEP = "a step of that run"
 CASES = {
     "a leader leads": [KILL],
     "the leader is killed in the same step": [f"kill-operator:rank=0,step={STRUCK}", KILL],
@@ -52,7 +53,7 @@ def main() -> int:
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
     given = parser.parse_args()
     stands = {name: Case(f"a rank killed, {name}", "trainmaster", "s") for name in CASES}
-    steps = {name: Case(f"a step of that run, {name}", "trainmaster", "s") for name in CASES}
+    steps = {name: Case(f"{A_STEP}, {name}", "trainmaster", "s") for name in CASES}
     for _ in range(given.repetitions):
         for name, faults in CASES.items():
             longest, step = stretches_s(faults)

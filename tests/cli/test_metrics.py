@@ -76,6 +76,14 @@ def test_throughput_is_tokens_over_seconds(tmp_path: Path) -> None:
     assert math.isclose(metrics.mean_throughput(), 200 / 0.75)
 
 
+def test_utilization_is_averaged_over_the_time_of_steps_that_tell_it(tmp_path: Path) -> None:
+    metrics = written(
+        tmp_path, [line(1, 1, 5.0, seconds=1.0, mfu=0.1), line(2, 1, 4.0, seconds=3.0, mfu=0.5), line(3, 1, 3.0)]
+    )
+    assert math.isclose(metrics.mean_utilization(), 0.4)
+    assert written(tmp_path, [line(1, 1, 5.0)]).mean_utilization() == 0.0
+
+
 def test_curves_keep_their_peaks_and_have_a_bounded_size() -> None:
     steps = range(100_000)
     values = [math.sin(step / 1000) for step in steps]

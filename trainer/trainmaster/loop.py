@@ -55,11 +55,13 @@ from trainmaster.noise import NoiseScale
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.profiling import Profiler
 from trainmaster.reduce.outer import Outer
-from trainmaster.report import Reading, Reporter, finite
+from trainmaster.report import Reporter, finite
 from trainmaster.rescue import Rescue
 from trainmaster.steplog import StepLog
 from trainmaster.steprecord import Prepared, StepRecord
 from trainmaster.stop import stop_binds
+from trainmaster.transfer import Reading, to_device
+from trainmaster.utilization import Utilization
 from trainmaster.world import World
 
 LAST_WRITE_LIMIT_S = 10.0
@@ -124,7 +126,10 @@ class Training:
         self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
         self._described = models.described(config.model)
         model = models.build(config.model, config.seed, world.device)
-        shape = parallel.StepShape(models.facts(config.model).context, self.micro, self.accumulation)
+        facts = models.facts(config.model)
+        if world.rank == 0:
+            self.log.utilization = Utilization.of(model, facts, config, world.size, world.device)
+        shape = parallel.StepShape(facts.context, self.micro, self.accumulation)
         profile = beside and beside / "profile.json"
         self.parallel = parallel.of_job(model, config, world.size, world.device.type, shape, profile)
         self.reducer = self.parallel.reducer
@@ -232,7 +237,7 @@ class Training:
         costs = self._no_costs
         if due or to_record:
             known = [self.session.save_s, self.step_s, float(not self.session.copied()), float(to_record)]
-            costs = torch.tensor(known, dtype=torch.float64).to(loss.device)
+            costs = to_device(torch.tensor(known, dtype=torch.float64), loss.device)
         # Each island has a norm of its own.
         squared = torch.zeros(self.parallel.mesh.degree("island"), dtype=torch.float64, device=loss.device)
         squared[self.island] = parallel.gradient_norm_squared(self.model).double()
@@ -422,7 +427,7 @@ class Training:
             if mesh.speaks:
                 whole = targets.shape == batch.targets.shape
                 self.own_tokens += batch.valid_tokens if whole else int((targets != data.IGNORED).sum())
-            yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+            yield to_device(inputs, device), to_device(targets, device)
 
     def _publish(self, record: StepRecord, seconds: float) -> None:
         self.under_way.append(replace(record, seconds=seconds))
@@ -449,6 +454,7 @@ class Training:
                 **besides,
                 **self._sent(),
                 **self._noise(record, norm),
+                **(self.log.utilization.numbers(record.seconds) if self.log.utilization is not None else {}),
             }
             self.reporter.metrics(round=self.reporter.round, **self.numbers)
             self.loggers.step(self.numbers)

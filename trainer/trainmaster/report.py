@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainmaster.agent import collectives, memory
 from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel as wire
@@ -26,30 +24,6 @@ from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress import OBEYS_STOP, Control, Phase, Progress, ProgressRecord
 
 _LAST_LINES = 64 * 1024
-
-
-class Reading:
-    """A few numbers of a step on their way from the device to the host."""
-
-    def __init__(self, values: torch.Tensor) -> None:
-        values = values.detach()
-        self._event = None
-        if values.device.type == "cuda":
-            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._host.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._host = values.to("cpu", copy=True)
-
-    def arrived(self) -> bool:
-        return self._event is None or self._event.query()
-
-    def values(self) -> list[float]:
-        """The numbers; waits for the device if they haven't arrived."""
-        if self._event is not None:
-            self._event.synchronize()
-        return [float(value) for value in self._host.reshape(-1)]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from trainmaster.scores import Scores
+from trainmaster.utilization import Utilization
 
 EVERY_S = 10.0
 _MEMORY = {"ram": "the ranks' own memory", "peer": "memory, some of it a peer's"}
@@ -15,8 +16,9 @@ class StepLog:
 
     def __init__(self, shown: bool, total_steps: int) -> None:
         self._shown, self._total = shown, total_steps
+        self.utilization: Utilization | None = None  # of devices, where there is something to tell of them
         self._said_at: float | None = None
-        self._tokens = 0  # since then
+        self._tokens = self._steps = 0  # since then
 
     def told(self, words: str) -> None:
         """What was decided before the first step; "" where there was nothing to decide."""
@@ -32,13 +34,15 @@ class StepLog:
         if not self._shown:
             return
         now = time.monotonic()
-        self._tokens += tokens
+        self._tokens, self._steps = self._tokens + tokens, self._steps + 1
         took = max(seconds, 1e-9) if self._said_at is None else now - self._said_at
         if self._said_at is not None and step < self._total and took < EVERY_S:
             return
-        rate = self._tokens / took
-        print(f"step {step} of {self._total}: loss {loss:.4f}, {rate:,.0f} tokens/s", flush=True)
-        self._said_at, self._tokens = now, 0
+        words = f"step {step} of {self._total}: loss {loss:.4f}, {self._tokens / took:,.0f} tokens/s"
+        if self.utilization is not None:
+            words += f", {self.utilization.words(took / self._steps)}"
+        print(words, flush=True)
+        self._said_at, self._tokens, self._steps = now, 0, 0
 
     def evaluation(self, scores: Scores) -> None:
         """There is a new one; and if the run ends with it, why."""

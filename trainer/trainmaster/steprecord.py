@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.report import Reading
+from trainmaster.transfer import Reading
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,10 @@ from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.progress import Phase
 from trainmaster.errors import ConfigError, TrainmasterError
-from trainmaster.report import Reading, Reporter
+from trainmaster.report import Reporter
 from trainmaster.rescue import Rescue
 from trainmaster.stop import stop_binds
+from trainmaster.transfer import Reading
 from trainmaster.world import shared_store
 
 _GENERATORS = "random_generators"

@@ -30,6 +30,7 @@ class Metrics:
     losses: array[float] = field(default_factory=lambda: array("d"))
     tokens: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
+    utilizations: array[float] = field(default_factory=lambda: array("d"))
     replaced: list[Points] = field(default_factory=list)
     evaluations: Points = field(default_factory=list)
     rounds: list[tuple[int, int]] = field(default_factory=list)
@@ -52,6 +53,12 @@ class Metrics:
         spent = math.fsum(s for s in self.seconds if math.isfinite(s))
         return math.fsum(self.tokens) / spent if spent > 0 else 0.0
 
+    def mean_utilization(self) -> float:
+        """MFU over all steps that count; 0 when unknown."""
+        known = [(u, s) for u, s in zip(self.utilizations, self.seconds, strict=True) if math.isfinite(u * s)]
+        spent = math.fsum(s for _, s in known)
+        return math.fsum(u * s for u, s in known) / spent if spent > 0 else 0.0
+
 
 def read(path: Path) -> Metrics:
     """Empty when there is no such file."""
@@ -66,7 +73,7 @@ def read(path: Path) -> Metrics:
             if parsed is None:
                 metrics.malformed += 1
                 continue
-            step, round, loss, tokens, seconds, evaluated = parsed
+            step, round, loss, tokens, seconds, utilization, evaluated = parsed
             if round < current:
                 continue  # a fenced world's late line
             if evaluated is not None:  # a line of its own, without the step's numbers
@@ -85,16 +92,17 @@ def read(path: Path) -> Metrics:
             metrics.losses.append(loss)
             metrics.tokens.append(tokens)
             metrics.seconds.append(seconds)
+            metrics.utilizations.append(utilization)
     return metrics
 
 
-def _parsed(line: bytes) -> tuple[int, int, float, float, float, float | None] | None:
-    """(step, round, loss, tokens, seconds, the loss of an evaluation if it tells of one)"""
+def _parsed(line: bytes) -> tuple[int, int, float, float, float, float, float | None] | None:
+    """(step, round, loss, tokens, seconds, MFU, the loss of an evaluation if it tells of one)"""
     try:
         value: dict[str, Any] = json.loads(line)
-        numbers = [_number(value.get(key)) for key in ("loss", "tokens", "seconds")]
+        loss, tokens, seconds, mfu = (_number(value.get(key)) for key in ("loss", "tokens", "seconds", "mfu"))
         evaluated = _number(value["evaluation_loss"]) if "evaluation_loss" in value else None
-        return int(value["step"]), int(value.get("round", 0)), numbers[0], numbers[1] or 0.0, numbers[2], evaluated
+        return int(value["step"]), int(value.get("round", 0)), loss, tokens or 0.0, seconds, mfu, evaluated
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -112,7 +120,7 @@ def _cut(metrics: Metrics, step: int) -> dict[int, float]:
     steps, losses = metrics.steps[at:], metrics.losses[at:]
     if len(metrics.replaced) < REPLACED:
         metrics.replaced.append(thinned(steps, losses, 200))
-    for column in (metrics.steps, metrics.losses, metrics.tokens, metrics.seconds):
+    for column in (metrics.steps, metrics.losses, metrics.tokens, metrics.seconds, metrics.utilizations):
         del column[at:]
     return dict(zip(steps, losses, strict=True))
 

@@ -107,6 +107,8 @@ def _facts(status: JobStatus, metrics: Metrics) -> Iterator[tuple[str, str]]:
         yield "loss", final
     if metrics.mean_throughput():
         yield "tokens/s", rate(metrics.mean_throughput())
+    if metrics.mean_utilization():
+        yield "MFU", f"{metrics.mean_utilization():.1%}"
     if status.startTime and status.completionTime:
         yield "duration", seconds(_moment(status.completionTime) - _moment(status.startTime))
     restarts = status.restarts

@@ -92,10 +92,10 @@ def by_operations(model: nn.Module, time: int) -> Costs:
         for block in model.get_submodule(plan.blocks):
             kind = (type(block), tuple((name, p.shape) for name, p in block.named_parameters()))
             if kind not in known:
-                known[kind] = _operations(block, "forward", x, *shared)
+                known[kind] = operations(block, "forward", x, *shared)
             found.append(known[kind])
     tokens = torch.zeros(1, time, dtype=torch.int64, device="meta")
-    return Costs(_operations(model, "embed", tokens), found, _operations(model, "unembed", x))
+    return Costs(operations(model, "embed", tokens), found, operations(model, "unembed", x))
 
 
 def stream_and_logits(model: nn.Module, time: int) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,8 @@ def _stream(model: nn.Module, time: int) -> Tensor:
     return x
 
 
-def _operations(module: nn.Module, method: str, *inputs: Tensor) -> float:
+def operations(module: nn.Module, method: str, *inputs: Tensor) -> float:
+    """Of a module's method for inputs on the device "meta"; a multiplication and an addition are two."""
     with FlopCounterMode(display=False) as counter:
         _on_meta(module, method, *inputs)
     return float(counter.get_total_flops())

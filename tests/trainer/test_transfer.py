@@ -1,0 +1,144 @@
+"""A step makes the host wait for its device nowhere, so that the device always has work to do.
+
+Where there is a GPU, its driver says so. Everywhere a step of each strategy is run with tensors that have no values:
+whoever would wait for one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainmaster import loop, parallel
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.parallel.mesh import Mesh
+from trainmaster.report import Reporter
+from trainmaster.transfer import Reading, to_device
+from trainmaster.world import World
+
+STEPS = 9
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "replicas": {"parallelism": {"dp_replicate": 2}},
+    "replicas in bf16": {"parallelism": {"dp_replicate": 2}, "precision": "bf16"},
+    "a loss scale": {"parallelism": {"dp_shard": 2}, "precision": "fp16"},
+    "shards": {"parallelism": {"dp_shard": 2}},
+    "replicas of shards": {"parallelism": {"dp_replicate": 2, "dp_shard": 2}},
+    "tensor": {"parallelism": {"tp": 2}},
+    "context": {"parallelism": {"cp": 2}},
+    "muon": {"parallelism": {"dp_shard": 2}, "optimizer": {"name": "muon", "lr": 1e-2}},
+    "recomputed": {"parallelism": {"dp_shard": 2}, "recompute": "Selective"},
+}
+
+
+def config(folder: Path, **training: Any) -> TrainingConfig:
+    (folder / "text.txt").write_text("words " * 4096)
+    return TrainingConfig.model_validate(
+        {
+            "model": {"options": {"layers": 2, "width": 32, "heads": 2, "context": 32}},
+            "data": {"path": str(folder)},
+            "steps": STEPS,
+            "batch": {"global": 8, "micro": 2},
+            "optimizer": {"warmupSteps": 2, "lr": 1e-2},
+            **training,
+        }
+    )
+
+
+class UnderWay:
+    """A reading of numbers that a device hasn't computed yet."""
+
+    def __init__(self, values: Tensor) -> None:
+        pass
+
+    def arrived(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def valueless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`Training` of some config, without values and without peers. Its steps end before anybody reads their numbers."""
+    make, micro_batches = Mesh._make, loop.Training._micro_batches
+
+    def made(self: Mesh, *args: Any) -> Any:
+        with unset_fake_temporarily():  # ranks are numbers
+            return make(self, *args)
+
+    def read(self: loop.Training) -> Iterator[tuple[Tensor, Tensor]]:
+        batches = micro_batches(self)
+        while True:
+            with unset_fake_temporarily():  # what is read lies on the host
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def training(**fields: Any) -> loop.Training:
+        given = config(tmp_path, **fields)
+        size = 1
+        for degree in fields["parallelism"].values():
+            size *= degree
+        dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)
+        monkeypatch.setattr(World, "join", lambda: World(size - 1, size, torch.device("cpu"), dist.HashStore()))
+        return loop.Training(given, Reporter())
+
+    monkeypatch.setattr(Mesh, "_make", made)
+    monkeypatch.setattr(nn.Module, "to", lambda model, device: model)
+    monkeypatch.setattr(loop.Training, "_micro_batches", read)
+    monkeypatch.setattr(loop, "Reading", UnderWay)
+    monkeypatch.setattr(loop.Training, "_settle", lambda self, wait: None)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield training
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_step_needs_no_number_that_it_computes(name: str, valueless: Any) -> None:
+    training = valueless(**LAYOUTS[name])
+    for _ in range(3):
+        training.one_step()
+    assert training.step == 3
+
+
+def test_a_step_that_looked_at_a_number_would_be_found(valueless: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = parallel.gradient_norm_squared
+    monkeypatch.setattr(parallel, "gradient_norm_squared", lambda model: torch.tensor(norm(model).item()))
+    training = valueless(**LAYOUTS["shards"])
+    with pytest.raises(DataDependentOutputException):
+        training.one_step()
+
+
+def test_on_the_host_nothing_is_copied() -> None:
+    values = torch.arange(3.0)
+    assert to_device(values, torch.device("cpu")) is values
+    reading = Reading(values)
+    values += 1
+    assert reading.arrived()
+    assert reading.values() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("fields", [{}, {"precision": "bf16"}, {"precision": "bf16", "compile": True}])
+def test_a_gpu_waits_for_nobody(fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    training = loop.Training(config(tmp_path, parallelism={}, **fields), Reporter())
+    try:
+        for _ in range(3):  # the first compile, load kernels and make room
+            training.one_step()
+        torch.cuda.set_sync_debug_mode("error")
+        for _ in range(3):
+            training.one_step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        dist.destroy_process_group()
+    assert training.step == 6
+    assert training.world.device.type == "cuda"
