@@ -206,10 +206,9 @@ def interruptions() -> Iterator[str]:
         for case in cases:
             if case.case.startswith(A_STEP):
                 cut += case.samples
-            if ", phase " in case.case or case.case.endswith(later) or case.case.startswith(A_STEP):
-                continue
-            until = by.get(case.case + later)
-            rows.append([where, case.case, _spread(case), _spread(until) if until else "", str(len(case.samples))])
+            elif ", phase " not in case.case and not case.case.endswith(later):
+                until = by.get(case.case + later)
+                rows.append([where, case.case, _spread(case), _spread(until) if until else "", str(len(case.samples))])
     yield from table(["on", "", "training stands still", "until it trains again", "times"], rows)
     yield ""
     yield "(`make bench-cluster`, `python -m benchmarks.resize`, `python -m benchmarks.outages`.) Without a spare a new"

@@ -6,6 +6,7 @@ whoever would wait for one fails.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,7 @@ def valueless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def training(**fields: Any) -> loop.Training:
         given = config(tmp_path, **fields)
-        size = 1
-        for degree in fields["parallelism"].values():
-            size *= degree
+        size = math.prod(fields["parallelism"].values())
         dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)
         monkeypatch.setattr(World, "join", lambda: World(size - 1, size, torch.device("cpu"), dist.HashStore()))
         return loop.Training(given, Reporter())

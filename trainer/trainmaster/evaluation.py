@@ -13,6 +13,7 @@ from trainmaster.data import IGNORED, heldout
 from trainmaster.parallel import Parallel
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.scores import Scores
+from trainmaster.transfer import to_device
 
 
 class Evaluation:
@@ -37,7 +38,7 @@ class Evaluation:
         parallel.model.eval()
         try:
             for tokens, targets in self._parts(mesh.data_rank, mesh.data_ranks):
-                own = parallel.own(tokens).to(device), parallel.own(targets).to(device)
+                own = to_device(parallel.own(tokens), device), to_device(parallel.own(targets), device)
                 total += parallel.evaluate(*own).double()
                 total.item()  # so that a beat tells of a pass that is done
                 beat()
