@@ -112,7 +112,8 @@ class LocalRun:
         self._display.start()
         if self._prepared.resumes:
             self._display.tell(News("resumes", f"after step {self._scene.status.progress.step}"))
-        self._display.tell(News("pending", "Python imports what ranks need, once for this machine"))
+        if names.ZYGOTE not in os.environ:
+            self._display.tell(News("pending", "Python imports what ranks need, once for this machine"))
         tasks = [
             asyncio.create_task(work)
             for work in (
@@ -166,8 +167,12 @@ class LocalRun:
             {**os.environ, KEY_VARIABLE: self._peer_key},
             fds=[fd],
         )
+        shared = os.environ.get(names.ZYGOTE)  # of several runs on this machine
         kubelet = children.Kubelet(
-            ["--store", str(run_dir / "store.sock"), "--run-dir", str(run_dir), "--out", str(out)],
+            [
+                *("--store", str(run_dir / "store.sock"), "--run-dir", str(run_dir), "--out", str(out)),
+                *(("--zygote", shared) if shared else ()),
+            ],
             logs / "kubelet.log",
             os.environ,
         )

@@ -1,4 +1,4 @@
-"""The kubelet of the local world: runs Pods as processes, and the machine's zygote.
+"""The kubelet of the local world: runs Pods as processes, and the machine's zygote where none serves it already.
 
 It must end everything below it whatever happens: on SIGTERM, which the kernel also sends when its parent dies, and
 when the store goes away. As a subreaper it is the parent of every orphan below it, so "no children left" means that
@@ -53,13 +53,23 @@ class Tracked:
 
 class Kubelet:
     def __init__(
-        self, cluster: SocketCluster, run_dir: Path, out: Path, zygote_command: list[str], memory: Path | None = None
+        self,
+        cluster: SocketCluster,
+        run_dir: Path,
+        out: Path,
+        zygote_command: list[str],
+        memory: Path | None = None,
+        zygote: Path | None = None,
     ) -> None:
+        """`memory`: a folder of a tmpfs. `zygote`: the socket of one that serves this machine already; without it
+        `zygote_command` is started."""
         self.cluster = cluster
         self.run_dir = run_dir
-        self.memory = memory  # a folder of a tmpfs
+        self.memory = memory
         self.out = out
         self.zygote_command = zygote_command
+        self.zygote = zygote or run_dir / "zygote.sock"
+        self._starts_zygote = zygote is None
         self.environment = base_environment(os.environ)
         self.stopping = asyncio.Event()
         self._pods: dict[str, Tracked] = {}  # by uid
@@ -76,7 +86,8 @@ class Kubelet:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is for the command, which then asks us
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
-        self._start_zygote()
+        if self._starts_zygote:
+            self._start_zygote()
         following = asyncio.create_task(self._follow())
         stopping = asyncio.create_task(self.stopping.wait())
         try:
@@ -117,7 +128,7 @@ class Kubelet:
         uid = obj["metadata"]["uid"]
         pod = self._pods.get(uid)
         if pod is None:
-            pod = self._pods[uid] = Tracked(obj, LocalPod(obj, self.run_dir, self.out, self.memory))
+            pod = self._pods[uid] = Tracked(obj, LocalPod(obj, self.run_dir, self.out, self.zygote, self.memory))
             pod.task = asyncio.create_task(self._live(pod))
             pod.task.add_done_callback(lambda task: self._forget(uid, task))
         elif int(obj["metadata"]["resourceVersion"]) > int(pod.latest["metadata"]["resourceVersion"]):
@@ -230,8 +241,7 @@ class Kubelet:
             self._see(obj)
 
     def _start_zygote(self) -> None:
-        socket = self.run_dir / "zygote.sock"
-        socket.unlink(missing_ok=True)
+        self.zygote.unlink(missing_ok=True)
         kubelet = os.getpid()
 
         def in_child() -> None:
@@ -242,7 +252,7 @@ class Kubelet:
         try:
             with open(self.out / "logs" / "zygote.log", "ab") as output:
                 self._zygote = subprocess.Popen(
-                    [*self.zygote_command, "--socket", str(socket)],
+                    [*self.zygote_command, "--socket", str(self.zygote)],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -362,11 +372,11 @@ def _failed(pod: Tracked, reason: str, message: str) -> Object:
     return {**_with_container(pod, "Failed", False, {"terminated": state}), "reason": reason, "message": message}
 
 
-async def serve(store: Path, run_dir: Path, out: Path, zygote_command: list[str]) -> None:
+async def serve(store: Path, run_dir: Path, out: Path, zygote_command: list[str], zygote: Path | None) -> None:
     cluster = SocketCluster(store, STORE_TIMEOUT_S)
     try:
         with local_memory.folder() as memory:
-            await Kubelet(cluster, run_dir, out, zygote_command, memory).run()
+            await Kubelet(cluster, run_dir, out, zygote_command, memory, zygote).run()
     finally:
         await cluster.close()
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -377,15 +387,16 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True, help="unix socket of the store")
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of this run, removed at the end")
     parser.add_argument("--out", type=Path, required=True, help="output folder: logs/<pod>.log")
-    zygote = shlex.join([sys.executable, "-m", "trainmaster.agent.zygote"])
-    parser.add_argument("--zygote-command", default=zygote, help=argparse.SUPPRESS)
+    command = shlex.join([sys.executable, "-m", "trainmaster.agent.zygote"])
+    parser.add_argument("--zygote-command", default=command, help=argparse.SUPPRESS)
+    parser.add_argument("--zygote", type=Path, help="socket of a zygote that serves this machine already")
     options = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is handled: we have a folder to remove
     processes.die_with_parent(signal.SIGTERM)
     processes.adopt_orphans()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s kubelet %(levelname)s %(message)s")
     store, run_dir, out = (path.resolve() for path in (options.store, options.run_dir, options.out))
-    asyncio.run(serve(store, run_dir, out, shlex.split(options.zygote_command)))
+    asyncio.run(serve(store, run_dir, out, shlex.split(options.zygote_command), options.zygote))
 
 
 if __name__ == "__main__":

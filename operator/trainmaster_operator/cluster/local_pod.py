@@ -60,15 +60,16 @@ class LocalPod:
     """Starts, signals and ends the process of the Pod `obj`: its first container, the others don't run here.
     Knows nothing of the store."""
 
-    def __init__(self, obj: Object, run_dir: Path, out: Path, memory: Path | None = None) -> None:
-        """`memory`: a folder of a tmpfs, below which the Pod gets its memory volume."""
+    def __init__(self, obj: Object, run_dir: Path, out: Path, zygote: Path, memory: Path | None = None) -> None:
+        """`zygote`: the socket of the zygote that forks its ranks. `memory`: a folder of a tmpfs, below which the Pod
+        gets its memory volume."""
         self.obj = obj
         self.uid: str = obj["metadata"]["uid"]
         self.name: str = obj["metadata"]["name"]
         short = _short(self.name)
         self.folder = run_dir / "pods" / short
         self.ram = memory / short if memory is not None else None
-        self.run_dir = run_dir
+        self.zygote = zygote
         self.log = out / "logs" / f"{self.name}.log"
         self.exited = asyncio.Event()
         self.process: subprocess.Popen[bytes] | None = None
@@ -178,7 +179,7 @@ class LocalPod:
             environment.POD_IP: POD_IP,
             environment.TOKEN_FILE: str(self._token_file),
             environment.TERMINATION_LOG: str(self._termination_log),
-            environment.ZYGOTE: str(self.run_dir / "zygote.sock"),
+            environment.ZYGOTE: str(self.zygote),
             "TMPDIR": str(self.folder / "tmp"),
         }
 
