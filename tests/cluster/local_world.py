@@ -124,7 +124,8 @@ class Local:
 
 
 @asynccontextmanager
-async def local_world(zygote: list[str] | None = None) -> AsyncIterator[Local]:
+async def local_world(zygote: list[str] | None = None, shared: Path | None = None) -> AsyncIterator[Local]:
+    """`zygote`: the command that the kubelet starts as one. `shared`: the socket of one that serves already."""
     folder = Path(tempfile.mkdtemp())  # short: a unix socket's path has at most 107 bytes
     (folder / "run").mkdir(mode=0o700)
     lifelines = Lifelines()
@@ -132,7 +133,7 @@ async def local_world(zygote: list[str] | None = None) -> AsyncIterator[Local]:
     store = MemoryStore()
     server = StoreServer(store, folder / "run" / "store.sock")
     await server.start()
-    kubelet = await start_kubelet(folder, zygote)
+    kubelet = await start_kubelet(folder, zygote, shared=shared)
     try:
         async with asyncio.timeout(GIVE_UP_S):
             yield Local(folder, store, server, MemoryCluster(store), lifelines, kubelet)
@@ -145,11 +146,14 @@ async def local_world(zygote: list[str] | None = None) -> AsyncIterator[Local]:
         shutil.rmtree(folder)
 
 
-async def start_kubelet(folder: Path, zygote: list[str] | None = None, run: str = "run") -> asyncio.subprocess.Process:
+async def start_kubelet(
+    folder: Path, zygote: list[str] | None = None, run: str = "run", shared: Path | None = None
+) -> asyncio.subprocess.Process:
     command = shlex.join(zygote or zygote_stand_in(folder))
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "trainmaster_operator.cluster.kubelet", "--store", str(folder / run / "store.sock"),
         "--run-dir", str(folder / run), "--out", str(folder / "out"), "--zygote-command", command,
+        *(("--zygote", str(shared)) if shared else ()),
         env={**os.environ, "PYTHONPATH": python_path(), "LIFELINE": str(folder / "lifeline"), "SECRET": "x"},
         start_new_session=True,
     )  # fmt: skip

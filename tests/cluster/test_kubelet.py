@@ -24,9 +24,9 @@ from trainmaster_operator.cluster.processes import started_with, table
 pytestmark = pytest.mark.processes
 
 
-def run(test: Callable[[Local], Awaitable[None]], zygote: list[str] | None = None) -> None:
+def run(test: Callable[[Local], Awaitable[None]], zygote: list[str] | None = None, shared: Path | None = None) -> None:
     async def inside() -> None:
-        async with local_world(zygote) as world:
+        async with local_world(zygote, shared) as world:
             await test(world)
 
     asyncio.run(inside())
@@ -223,6 +223,16 @@ def test_a_zygote_that_dies_is_started_again() -> None:
         await world.lifelines.started("zygote", after=first)
 
     run(test)
+
+
+def test_where_a_zygote_serves_the_machine_already_pods_get_its_socket_and_none_is_started(tmp_path: Path) -> None:
+    async def test(world: Local) -> None:
+        await world.cluster.create(POD, world.pod("a", "import os; print(os.environ['TRAINMASTER_ZYGOTE'])"))
+        await world.phase("a", "Succeeded")
+        assert (world.out / "logs" / "a.log").read_text().strip() == str(tmp_path / "z.sock")
+        assert not (world.out / "logs" / "zygote.log").exists()
+
+    run(test, shared=tmp_path / "z.sock")
 
 
 def test_a_kubelet_without_a_zygote_still_runs_pods() -> None:
