@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.ranks import Ranks
+from tests.trainer.ranks import Ranks, shared
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     """Worlds of real ranks; torch is imported once for all of them."""
-    started = Ranks()
-    yield started
-    started.close()
+    yield shared()
+    shared().close()
+    shared.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,28 @@
 """Worlds of real ranks for tests, without an agent: forked from one process that has imported the trainer.
 
-Run as a program it is that process: it takes requests from the descriptor in argv, forks, waits, answers.
+Run as a program it is that process: it takes requests from the descriptor in argv, forks, waits, answers. It also
+forks a process that calls functions for tests (`Ranks.call`): one in which ranks can be forked by whoever is tested.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +32,16 @@ from trainmaster.contract.wire.channel import Channel
 
 ROOT = Path(__file__).parents[2]
 STRAGGLERS_S = 30  # after the first rank failed: what then still runs hangs in a collective
+PRELOADED = (
+    "trainmaster.steps",
+    "trainmaster.parity",
+    "trainmaster.data.windows",
+    "trainmaster.models.gpt",
+    "trainmaster.models.llama",
+    "trainmaster.models.moe",
+    "torch.distributed.checkpoint",
+)
+"""What ranks import besides the loop, and what imports itself when it is first needed."""
 
 
 @dataclass
@@ -43,13 +60,32 @@ class Ranks:
 
     def __init__(self) -> None:
         ours, theirs = Channel.pair()
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        path = os.pathsep.join(str(folder) for folder in (ROOT / "trainer", ROOT / "operator", ROOT))
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         fd = theirs.fileno()
         from tests import tied  # not at the top: the program below doesn't find it
 
         self.process = tied.popen([sys.executable, __file__, str(fd)], env=env, pass_fds=[fd], cwd=ROOT)
         theirs.close()
         self.channel = ours
+        self.calls: Channel | None = None
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Call a function, `module:name`, in a process of its own, and return what it returns.
+
+        The process is forked from the one that has imported the trainer. It has run no operation of torch, so ranks can
+        be forked there; it makes the calls of all tests, so a function may keep what it has found out. Arguments and
+        what is returned are JSON. Raises AssertionError with the traceback of a function that failed.
+        """
+        if self.calls is None:
+            self.calls, theirs = Channel.pair()
+            self.channel.send("calls", {}, [theirs.fileno()])
+            theirs.close()
+        self.calls.send("call", {"function": function, "arguments": arguments})
+        reply = self.calls.receive()
+        assert reply is not None, "the process that calls functions is gone"
+        assert "raised" not in reply[0], reply[0]["raised"]
+        return reply[0]["returned"]
 
     def run(
         self,
@@ -87,6 +123,7 @@ class Ranks:
         readers = [_Reader(ours) for ours, _ in ends]
         for reader in readers:
             reader.others = [other for other in readers if other is not reader] if asks else []
+            reader.end = self._end if asks else None
         self.channel.send("run", request, fds)
         for _, theirs in ends:
             theirs.close()
@@ -98,9 +135,21 @@ class Ranks:
             text = file.read()
         return Outcome(reply[0]["codes"], text, messages, records)
 
+    def _end(self) -> None:
+        """All ranks of this run have saved their last step, or are dead: those that hang in a collective are killed."""
+        self.channel.send("end", {})
+
     def close(self) -> None:
+        if self.calls is not None:
+            self.calls.close()
         self.channel.close()
         self.process.wait()
+
+
+@cache
+def shared() -> Ranks:
+    """The one that all tests of this process use; the caller closes it."""
+    return Ranks()
 
 
 class _Reader(threading.Thread):
@@ -110,6 +159,8 @@ class _Reader(threading.Thread):
         super().__init__(daemon=True)
         self.channel, self.messages = channel, []
         self.others: list[_Reader] = []
+        self.end: Callable[[], None] | None = None
+        self.over = False  # it has saved its last step, or is dead
         self.start()
 
     def run(self) -> None:
@@ -125,8 +176,15 @@ class _Reader(threading.Thread):
                     other.ask()
             if message["kind"] == "rescued":  # it waits to be killed, or until nobody is there who would
                 self.channel.socket.shutdown(socket.SHUT_WR)
+                self._is_over()
             for fd in fds:
                 os.close(fd)
+        self._is_over()
+
+    def _is_over(self) -> None:
+        self.over = True
+        if self.end is not None and all(other.over for other in self.others):
+            self.end()
 
     def _receive(self) -> tuple[dict[str, Any], list[int]] | None:
         try:
@@ -171,45 +229,56 @@ def fault_socket(path: Path):
 
 
 def _serve(channel: Channel) -> None:
-    import trainmaster.loop
-    import trainmaster.steps  # noqa: F401
-
+    for name in ("trainmaster.loop", *PRELOADED):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # the collector of a fork leaves alone what it shares with this process
+    calls: list[int] = []
     while (received := channel.receive()) is not None:
         request, fds = received
-        pids = [_fork(channel, request, rank, fds) for rank in range(request["world_size"])]
+        if request["kind"] == "run":
+            pids = [_fork(channel, request, rank, fds) for rank in range(request["world_size"])]
+            channel.send("done", {"codes": _wait(channel, pids)})
+        elif request["kind"] == "calls":
+            calls.append(_fork_calls(channel, fds[0]))
         for fd in fds:
             os.close(fd)
-        channel.send("done", {"codes": _wait(pids)})
+    for pid in calls:
+        os.waitpid(pid, 0)
 
 
-def _wait(pids: list[int]) -> list[int]:
+def _wait(channel: Channel, pids: list[int]) -> list[int]:
+    """The exit codes of ranks, negative ones of signals. Those that are left when the caller says `end`, or a while
+    after the first one that failed, are killed."""
     codes: dict[int, int] = {}
-    timer = threading.Timer(STRAGGLERS_S, lambda: [os.kill(p, signal.SIGKILL) for p in pids if p not in codes])
-    while len(codes) < len(pids):
-        pid, status = os.wait()
-        failed = any(codes.values())
-        codes[pid] = os.waitstatus_to_exitcode(status)
-        if codes[pid] and not failed and len(codes) < len(pids):
-            timer.start()
-    timer.cancel()
+    running = {os.pidfd_open(pid): pid for pid in pids}
+    poll = select.poll()
+    for fd in (channel.fileno(), *running):
+        poll.register(fd, select.POLLIN)
+    deadline: float | None = None
+    while running:
+        ready = poll.poll(None if deadline is None else max(deadline - time.monotonic(), 0) * 1000)
+        if not ready or channel.fileno() in dict(ready):
+            if ready:
+                channel.receive()
+            for pid in running.values():
+                os.kill(pid, signal.SIGKILL)
+            deadline = None
+        for fd in [fd for fd, _ in ready if fd in running]:
+            pid = running.pop(fd)
+            poll.unregister(fd)
+            os.close(fd)
+            codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if codes[pid] and deadline is None:
+                deadline = time.monotonic() + STRAGGLERS_S
     return [codes[pid] for pid in pids]
 
 
 def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    processes.die_with_parent(parent)
-    channel.close()
-    code = 1
-    try:
+    def run() -> None:
         log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        for name in list(os.environ):
-            if name.startswith("TRAINMASTER_"):
-                del os.environ[name]
         ids = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(request["world_size"])}
         os.environ.update({**ids, **request["env"]})
         if fds:
@@ -224,6 +293,42 @@ def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) 
             import trainmaster.loop
 
             trainmaster.loop.main()
+
+    return _forked(channel, run)
+
+
+def _fork_calls(channel: Channel, fd: int) -> int:
+    def run() -> None:
+        calls = Channel.open(os.dup(fd))
+        os.close(fd)
+        while (received := calls.receive()) is not None:
+            calls.send("called", _called(**received[0]))
+
+    return _forked(channel, run)
+
+
+def _called(function: str, arguments: list[Any], **_: Any) -> dict[str, Any]:
+    module, _, name = function.partition(":")
+    try:
+        return {"returned": getattr(importlib.import_module(module), name)(*arguments)}
+    except Exception:  # noqa: BLE001 whoever calls is told
+        return {"raised": traceback.format_exc()}
+
+
+def _forked(channel: Channel, run: Callable[[], None]) -> int:
+    """The pid of a process that ends with this one and does nothing else than `run`."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    processes.die_with_parent(parent)
+    channel.close()
+    for name in list(os.environ):
+        if name.startswith("TRAINMASTER_"):
+            del os.environ[name]
+    code = 1
+    try:
+        run()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
