@@ -6,5 +6,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.machine_zygote import machine_zygote  # noqa: F401  a fixture
 
+pytest_plugins = ("tests.suite.plugin",)
+
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
