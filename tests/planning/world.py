@@ -64,8 +64,8 @@ class World:
 
     def _obedient(self, agent: AgentRecord) -> AgentRecord:
         """Agents end their ranks when they hear that a round forms."""
-        heard = not self.status.roundStore and agent.slot not in self.unheard
-        return replace(agent, parked=agent.round > 0 and heard)
+        parked = agent.round > 0 and not self.status.roundStore and agent.slot not in self.unheard
+        return agent if agent.parked == parked else replace(agent, parked=parked)
 
     def observed(self) -> Observation:
         return Observation(
@@ -121,12 +121,21 @@ class World:
     def obey(self, slot: int, step: int = 0, resumed: int | None = None, **fields: Any) -> None:
         """The agent runs the status' round; its ranks stand at `step`, and it offers a next store."""
         self.stores += 1
-        fields = {"next_store": store(slot, self.stores), **fields}
-        self.agent(
-            slot, verdict=None, verdict_age_s=0.0, done=False, saved=False, store_lost=False, ranks=(), pauses={}
-        )
-        self.agent(slot, round=self.status.round, resumed_step=resumed, stop_ack=None, stop_passed=None)
-        self.agent(slot, ranks=self.ranks(slot, step=step), **fields)
+        obeyed: dict[str, Any] = {
+            "next_store": store(slot, self.stores),
+            "verdict": None,
+            "verdict_age_s": 0.0,
+            "done": False,
+            "saved": False,
+            "store_lost": False,
+            "pauses": {},
+            "round": self.status.round,
+            "resumed_step": resumed,
+            "stop_ack": None,
+            "stop_passed": None,
+            "ranks": self.ranks(slot, step=step),
+        }
+        self.agent(slot, **{**obeyed, **fields})
 
     def ranks(self, slot: int, **fields: Any) -> tuple[RankReport, ...]:
         base = {"pid": 1, "state": RankState.RUNNING, "phase": "step", "total_steps": 100}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from operator import eq
 
 from trainmaster_operator.planning.view import View
 
@@ -19,11 +21,13 @@ def shift(view: View, order: Sequence[int]) -> int:
     if ram is None or ram.every == 0 or not ram.peers or len(order) < 2:
         return 0
     nodes = [pod.node if (pod := view.pods[slot]) is not None else "" for slot in order]
+    # Slots of a node that holds more than half of them can't all have a partner on another one.
+    unavoidable = max(0, 2 * max(Counter(nodes).values()) - len(nodes))
     best, fewest = 1, len(order) + 1
     for distance in range(1, min(len(order), MOST_TRIED + 1)):
-        together = sum(node == nodes[(place + distance) % len(nodes)] for place, node in enumerate(nodes))
+        together = sum(map(eq, nodes, nodes[distance:] + nodes[:distance]))
         if together < fewest:
             best, fewest = distance, together
-        if not together:
+        if together == unavoidable:
             break
     return best

@@ -181,14 +181,15 @@ def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False, 
     same number with the old ones (see `grant`), on the store that it keeps; so that one stays theirs.
     """
     kept = view.members[0] if others and view.members else None
-    first = _fresh(view, view.agents[order[0]]) if order[0] != kept else None
+    reached = max((agent.round for agent in view.agents if agent is not None), default=0)
+    first = _fresh(view, view.agents[order[0]], reached) if order[0] != kept else None
     if first is not None:
         return first
     late = not at_once and _formed_for_s(view) >= STORE_WAIT_S
     if view.scripted and not late:
         return None
     rest = (view.agents[slot] for slot in order[1:] if slot != kept)
-    second = next((store for agent in rest if (store := _fresh(view, agent)) is not None), None)
+    second = next((store for agent in rest if (store := _fresh(view, agent, reached)) is not None), None)
     if second is not None or not late:
         return second
     # By now every record is newer than the last round: the port came back by chance.
@@ -209,18 +210,13 @@ def due_s(view: View) -> float | None:
     return min((limit - waited for limit in limits if limit > waited), default=None)
 
 
-def _fresh(view: View, agent: AgentRecord | None) -> str | None:
+def _fresh(view: View, agent: AgentRecord | None, reached: int) -> str | None:
     """What an agent offers, unless a round took it since: one of the status, or one that members opened by the grant
-    and that this agent hasn't told of yet."""
-    if agent is None or (0 < agent.round < _reached(view) and not agent.parked):
+    and that this agent hasn't told of yet. `reached`: the highest round that any agent is in."""
+    if agent is None or (0 < agent.round < reached and not agent.parked):
         return None
     offered = address(agent.next_store) if agent.next_store is not None else None
     return None if offered is None or offered in _used(view) else offered
-
-
-def _reached(view: View) -> int:
-    """The highest round that any agent is in."""
-    return max((agent.round for agent in view.agents if agent is not None), default=0)
 
 
 def _used(view: View) -> Iterable[str]:
