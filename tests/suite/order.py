@@ -25,6 +25,10 @@ UNKNOWN_S = 1.0
 """What a test counts that was never measured, where a number is needed."""
 
 
+ALONE = "alone"
+"""The group of the tests that need their machine alone. It is the last one, whatever it takes."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A collected test. `shared`: the fixtures that it shares with other tests of its file only."""
@@ -78,7 +82,10 @@ def longest_first(cases: Sequence[Case], groups: Sequence[str], known: Durations
     members: dict[str, list[int]] = defaultdict(list)
     for position, group in enumerate(groups):
         members[group].append(position)
-    ordered = sorted(measure(cases, groups, known).values(), key=lambda group: (not group.unknown, -group.seconds))
+    ordered = sorted(
+        measure(cases, groups, known).values(),
+        key=lambda group: (group.name == ALONE, not group.unknown, -group.seconds),
+    )
     return [position for group in ordered for position in members[group.name]]
 
 

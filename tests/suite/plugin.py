@@ -25,7 +25,7 @@ from tests.suite.listing import Entry, parse
 from tests.suite.measuring import Results, Stopwatch, shared_fixture
 
 MARKERS = (
-    "alone: needs its machine alone; `make test` runs these one after another at the end",
+    "alone: needs its machine alone; with workers these run last, one after another, when the other workers have ended",
     "release: guards releases only (tests/suite/releases.txt names it); `make test-all` runs these too",
 )
 OUR_SCHEDULER = ("load", "loadgroup")
@@ -143,6 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if groups[item] in chosen]
     handover: str | None = getattr(config, "workerinput", {}).get(HANDOVER)
     if handover is not None:
+        groups |= {item: order.ALONE for item in items if item.get_closest_marker("alone")}
         positions = order.longest_first([cases[item] for item in items], [groups[item] for item in items], suite.known)
         items[:] = [items[position] for position in positions]
         # The controller waits for the end of the collection, so it finds the file.

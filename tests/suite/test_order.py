@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.suite.durations import Durations, Rest
 from tests.suite.kinds import CLUSTER, PROCESS, SIMULATED
-from tests.suite.order import LONG_S, UNKNOWN_S, Case, Group, group_of, longest_first, measure, split, sums
+from tests.suite.order import ALONE, LONG_S, UNKNOWN_S, Case, Group, group_of, longest_first, measure, split, sums
 
 FILE = "tests/trainer/test_parity.py"
 TABLE = f"{FILE}::table"
@@ -72,6 +72,12 @@ def test_what_was_never_measured_comes_before_all_else() -> None:
     cases = [Case("tests/a.py::test_1", PROCESS), Case("tests/b.py::test_3"), *new]
     # Of the two tests of b.py the record knows one, without its name: the file as a whole is unknown.
     assert names(cases, known)[-1] == "tests/a.py::test_1"
+
+
+def test_tests_that_need_the_machine_alone_come_last_though_they_are_long_or_unknown() -> None:
+    known = Durations({"tests/a.py::test_long": 50.0, "tests/a.py::test_short": 1.0}, {"tests/a.py": Rest(1, 0.01)})
+    cases = [Case(f"tests/{name}", PROCESS) for name in ("a.py::test_long", "new.py::test_new", "a.py::test_short")]
+    assert longest_first(cases, [ALONE, ALONE, cases[2].id], known) == [2, 0, 1]
 
 
 def test_a_shared_fixture_counts_once_for_its_group() -> None:
