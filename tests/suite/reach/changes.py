@@ -1,0 +1,147 @@
+"""Which blocks of an old text a new text changes: what was executed there may now go another way.
+
+Both texts are compared as syntax trees, so comments and formatting change nothing. Docstrings change nothing unless
+code can read them: all docstrings of a module that names `__doc__`, and those of classes that inherit (a model's
+becomes part of its schema). Statements are aligned suite by suite; where two have the same head, such as `if x:`, what
+they hold is compared. Everything else counts for the block in which it stood, or would have stood, in the old text. A
+changed signature, decorator, import or constant, and a new function, stand in the block of their module.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from tests.suite.reach.blocks import Block, Suite, is_docstring, split, suites
+
+_FIELDS_OF_SUITES = {"body", "handlers", "orelse", "finalbody", "cases"}
+
+
+@dataclass(frozen=True)
+class TextChange:
+    """Blocks of the old text that the new one changes, and the names of the functions that hold them."""
+
+    blocks: frozenset[int]
+    names: tuple[str, ...]
+    module_level: bool  # something changed that everybody who imports the module executes
+
+    @property
+    def empty(self) -> bool:
+        return not self.blocks
+
+
+NOTHING = TextChange(frozenset(), (), False)
+ALL = TextChange(frozenset({0}), ("",), True)
+
+
+def compare(old: str | None, new: str | None) -> TextChange:
+    """Return what `new` changes of `old`; None: the file does not exist. A text that can't be parsed changes all."""
+    if old == new:
+        return NOTHING
+    try:
+        before, after = ast.parse(old or ""), ast.parse(new or "")
+    except (SyntaxError, ValueError):
+        return ALL
+    if old is None or new is None:
+        return ALL
+    for tree, text in ((before, old), (after, new)):
+        _drop_docstrings(tree.body, kept="__doc__" in text)
+    return _Comparison(before).run(after)
+
+
+class _Comparison:
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.blocks = split(tree)
+        self.of_suite: dict[int, list[Block]] = {}
+        for block in self.blocks:
+            self.of_suite.setdefault(id(block.suite), []).append(block)
+        self.changed: set[int] = set()
+
+    def run(self, new: ast.Module) -> TextChange:
+        self._compare(self.tree.body, new.body, 0)
+        imported = _executed_by_import(self.tree, self.of_suite)
+        names = sorted({self.blocks[number].name for number in self.changed})
+        return TextChange(frozenset(self.changed), tuple(names), bool(self.changed & imported))
+
+    def _compare(self, old: Suite, new: Suite, around: int) -> None:
+        """Compare two suites; `around`: the block that holds the statement they belong to."""
+        matcher = SequenceMatcher(None, [ast.dump(s) for s in old], [ast.dump(s) for s in new], autojunk=False)
+        for kind, i, j, k, m in matcher.get_opcodes():
+            if kind != "equal":
+                self._compare_run(old, (i, j), new[k:m], around)
+
+    def _compare_run(self, old: Suite, span: tuple[int, int], new: Suite, around: int) -> None:
+        """Align what differs by the heads of its statements, and look inside of those whose head is the same."""
+        begin, end = span
+        matcher = SequenceMatcher(None, [_head(s) for s in old[begin:end]], [_head(s) for s in new], autojunk=False)
+        for kind, i, j, k, m in matcher.get_opcodes():
+            if kind != "equal":
+                if all(isinstance(s, ast.Pass) for s in [*old[begin + i : begin + j], *new[k:m]]):
+                    continue
+                # What is inserted behind the last statement stands in that one's block, if in any.
+                for index in range(begin + i, max(begin + j, begin + i + 1)):
+                    self.changed.add(self._block_at(old, index, around))
+                continue
+            for index in range(j - i):
+                self._compare_inside(old, begin + i + index, new[k + index], around)
+
+    def _compare_inside(self, suite: Suite, index: int, new: ast.stmt, around: int) -> None:
+        block = self._block_at(suite, index, around)
+        for inner_old, inner_new in zip(suites(suite[index]), suites(new), strict=True):  # equal heads, equal suites
+            self._compare(inner_old, inner_new, block)
+
+    def _block_at(self, suite: Suite, index: int, around: int) -> int:
+        """Return the block that position `index` of the old suite lies in; the body of a class has none of its own."""
+        held = self.of_suite.get(id(suite))
+        if not held:
+            return around
+        for block in held:
+            if block.start <= index < block.stop:
+                return block.number
+        return held[-1].number
+
+
+def _executed_by_import(tree: ast.Module, of_suite: dict[int, list[Block]]) -> set[int]:
+    """Return the blocks outside of all functions."""
+    found: set[int] = set()
+
+    def visit(suite: Suite) -> None:
+        found.update(block.number for block in of_suite.get(id(suite), []))
+        for statement in suite:
+            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for inner in suites(statement):
+                    visit(inner)
+
+    visit(tree.body)
+    return found
+
+
+def _drop_docstrings(suite: Suite, kept: bool) -> None:
+    """Put `pass` for every string that is a statement, which leaves the numbers of blocks as they are."""
+    for index, statement in enumerate(suite):
+        if is_docstring(statement) and not kept:
+            suite[index] = ast.Pass()
+        inherits = isinstance(statement, ast.ClassDef) and bool(statement.bases or statement.keywords)
+        for inner in suites(statement):
+            _drop_docstrings(inner, kept or inherits)
+
+
+def _head(statement: ast.stmt) -> str:
+    """Return a key of all of a statement but its suites; of a simple statement, of all."""
+    fields = [f"{name}={_dump(value)}" for name, value in ast.iter_fields(statement) if name not in _FIELDS_OF_SUITES]
+    for handler in getattr(statement, "handlers", []):
+        fields.append(f"except {_dump(handler.type)} {handler.name}")
+    for case in getattr(statement, "cases", []):
+        fields.append(f"case {_dump(case.pattern)} {_dump(case.guard)}")
+    present = [name for name in ("body", "orelse", "finalbody") if getattr(statement, name, [])]
+    return f"{type(statement).__name__}({', '.join(fields)}){present}"
+
+
+def _dump(value: object) -> str:
+    if isinstance(value, ast.AST):
+        return ast.dump(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_dump(item) for item in value) + "]"
+    return repr(value)

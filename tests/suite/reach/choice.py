@@ -1,0 +1,273 @@
+"""Which tests a change can reach, and why. Nothing here does I/O.
+
+The record is asked first. It may be older than the revision that the change is compared with. It stays sound because a
+unit is trusted only while nothing that it executed, read or consists of has changed since it was recorded: then it
+still executes the same. Of a unit that is not trusted the record and the import graph together say what it can reach.
+What neither of them can answer chooses everything, and says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from tests.suite.reach import blocks
+from tests.suite.reach.changes import ALL, NOTHING, TextChange, compare
+from tests.suite.reach.facts import SOURCE
+from tests.suite.reach.graph import Graph, is_test_file
+from tests.suite.reach.recordfile import Record, Text, Unit, file_of
+
+EVERYTHING = ("pyproject.toml", "constraints.txt")
+"""They say with what all tests run."""
+
+PAGES = (".md", "Makefile", "LICENSE", ".gitignore")
+"""Ends of paths of files for people: only a test that names them can notice a change."""
+
+SUITE = "tests/suite/"
+"""Files here that aren't Python say in which order tests run, and what may take how long: no other test reads them."""
+
+RECORD, GRAPH, NAME, ITSELF, UNSURE = "record", "import graph", "name", "itself", "not sure"
+"""Sources of knowledge, in the order in which they are asked."""
+
+FEW = 5
+"""A block that at most so many units reach is a special one: what reaches it is nearer than the rest."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the choice looks at. `before` is the revision that the change is compared with, `now` the working tree.
+
+    Blobs and listings are hashes by path. The two functions return the text that a hash or a path stands for, or None.
+    """
+
+    blobs_before: Mapping[str, str]
+    blobs_now: Mapping[str, str]
+    listings_before: Mapping[str, str]
+    listings_now: Mapping[str, str]
+    text_of: Callable[[str], str | None]
+    text_now: Callable[[str], str | None]
+    graph: Graph
+    record: Record = field(default_factory=Record)
+
+    @cached_property
+    def changed(self) -> list[str]:
+        """Paths of the files that were changed, added or removed."""
+        paths = {*self.blobs_before, *self.blobs_now}
+        return sorted(path for path in paths if self.blobs_before.get(path) != self.blobs_now.get(path))
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Why a unit is chosen. `nearness`: 0 for the tests of the same name, 1 for a special block, 2 for the rest."""
+
+    path: str
+    source: str
+    nearness: int = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one changed file: `kind` says what changed in it, `units` the units that it reaches, by source."""
+
+    path: str
+    kind: str
+    units: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which units to run, by name, and how that was found."""
+
+    rows: Sequence[Row]
+    units: Mapping[str, Hit]
+    all_units: Mapping[str, Sequence[str]]  # of each test file
+    recorded: frozenset[str]
+    stale: frozenset[str]  # recorded, but what they execute has changed since
+
+    @property
+    def files(self) -> list[str]:
+        """The test files of which something is chosen."""
+        return sorted({file_of(unit) for unit in self.units})
+
+    def left_out(self, file: str) -> list[str]:
+        """Return the tests of a test file that need not run; they were recorded by themselves."""
+        return [unit for unit in self.all_units[file] if unit not in self.units and unit != file]
+
+
+def choose(sight: Sight) -> Choice:
+    """Return the units that the change can reach."""
+    return _Chooser(sight).run()
+
+
+class _Chooser:
+    def __init__(self, sight: Sight) -> None:
+        self.sight = sight
+        self.graph = sight.graph
+        self.units: dict[str, list[str]] = {file: [file] for file in sight.graph.tests}
+        for name in sight.record.units:
+            if file_of(name) in self.units and name not in self.units[file_of(name)]:
+                self.units[file_of(name)].append(name)
+        self._compared: dict[tuple[Text, str | None], TextChange] = {}
+
+    def run(self) -> Choice:
+        rows = [self._row(path) for path in self.sight.changed]
+        chosen: dict[str, Hit] = {}
+        for row in rows:
+            few = self._special(row)
+            for unit, source in row.units.items():
+                nearness = 0 if _is_namesake(row.path, file_of(unit)) else 1 if unit in few else 2
+                if unit not in chosen or nearness < chosen[unit].nearness:
+                    chosen[unit] = Hit(row.path, source, nearness)
+        recorded = frozenset(u for units in self.units.values() for u in units if u in self.sight.record.units)
+        stale = frozenset(unit for unit in recorded if not self._is_trusted(unit))
+        return Choice(rows, chosen, self.units, recorded, stale)
+
+    def _row(self, path: str) -> Row:
+        """Ask the sources about one changed file."""
+        if path in EVERYTHING:
+            return Row(path, "settings of all tests", dict.fromkeys(self._all(), UNSURE))
+        found: dict[str, str] = {}
+        if path.endswith(SOURCE):
+            kind = self._ask_about_source(path, found)
+        else:
+            kind = "data" if path in self.sight.blobs_before else "new data"
+        by_name, named = self._by_name(path)
+        for unit in [*self._readers(path), *by_name]:
+            found.setdefault(unit, NAME)
+        if path.endswith(SOURCE) or found or named:
+            return Row(path, kind, found)
+        if path.endswith(PAGES) or path.startswith(SUITE):
+            return Row(path, f"{kind}, which no test names", {})
+        return Row(path, f"{kind}, which nobody names", dict.fromkeys(self._all(), UNSURE))
+
+    def _ask_about_source(self, path: str, found: dict[str, str]) -> str:
+        """Add the units that a changed Python file reaches to `found`; return what changed in it."""
+        before, now = self.sight.blobs_before.get(path), self.sight.blobs_now.get(path)
+        change = self._compare(Text(path, before), now) if before else NOTHING
+        if before and change.empty:
+            return "comments, docstrings or formatting"
+        if path in self.units:
+            found.update(dict.fromkeys(self.units[path], ITSELF))
+        if PurePosixPath(path).name == "conftest.py":
+            below = f"{PurePosixPath(path).parent}/"
+            found.update(dict.fromkeys((unit for unit in self._all() if unit.startswith(below)), GRAPH))
+        for unit in self._all():
+            recorded = self.sight.record.units.get(unit)
+            if recorded is not None and self._reaches(recorded, path):
+                found.setdefault(unit, RECORD)
+            elif not self._excludes(unit, path) and path in self.graph.closure(file_of(unit)):
+                found.setdefault(unit, GRAPH)
+        if is_test_file(path):
+            return "tests"
+        if not before or not now:
+            return "new module" if now else "removed module"
+        return "module level" if change.module_level else f"in {', '.join(change.names)}"
+
+    def _excludes(self, unit: str, path: str) -> bool:
+        """Tell whether the record is enough to say that a unit doesn't execute a file: it would have been seen."""
+        recorded = self.sight.record.units.get(unit)
+        return recorded is not None and path in recorded.known_paths and self._is_trusted(unit)
+
+    def _reaches(self, unit: Unit, path: str) -> bool:
+        """Tell whether a unit executed a block that the change touches."""
+        now = self.sight.blobs_now.get(path)
+        return any(bool(reached & self._compare(text, now).blocks) for text, reached in unit.reached_in(path))
+
+    def _readers(self, path: str) -> Iterator[str]:
+        """Yield the units that were seen reading a changed file, or listing a folder in which it is new or missing."""
+        listed = {
+            folder
+            for folder in map(str, PurePosixPath(path).parents)
+            if self.sight.listings_before.get(folder) != self.sight.listings_now.get(folder)
+        }
+        for unit in self._all():
+            recorded = self.sight.record.units.get(unit)
+            if recorded is not None and any(used.path == path or used.path in listed for used in recorded.used):
+                yield unit
+
+    def _by_name(self, path: str) -> tuple[list[str], bool]:
+        """Return the units that use what names a file, and whether anything names it."""
+        naming = self.graph.naming(path)
+        if path.startswith(SUITE) and not path.endswith(SOURCE):
+            return [unit for unit in self._all() if unit.startswith(SUITE)], bool(naming)
+        lines: dict[str, list[int]] = defaultdict(list)
+        for file, line in naming:
+            lines[file].append(line)
+        return [unit for unit in self._all() if any(self._uses(unit, f, lines[f]) for f in lines)], bool(naming)
+
+    def _uses(self, unit: str, file: str, lines: Iterable[int]) -> bool:
+        """Tell whether a unit can execute one of these lines of a file."""
+        recorded = self.sight.record.units.get(unit)
+        if recorded is None or not self._excludes(unit, file):
+            return file in self.graph.closure(file_of(unit))
+        for text, reached in recorded.reached_in(file):
+            same = text.blob == self.sight.blobs_now.get(file)
+            if reached & ({self._block(text, line) for line in lines} if same else {0}):
+                return True
+        return False
+
+    def _block(self, text: Text, line: int) -> int:
+        if text not in self._blocks:
+            self._blocks[text] = blocks.read(self.sight.text_of(text.blob) or "")
+        return blocks.block_of_line(self._blocks[text], line)
+
+    @cached_property
+    def _blocks(self) -> dict[Text, list[blocks.Block]]:
+        return {}
+
+    def _is_trusted(self, name: str) -> bool:
+        if name not in self._trusted:
+            unit = self.sight.record.units.get(name)
+            self._trusted[name] = unit is not None and unit.complete and not self._is_stale(unit)
+        return self._trusted[name]
+
+    @cached_property
+    def _trusted(self) -> dict[str, bool]:
+        return {}
+
+    def _is_stale(self, unit: Unit) -> bool:
+        """Tell whether anything that a unit executed or read has changed between its recording and the revision."""
+        before = self.sight.blobs_before
+        if any((before.get(used.path) or self.sight.listings_before.get(used.path)) != used.blob for used in unit.used):
+            return True
+        if any(not self._compare(text, before.get(text.path)).empty for text in unit.own):
+            return True
+        return any(
+            bool(reached & self._compare(text, before.get(text.path)).blocks) for text, reached in unit.reached.items()
+        )
+
+    def _compare(self, text: Text, blob: str | None) -> TextChange:
+        """Return what changed from a text to the one of this hash. A text that can't be had changed as a whole."""
+        if text.blob == blob:
+            return NOTHING
+        key = text, blob
+        if key not in self._compared:
+            old = self.sight.text_of(text.blob)
+            now = blob is not None and blob == self.sight.blobs_now.get(text.path)
+            new = None if blob is None else self.sight.text_now(text.path) if now else self.sight.text_of(blob)
+            self._compared[key] = compare(old, new) if old is not None else ALL
+        return self._compared[key]
+
+    def _special(self, row: Row) -> set[str]:
+        """Return the units that reach a changed block which few reach."""
+        reaching: dict[tuple[Text, int], set[str]] = defaultdict(set)
+        now = self.sight.blobs_now.get(row.path)
+        for unit in row.units:
+            recorded = self.sight.record.units.get(unit)
+            for text, reached in recorded.reached_in(row.path) if recorded is not None else ():
+                for number in reached & self._compare(text, now).blocks:
+                    reaching[text, number].add(unit)
+        few = {unit for units in reaching.values() if len(units) <= FEW for unit in units}
+        return {*row.units} if len(row.units) <= FEW else few
+
+    def _all(self) -> list[str]:
+        return [unit for units in self.units.values() for unit in units]
+
+
+def _is_namesake(path: str, test_file: str) -> bool:
+    """Tell whether a test file is the one of this module, such as test_straggler.py of straggler.py."""
+    wanted, stem = PurePosixPath(path).stem, PurePosixPath(test_file).stem
+    return path == test_file or stem == f"test_{wanted}" or stem.startswith(f"test_{wanted}_")
