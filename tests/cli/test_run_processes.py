@@ -21,6 +21,7 @@ import yaml
 
 from tests import tied
 from tests.cli.conftest import WriteJob
+from trainmaster.contract.wire import environment
 from trainmaster_operator.cluster import processes
 
 pytestmark = pytest.mark.processes
@@ -39,7 +40,7 @@ SMALL = {
 class Run:
     """A `trainmaster run` with a folder of its own for temporary files, so that we see what it leaves."""
 
-    def __init__(self, job: Path, out: Path, temporary: Path, *arguments: str) -> None:
+    def __init__(self, job: Path, out: Path, temporary: Path, *arguments: str, **variables: str) -> None:
         self.out = out
         self.temporary = temporary
         command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(job), "--out", str(out)]
@@ -49,7 +50,7 @@ class Run:
             stderr=subprocess.STDOUT,
             text=True,
             bufsize=1,
-            env={**os.environ, "TMPDIR": str(temporary)},
+            env={**os.environ, "TMPDIR": str(temporary), **variables},
             start_new_session=True,
         )
         self.lines: list[str] = []
@@ -127,9 +128,9 @@ def temporary() -> Iterator[Path]:
 def start(tmp_path: Path, temporary: Path, write_job: WriteJob) -> Iterator[Any]:
     runs: list[Run] = []
 
-    def begin(*arguments: str, steps: int = 100_000) -> Run:
+    def begin(*arguments: str, steps: int = 100_000, **variables: str) -> Run:
         job = write_job(**SMALL, spec__training__steps=steps)
-        runs.append(Run(job, tmp_path / "out", temporary, *arguments))
+        runs.append(Run(job, tmp_path / "out", temporary, *arguments, **variables))
         return runs[-1]
 
     yield begin
@@ -183,8 +184,11 @@ def test_nothing_survives_a_kubelet_that_is_killed(start: Any, temporary: Path) 
     assert nothing_is_left(temporary, port)
 
 
-def test_a_run_that_was_asked_to_stop_has_saved_and_goes_on_where_it_was(start: Any, temporary: Path) -> None:
-    first = start()
+def test_a_run_that_was_asked_to_stop_has_saved_and_goes_on_where_it_was(
+    start: Any, temporary: Path, machine_zygote: Path
+) -> None:
+    shared = {environment.ZYGOTE: str(machine_zygote)}
+    first = start(**shared)
     first.wait_for("running")
     first.process.send_signal(signal.SIGINT)
     assert first.end() == 130, first.output
@@ -194,7 +198,7 @@ def test_a_run_that_was_asked_to_stop_has_saved_and_goes_on_where_it_was(start: 
     saved = left["status"]["checkpoint"]["step"]
     assert saved == left["status"]["progress"]["step"] > 0
 
-    second = start(steps=saved + 30)
+    second = start(steps=saved + 30, **shared)
     second.wait_for("resumes")
     assert second.end() == 0, second.output
     done = second.resource
@@ -208,7 +212,7 @@ def test_a_run_that_was_asked_to_stop_has_saved_and_goes_on_where_it_was(start: 
     assert [int(step) for step in steps] == list(range(1, saved + 31)), "no step ran twice and none is missing"
     assert (second.out / "report.html").is_file()
 
-    third = start(steps=saved + 30)
+    third = start(steps=saved + 30, **shared)
     assert third.end() == 0
     assert "has succeeded already" in third.output
 

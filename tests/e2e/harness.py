@@ -1,13 +1,19 @@
-"""Runs whole jobs with the real command, for tests: real operator, kubelet, agents and ranks on loopback."""
+"""Runs whole jobs with the real command, for tests: real operator, kubelet, agents and ranks on loopback.
+
+Ranks are forked from the zygote of the test run (`machine_zygote`), and the command from a warm interpreter, so that no
+run imports again what another one has imported.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +22,21 @@ from typing import Any
 import yaml
 
 from tests import tied
+from tests.e2e.warm import COMMAND, WarmInterpreter, WarmRun
+from trainmaster.contract.wire import environment
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 LIMIT_S = 240  # no test asserts on a time: this only ends a run that hangs
+
+zygote: Path | None = None
+"""The socket of the test run's zygote, set by a fixture; None: each run starts its own."""
+
+interpreter: WarmInterpreter | None = None
+"""That of the test run, set by a fixture; None: each run is executed."""
+
+Command = subprocess.Popen[str] | WarmRun
+Calm = Callable[[Path], "Outcome"]
+"""Runs a job to its end undisturbed; a job that any test has run so already is not run again."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +64,14 @@ class Outcome:
 
 
 def small_demo_job(folder: Path, ranks: int, mesh: dict[str, int], steps: int, **training: Any) -> Path:
-    """The demo's job, with fewer steps and a smaller model, over `ranks` ranks."""
+    """The demo's job, with fewer steps and a smaller model, over `ranks` ranks: a block for each pipeline stage."""
     job = yaml.safe_load((EXAMPLES / "stdlib-gpt.yaml").read_text())
     spec = job["spec"]
     spec["workers"]["replicas"] = ranks
     # A start is no hang on a machine that something else keeps busy. Once steps are known the limit is 8 s.
     spec["recovery"] = {"hang": {"limitSeconds": 20}}
     spec["training"] |= {
-        "model": {"name": "gpt", "options": {"layers": 2, "heads": 2, "width": 32, "context": 32}},
+        "model": {"name": "gpt", "options": {"layers": mesh.get("pp", 1), "heads": 2, "width": 32, "context": 32}},
         "batch": {"global": 24},
         "parallelism": mesh,
         "steps": steps,
@@ -90,29 +108,42 @@ def elastic(job: Path) -> Path:
 
 
 def command(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> list[str]:
-    arguments = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(job), "--plain", "--out", str(out)]
+    arguments = [sys.executable, "-m", COMMAND, "run", str(job), "--plain", "--out", str(out)]
     arguments += ["--digests"] if digests else []
     for fault in faults:
         arguments += ["--fault", fault]
     return arguments
 
 
+def run_environment() -> dict[str, str]:
+    """The variables of a command that runs a job."""
+    shared = {environment.ZYGOTE: str(zygote)} if zygote is not None else {}
+    return {**os.environ, "COLUMNS": "120", **shared}
+
+
 @contextmanager
-def started(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def started(arguments: Sequence[str]) -> Iterator[Command]:
     """The command in a session of its own, which is ended with all that is in it."""
-    with tied.popen(
-        arguments,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "COLUMNS": "120"},
-        start_new_session=True,
-    ) as process:
+    with _start(arguments) as process:
         try:
             yield process
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _start(arguments: Sequence[str]) -> Command:
+    if interpreter is not None:
+        assert list(arguments[:3]) == [sys.executable, "-m", COMMAND], arguments
+        return interpreter.start(arguments[3:], run_environment())
+    return tied.popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=run_environment(),
+        start_new_session=True,
+    )
 
 
 def run(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> Outcome:
@@ -124,4 +155,19 @@ def run(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = Fal
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             output += f"\n(the run was ended after {LIMIT_S} s)"
-    return Outcome(out, process.returncode, output)
+    return Outcome(out, process.wait(), output)
+
+
+def run_calm(job: Path, folder: Path) -> Outcome:
+    """Run a job below `folder`, or return the outcome of one like it that was run there before, by any process.
+
+    The losses of an undisturbed run are a function of its spec, which names the folder."""
+    spec = yaml.safe_load(job.read_text())["spec"]
+    out = folder / hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    ended = out.with_suffix(".json")
+    with open(out.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ended.exists():
+            outcome = run(job, out)
+            ended.write_text(json.dumps([outcome.exit_code, outcome.output]))
+    return Outcome(out, *json.loads(ended.read_text()))

@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from tests.e2e.harness import LIMIT_S, Outcome, command, started
-from trainmaster_operator.cluster import processes
+from tests.e2e.harness import LIMIT_S, Command, Outcome, command, started
 from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
 
-LOOK_EVERY_S = 0.02
+LOOK_EVERY_S = 0.02  # for the run's start, of which nobody tells
 
 
 class LiveRun:
     """`trainmaster run`, while it runs. Its job's `status` is read from the same store that its operator writes to."""
 
-    def __init__(self, out: Path, process: subprocess.Popen[str], name: str, namespace: str) -> None:
+    def __init__(self, out: Path, process: Command, name: str, namespace: str) -> None:
         self.out, self.process = out, process
         self._name, self._namespace = name, namespace
+        self._store_path: Path | None = None
 
     def status(self) -> Object:
         return cast(Object, self._call(lambda store: store.get(JOB, self._namespace, self._name)).get("status") or {})
 
     def wait(self, until: Callable[[Object], Any], what: str) -> Any:
         """What `until(status)` says once it says something. A run that ends before fails the caller."""
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            status = self.status()
-            if found := until(status):
-                return found
-            assert time.monotonic() < deadline, f"never seen: {what}; status: {status}"
-            time.sleep(LOOK_EVERY_S)
+
+        async def watched() -> Any:
+            status: Object = {}
+            try:
+                async with asyncio.timeout(LIMIT_S), _store(self._socket()) as store:
+                    async for event in store.watch(JOB, "0", self._namespace):
+                        if event.object["metadata"].get("name") == self._name:
+                            status = event.object.get("status") or {}
+                            if found := until(status):
+                                return found
+            except (TimeoutError, Unavailable) as error:
+                raise AssertionError(f"never seen: {what}; status: {status}; {error!r}") from None
+            raise AssertionError(f"the run ended before: {what}; status: {status}")
+
+        return asyncio.run(watched())
 
     def wait_step(self, step: int) -> None:
         self.wait(lambda status: (status.get("progress") or {}).get("step", 0) >= step, f"step {step}")
@@ -56,7 +64,7 @@ class LiveRun:
     def ended(self) -> Outcome:
         """Once it has ended by itself."""
         output, _ = self.process.communicate(timeout=LIMIT_S)
-        return Outcome(self.out, self.process.returncode, output)
+        return Outcome(self.out, self.process.wait(), output)
 
     def _call(self, work: Callable[[SocketCluster], Any]) -> Any:
         async def called() -> Any:
@@ -66,15 +74,19 @@ class LiveRun:
         return asyncio.run(called())
 
     def _socket(self) -> Path:
-        """Of the store: its kubelet was told."""
-        for process in processes.below([self.process.pid], processes.table()):
+        """Of the store: the command listens on it. The kernel's table is read until it shows it, and no longer: it may
+        leave out a socket while others come and go."""
+        if self._store_path is None:
             try:
-                words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+                descriptors = {os.readlink(path) for path in Path(f"/proc/{self.process.pid}/fd").iterdir()}
             except OSError:
-                continue
-            if b"--store" in words and b"--run-dir" in words:
-                return Path(words[words.index(b"--store") + 1].decode())
-        raise AssertionError(f"the run has ended, or never began: exit code {self.process.poll()}")
+                descriptors = set()
+            for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+                words = line.split()
+                if f"socket:[{words[6]}]" in descriptors and words[-1].endswith("/store.sock"):
+                    self._store_path = Path(words[-1])
+        assert self._store_path is not None, f"the run has ended, or never began: exit code {self.process.poll()}"
+        return self._store_path
 
 
 @asynccontextmanager

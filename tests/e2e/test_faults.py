@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import run, small_demo_job
+from tests.e2e.harness import Calm, run, small_demo_job
 
 pytestmark = pytest.mark.processes
 
-STEPS = 60
+STEPS = 50
 MESH = {"dp_replicate": 3, "dp_shard": 1}
 
 
-def test_what_strikes_a_pod_its_operator_or_its_store_changes_no_loss(tmp_path: Path) -> None:
+def test_what_strikes_a_pod_its_operator_or_its_store_changes_no_loss(calm: Calm, tmp_path: Path) -> None:
     job = small_demo_job(tmp_path, 3, MESH, STEPS)
-    calm = run(job, tmp_path / "calm")
-    assert calm.exit_code == 0, calm.output
+    undisturbed = calm(job)
+    assert undisturbed.exit_code == 0, undisturbed.output
     faults = [
         "slow:rank=1,step=5,seconds=0.02,steps=3",
         "partition:rank=1,step=8,seconds=1",
@@ -33,8 +33,8 @@ def test_what_strikes_a_pod_its_operator_or_its_store_changes_no_loss(tmp_path: 
         assert f"{fault.partition(':')[0]}, asked for on rank" in stormy.output
     assert "could not be done" not in stormy.output
     assert stormy.status["restarts"]["pod"] == 1
-    assert stormy.losses() == calm.losses()
-    assert stormy.final()["digest"] == calm.final()["digest"]
+    assert stormy.losses() == undisturbed.losses()
+    assert stormy.final()["digest"] == undisturbed.final()["digest"]
 
 
 def test_a_pod_that_is_lost_with_its_node_is_replaced_on_its_neighbours_word(tmp_path: Path) -> None:

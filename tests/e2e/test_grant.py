@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import run, small_demo_job
+from tests.e2e.harness import Calm, run, small_demo_job
 
 pytestmark = pytest.mark.processes
 
-STEPS = 60
+STEPS = 50
 MESH = {"dp_replicate": 3, "dp_shard": 1}
 AWAY = ["api-outage:rank=0,step=20,seconds=8", "kill-operator:rank=0,step=20"]
 """The operator dies, and its successor can read no job for as long as the rest of the training takes."""
 
 
-def test_training_ends_as_if_nothing_had_happened_and_is_counted_by_who_comes_back(tmp_path: Path) -> None:
+def test_training_ends_as_if_nothing_had_happened_and_is_counted_by_who_comes_back(calm: Calm, tmp_path: Path) -> None:
     job = small_demo_job(tmp_path, 3, MESH, STEPS)
-    calm = run(job, tmp_path / "calm")
-    assert calm.exit_code == 0, calm.output
+    undisturbed = calm(job)
+    assert undisturbed.exit_code == 0, undisturbed.output
     stormy = run(job, tmp_path / "stormy", [*AWAY, "kill:rank=1,step=30"])
     assert stormy.exit_code == 0, stormy.output
     status = stormy.status
@@ -27,5 +27,5 @@ def test_training_ends_as_if_nothing_had_happened_and_is_counted_by_who_comes_ba
     assert status["restarts"]["inPlace"] == 1
     assert (status["lastFailure"]["rank"], status["lastFailure"]["signal"]) == (1, "SIGKILL")
     assert [(r["round"], r["cause"], r["rank"]) for r in status["recoveries"]] == [(2, "Crash", 1)]
-    assert stormy.losses() == calm.losses()
-    assert stormy.final()["digest"] == calm.final()["digest"]
+    assert stormy.losses() == undisturbed.losses()
+    assert stormy.final()["digest"] == undisturbed.final()["digest"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import tied
-from tests.e2e.harness import Outcome, command, run, small_demo_job
+from tests.e2e.harness import Calm, Command, Outcome, command, run, small_demo_job, started
 from trainmaster.checkpoint.ram import RamFolder
 from trainmaster_operator.cli import children
 from trainmaster_operator.cluster import processes
@@ -34,9 +32,9 @@ def job(folder: Path, ram: dict[str, object], every: int = STEPS) -> Path:
     return path
 
 
-def test_a_lost_pod_of_a_sharded_model_costs_one_step_at_most(tmp_path: Path) -> None:
-    calm = run(job(tmp_path, {"every": 1}), tmp_path / "calm")
-    assert calm.exit_code == 0, calm.output
+def test_a_lost_pod_of_a_sharded_model_costs_one_step_at_most(calm: Calm, tmp_path: Path) -> None:
+    undisturbed = calm(job(tmp_path, {"every": 1}))
+    assert undisturbed.exit_code == 0, undisturbed.output
     faults = ["kill-pod:rank=2,step=9", "kill-pod:rank=0,step=17", "kill:rank=3,step=23"]
     stormy = run(job(tmp_path, {"every": 1}), tmp_path / "stormy", faults)
     assert stormy.exit_code == 0, stormy.output
@@ -44,8 +42,8 @@ def test_a_lost_pod_of_a_sharded_model_costs_one_step_at_most(tmp_path: Path) ->
     assert [r["rung"] for r in recoveries] == ["pod", "pod", "inPlace"], stormy.output
     assert [r["lostSteps"] <= 1 for r in recoveries] == [True] * 3, recoveries
     assert [r["tier"] for r in recoveries] == ["peer", "peer", "ram"]
-    assert stormy.losses() == calm.losses()
-    assert stormy.final()["digest"] == calm.final()["digest"]
+    assert stormy.losses() == undisturbed.losses()
+    assert stormy.final()["digest"] == undisturbed.final()["digest"]
 
 
 def test_without_peers_the_same_loss_goes_back_to_storage(tmp_path: Path) -> None:
@@ -54,12 +52,12 @@ def test_without_peers_the_same_loss_goes_back_to_storage(tmp_path: Path) -> Non
     assert [r["resumedStep"] for r in stormy.status["recoveries"]] == [5]
 
 
-def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(tmp_path: Path) -> None:
+def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(calm: Calm, tmp_path: Path) -> None:
     """A stopped rank holds the world in step 8, so the copy that is damaged is the one that is wanted: of step 6."""
-    calm = run(job(tmp_path, {"every": 6}, every=5), tmp_path / "calm")
-    assert calm.exit_code == 0, calm.output
+    undisturbed = calm(job(tmp_path, {"every": 6}, every=5))
+    assert undisturbed.exit_code == 0, undisturbed.output
     out = tmp_path / "stormy"
-    with started(job(tmp_path, {"every": 6}, every=5), out, ["stop:rank=0,step=8"]) as (process, lines):
+    with watched(job(tmp_path, {"every": 6}, every=5), out, ["stop:rank=0,step=8"]) as (process, lines):
         for line in lines:
             if "stop, asked for" in line:
                 break
@@ -79,15 +77,13 @@ def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(tmp_path: Path) -> N
     assert recovered == [("pod", 5, "storage")], output
     told = "".join(path.read_text() for path in (out / "logs").glob("*.log"))
     assert "CheckpointDamaged: step-6.r1: the state of rank 2 in a peer's memory" in told
-    assert stormy.losses() == calm.losses()
-    assert stormy.final()["digest"] == calm.final()["digest"]
+    assert stormy.losses() == undisturbed.losses()
+    assert stormy.final()["digest"] == undisturbed.final()["digest"]
 
 
 @contextmanager
-def started(job: Path, out: Path, faults: list[str]) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
-    with tied.popen(
-        command(job, out, faults), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as process:
+def watched(job: Path, out: Path, faults: list[str]) -> Iterator[tuple[Command, Iterator[str]]]:
+    with started(command(job, out, faults)) as process:
         signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
         signal.alarm(ALARM_S)
         assert process.stdout is not None

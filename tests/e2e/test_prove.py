@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests import tied
-from tests.e2e.harness import LIMIT_S, script_job, small_demo_job
+from tests.e2e.harness import LIMIT_S, script_job, small_demo_job, started
+from tests.e2e.warm import COMMAND
 
 pytestmark = pytest.mark.processes
 
@@ -24,18 +22,20 @@ def job(folder: Path, forget: str, replicas: int = 1) -> Path:
 
 def prove(path: Path, *arguments: str) -> tuple[int, str]:
     """The exit code, and what it said at last."""
-    command = [sys.executable, "-m", "trainmaster_operator.cli.main", "prove", str(path), "--plain"]
-    done = subprocess.run(
-        [*command, "--out", str(path.parent / "out"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=2 * LIMIT_S,
-        env={**os.environ, "COLUMNS": "120"},
-        check=False,
-        preexec_fn=tied.tied(),
-    )
-    output = done.stdout + done.stderr
-    return done.returncode, output
+    command = [
+        sys.executable,
+        "-m",
+        COMMAND,
+        "prove",
+        str(path),
+        "--plain",
+        "--out",
+        str(path.parent / "out"),
+        *arguments,
+    ]
+    with started(command) as process:
+        output, _ = process.communicate(timeout=2 * LIMIT_S)
+        return process.wait(), output
 
 
 def test_a_script_that_keeps_all_its_states_is_proven(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.harness import run, small_demo_job
+from tests.e2e.harness import Calm, run, small_demo_job
 
-STEPS = 40
+STEPS = 30
 KINDS = ("kill", "raise", "kill")
 HSDP, DDP, FSDP = {"dp_replicate": 2, "dp_shard": 2}, {"dp_replicate": 4}, {"dp_shard": 4}
 
@@ -38,7 +38,9 @@ def in_memory(folder: Path, mesh: dict[str, int], pods: int, **ram: Any) -> Path
     ],
     ids=["hsdp in one pod", "ddp", "hsdp", "fsdp with its own memory"],
 )
-def test_killed_ranks_cost_no_step(tmp_path: Path, mesh: dict[str, int], pods: int, ram: dict[str, int]) -> None:
+def test_killed_ranks_cost_no_step(
+    calm: Calm, tmp_path: Path, mesh: dict[str, int], pods: int, ram: dict[str, int]
+) -> None:
     seed = int(os.environ.get("TRAINMASTER_TEST_SEED", random.SystemRandom().randrange(10**6)))
     chance = random.Random(seed)
     steps = sorted(chance.sample(range(3, STEPS - 1), 3))
@@ -46,13 +48,13 @@ def test_killed_ranks_cost_no_step(tmp_path: Path, mesh: dict[str, int], pods: i
     told = f"TRAINMASTER_TEST_SEED={seed}: {faults}"
     job = in_memory(tmp_path, mesh, pods, **ram)
 
-    calm = run(job, tmp_path / "calm")
-    assert calm.exit_code == 0, calm.output
+    undisturbed = calm(job)
+    assert undisturbed.exit_code == 0, undisturbed.output
     stormy = run(job, tmp_path / "stormy", faults)
     assert stormy.exit_code == 0, f"{told}\n{stormy.output}"
 
     recoveries = stormy.status["recoveries"]
     assert [(r["lostSteps"], r["resumedStep"]) for r in recoveries] == [(0, step - 1) for step in steps], told
-    assert stormy.losses() == calm.losses(), told
+    assert stormy.losses() == undisturbed.losses(), told
     assert len((stormy.out / "metrics.jsonl").read_text().splitlines()) == STEPS, f"{told}: a step was run twice"
-    assert stormy.final()["digest"] == calm.final()["digest"], told
+    assert stormy.final()["digest"] == undisturbed.final()["digest"], told

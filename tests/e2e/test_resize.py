@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Outcome, elastic, run, small_demo_job
+from tests.e2e.harness import Calm, Outcome, elastic, small_demo_job
 from tests.e2e.live import LiveRun, live
 
 pytestmark = pytest.mark.processes
 
-STEPS = 160
-SLOW = [f"slow:rank=0,step={step},seconds=0.04,steps=10" for step in range(1, STEPS, 10)]
-"""So that a run is not over before it has been resized, however fast the machine: of each process the first steps."""
+ENDLESS = 100_000
+SLOW = [f"slow:rank=0,step={step},seconds=0.05,steps=10" for step in range(1, 400, 10)]
+"""So that few steps are trained while the sizes change: they are trained again at a constant size."""
 TOLERANCE = 1e-6
 """Relative. The samples of a step are the same at any size, the order in which they are added up is not."""
 
 
-def resized(training: LiveRun, size: int) -> None:
+def resized(run: LiveRun, size: int) -> None:
     """Ask for a size and see it train a while."""
-    training.resize(size)
-    at = training.status()["progress"]["step"]
-    training.wait_step(at + 5)
+    run.resize(size)
+    at = run.status()["progress"]["step"]
+    run.wait_step(at + 5)
 
 
 MOE = {
     "name": "moe",
     "options": {
-        "layers": 2,
+        "layers": 1,
         "heads": 2,
         "width": 32,
         "context": 32,
@@ -50,30 +51,32 @@ MESHES: dict[str, dict[str, int]] = {
 
 
 @pytest.mark.parametrize("family", MESHES)
-def test_fewer_pods_and_more_again_train_what_a_constant_size_does(tmp_path: Path, family: str) -> None:
+def test_fewer_pods_and_more_again_train_what_a_constant_size_does(calm: Calm, tmp_path: Path, family: str) -> None:
     model = {"model": MOE} if family == "expert" else {}
-    checkpoint = {"every": 50, "keep": 3}
-    job = elastic(small_demo_job(tmp_path, 4, MESHES[family], STEPS, checkpoint=checkpoint, **model))
-    calm = run(job, tmp_path / "calm")
-    assert calm.exit_code == 0, calm.output
+    # At a constant rate steps are the same however many follow.
+    training = {"checkpoint": {"every": 50, "keep": 3}, "optimizer": {"lr": 5e-3, "schedule": "constant"}, **model}
     smaller = 3 if family in ("ddp", "fsdp") else 2  # of which the mesh can make use
-    with live(job, tmp_path / "resized", "stdlib-gpt", faults=SLOW) as training:
-        training.wait_step(10)
-        resized(training, smaller)
-        resized(training, 4)
-        outcome = training.ended()
-    assert outcome.exit_code == 0, outcome.output
+    job = elastic(small_demo_job(tmp_path, 4, MESHES[family], ENDLESS, **training))
+    with live(job, tmp_path / "resized", "stdlib-gpt", faults=SLOW) as run:
+        run.wait_step(10)
+        resized(run, smaller)
+        resized(run, 4)
+        run.process.send_signal(signal.SIGINT)
+        outcome = run.ended()
+    assert outcome.exit_code == 130, outcome.output
     status = outcome.status
     assert [(r["cause"], r["lostSteps"]) for r in status["recoveries"]] == [("Resized", 0), ("Resized", 0)]
     assert status["restarts"]["total"] == status["restarts"]["free"] == 2
-    assert_close(outcome, calm)
+    undisturbed = calm(small_demo_job(tmp_path, 4, MESHES[family], status["progress"]["step"], **training))
+    assert undisturbed.exit_code == 0, undisturbed.output
+    assert_close(outcome, undisturbed)
 
 
-def assert_close(outcome: Outcome, calm: Outcome) -> None:
+def assert_close(outcome: Outcome, undisturbed: Outcome) -> None:
     """Each step once, and its loss within the tolerance."""
-    ours, theirs = outcome.losses(), calm.losses()
-    assert sorted(ours) == sorted(theirs) == list(range(1, STEPS + 1))
-    assert len((outcome.out / "metrics.jsonl").read_text().splitlines()) == STEPS, "a step was run twice"
+    ours, theirs = outcome.losses(), undisturbed.losses()
+    assert sorted(ours) == sorted(theirs) == list(range(1, len(ours) + 1))
+    assert len((outcome.out / "metrics.jsonl").read_text().splitlines()) == len(ours), "a step was run twice"
     for step, said in ours.items():
         (loss,), (expected,) = said, theirs[step]
         assert float.fromhex(loss) == pytest.approx(float.fromhex(expected), rel=TOLERANCE), f"step {step}"

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.harness import run, small_demo_job
+from tests.e2e.harness import Calm, run, small_demo_job
 
 
 @pytest.mark.processes
-def test_smaller_micro_batches_and_skipped_samples_bring_a_run_to_its_end(tmp_path: Path) -> None:
+def test_smaller_micro_batches_and_skipped_samples_bring_a_run_to_its_end(calm: Calm, tmp_path: Path) -> None:
     path = small_demo_job(tmp_path, 2, {"dp_replicate": 2}, 30)
     job = yaml.safe_load(path.read_text())
     job["spec"]["recovery"]["rules"] = [{"name": "bad-data", "causes": ["Diverged"], "action": "SkipData"}]
     path.write_text(yaml.safe_dump(job))
-    calm = run(path, tmp_path / "calm")
-    assert calm.exit_code == 0, calm.output
+    undisturbed = calm(path)
+    assert undisturbed.exit_code == 0, undisturbed.output
     stormy = run(path, tmp_path / "stormy", ["oom:rank=1,step=10,where=device", "nan:rank=0,step=20"])
     assert stormy.exit_code == 0, stormy.output
 
@@ -28,7 +28,7 @@ def test_smaller_micro_batches_and_skipped_samples_bring_a_run_to_its_end(tmp_pa
     assert [r["cause"] for r in status["recoveries"]] == ["OutOfMemory", "Diverged"]
     assert (status["lastFailure"]["cause"], status["lastFailure"]["rule"]) == ("Diverged", "bad-data")
 
-    expected = {step: float.fromhex(min(losses)) for step, losses in calm.losses().items() if step < 20}
+    expected = {step: float.fromhex(min(losses)) for step, losses in undisturbed.losses().items() if step < 20}
     for step, losses in stormy.losses().items():
         assert all(
             float.fromhex(loss) == pytest.approx(expected.get(step, float.fromhex(loss)), rel=1e-6) for loss in losses

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests import tied
-from tests.e2e.harness import command, run, script_job
+from tests.e2e.harness import command, run, script_job, started
 
 SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
 
@@ -50,7 +48,7 @@ def test_the_verdict_names_rank_cause_and_end(
     tmp_path: Path, how: str, exit_code: int | None, signal: str, words: str
 ) -> None:
     nothing_left = {"inPlace": 0, "pod": 0, "full": 0}
-    outcome = run(job(tmp_path, ["--die", how], budget=nothing_left), tmp_path / "out")
+    outcome = run(job(tmp_path, ["--by-hand", "--die", how], budget=nothing_left), tmp_path / "out")
     assert outcome.exit_code == 1, outcome.output
     assert outcome.status["phase"] == "Failed"
     failure = outcome.status["lastFailure"]
@@ -65,15 +63,13 @@ def test_the_verdict_names_rank_cause_and_end(
 @pytest.mark.processes
 def test_a_script_that_ends_well_when_told_to_is_suspended_and_not_done(tmp_path: Path) -> None:
     path = job(tmp_path, ["--steps", "1000000", "--ends-well-on-sigterm"])
-    with tied.popen(
-        command(path, tmp_path / "out"), stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    with started(command(path, tmp_path / "out")) as process:
         assert process.stdout is not None
         told = []
         for line in process.stdout:
             told.append(line)
             if line[9:].startswith("running"):
                 process.send_signal(signal.SIGINT)
-    assert process.returncode == 130, "".join(told)
+        assert process.wait() == 130, "".join(told)
     status = yaml.safe_load((tmp_path / "out" / "status.yaml").read_text())["status"]
     assert status["phase"] == "Suspended"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 
 def die(how: str) -> None:
@@ -28,6 +27,7 @@ parser.add_argument("--die", choices=["segv", "kill", "exit", "raise"])
 parser.add_argument("--die-at", type=int, default=7)
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--ends-well-on-sigterm", action="store_true")
+parser.add_argument("--by-hand", action="store_true", help="neither DDP nor an optimizer, which import for seconds")
 args = parser.parse_args()
 
 if args.ends_well_on_sigterm:
@@ -36,9 +36,14 @@ if args.ends_well_on_sigterm:
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(1)
-model = DistributedDataParallel(torch.nn.Linear(8, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 step = 0
+while args.by_hand:
+    dist.all_reduce(torch.ones(8))
+    step += 1
+    if step == args.die_at and rank == args.die_rank:
+        die(args.die)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 if args.checkpoint.exists():
     saved = torch.load(args.checkpoint, weights_only=True)
     model.load_state_dict(saved["model"])

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-STEPS = 40
+STEPS = 60
+STUCK = 40  # by then the run knows how long its steps take, and what is a hang
 
 
 def wait_for_data(how: str) -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(1, STEPS + 1):
-        if step == 20 and rank == world - 1 and not arguments.once.exists():
+        if step == STUCK and rank == world - 1 and not arguments.once.exists():
             arguments.once.touch()
             wait_for_data(arguments.how)
         optimizer.zero_grad()

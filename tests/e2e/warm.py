@@ -1,0 +1,252 @@
+"""Runs of `trainmaster` without the second in which Python imports it: forked from a process that has done so.
+
+The command, its operator and its kubelet are processes of their own as ever, with the same parents, sessions, signals
+and descriptors; they are forked where they would have been executed. Agents are executed. A test that looks at the
+command line or the environment of these processes executes the command itself, as users do.
+
+Run as a program this is that process: it takes requests from the descriptor in argv.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import io
+import os
+import random
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.wire.channel import Channel
+from trainmaster_operator.cluster import processes
+
+COMMAND = "trainmaster_operator.cli.main"
+_FORKED = (COMMAND, "trainmaster_operator.runtime.local", "trainmaster_operator.cluster.kubelet")
+_USED = ("trainmaster_operator.cli.local", "trainmaster_operator.cli.run", "trainmaster_operator.cli.prove")
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
+class WarmInterpreter:
+    """Starts the command, for one test process."""
+
+    def __init__(self) -> None:
+        from tests import tied  # not at the top: the program below doesn't find it
+
+        self._channel, theirs = Channel.pair()
+        fd = theirs.fileno()
+        self._process = tied.popen([sys.executable, __file__, str(fd)], pass_fds=[fd], stdin=subprocess.DEVNULL)
+        theirs.close()
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> WarmRun:
+        """Run `trainmaster` with these arguments. Standard output and error come together."""
+        output, theirs = os.pipe()
+        status, ended = os.pipe()
+        request = {"arguments": list(arguments), "environment": dict(environment), "folder": os.getcwd()}
+        self._channel.send("run", request, [theirs, ended])
+        os.close(theirs)
+        os.close(ended)
+        received = self._channel.receive()
+        assert received is not None, "the process that forks the command is gone"
+        return WarmRun(received[0]["pid"], output, status)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+
+class WarmRun:
+    """A command that runs: what tests use of `subprocess.Popen`, which knows only children of its own."""
+
+    def __init__(self, pid: int, output: int, status: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout = open(output, encoding="utf-8", errors="replace")  # noqa: SIM115  closed with this object
+        self._status = status
+        self._read = ""
+
+    def __enter__(self) -> WarmRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        self.stdout.close()
+        os.close(self._status)
+
+    def poll(self) -> int | None:
+        return self._ended(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, negative for a signal. Raises TimeoutExpired."""
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(COMMAND, timeout or 0.0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """(what it says until its end, None). Raises TimeoutExpired; the next call returns what was read until then."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.stdout, selectors.EVENT_READ)
+            while True:
+                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                if not selector.select(left):
+                    raise subprocess.TimeoutExpired(COMMAND, timeout or 0.0)
+                chunk = os.read(self.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    break
+                self._read += chunk.decode(errors="replace")
+        self.wait()
+        return self._read, None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._status, selectors.EVENT_READ)
+                if selector.select(timeout):
+                    # Nothing is said when the process that forks is gone, and this one with it.
+                    self.returncode = int(os.read(self._status, 32) or -signal.SIGKILL)
+        return self.returncode
+
+
+def _serve(channel: Channel) -> None:
+    for name in (*_FORKED, *_USED):
+        importlib.import_module(name)
+    _fork_instead_of_executing()
+    gc.collect()
+    gc.freeze()
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel.socket, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is not None:
+                    selector.unregister(key.fd)
+                    _report_end(key.fd, *key.data)
+                    continue
+                received = channel.receive()
+                if received is None:
+                    return
+                request, (output, ended) = received
+                pid = _fork(request, output)
+                os.close(output)
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, ended))
+                channel.send("started", {"pid": pid})
+
+
+def _report_end(pidfd: int, pid: int, ended: int) -> None:
+    os.close(pidfd)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+        os.write(ended, str(os.waitstatus_to_exitcode(status)).encode())
+    os.close(ended)
+
+
+def _fork(request: dict[str, Any], output: int) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        processes.die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(request["folder"])
+        _become(COMMAND, request["arguments"], request["environment"])
+    return pid
+
+
+def _fork_instead_of_executing() -> None:
+    """Have the command fork its children, too."""
+    from trainmaster_operator.cli import children, prove
+
+    async def create_subprocess_exec(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(*command, **_forking(command, **options))
+
+    def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, **_forking(command, **options))
+
+    children.asyncio = _Replaced(asyncio, create_subprocess_exec=create_subprocess_exec)  # type: ignore[assignment]
+    prove.subprocess = _Replaced(subprocess, Popen=popen)  # type: ignore[assignment]
+
+
+class _Replaced:
+    """A module with some of its names replaced."""
+
+    def __init__(self, module: Any, **names: Any) -> None:
+        self._module = module
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _forking(command: Sequence[str], preexec_fn: Callable[[], None], **options: Any) -> dict[str, Any]:
+    """The options of a process that is to be forked: what runs last before the program is executed runs it instead."""
+    assert command[1] == "-m", command
+    module, arguments = command[2], command[3:]
+    assert module in _FORKED, f"{module} isn't imported before the fork"
+
+    def run() -> None:
+        preexec_fn()
+        _become(module, arguments, options.get("env") or os.environ, options.get("pass_fds", ()))
+
+    return {**options, "preexec_fn": run}
+
+
+def _become(module: str, arguments: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()) -> None:
+    """Run a module's `main` in this fork as if Python had just been started with it. Does not return."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in _ENDS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        low = 3
+        for fd in sorted(keep):
+            os.closerange(low, fd)
+            low = fd + 1
+        os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+        variables = dict(environment)
+        os.environ.clear()
+        os.environ.update(variables)
+        for name, fd in (("stdout", 1), ("stderr", 2)):
+            buffer = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+            stream = io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=fd == 2)
+            setattr(sys, name, stream)
+        sys.argv = [module, *arguments]
+        random.seed()
+        gc.freeze()
+        found = importlib.import_module(module).main()
+        code = found if isinstance(found, int) else 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:  # noqa: BLE001  a fork must not run on into its parent's code
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.path = [path for path in sys.path if Path(path).resolve() != Path(__file__).parent]
+    _serve(Channel.open(int(sys.argv[1])))
