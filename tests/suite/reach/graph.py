@@ -114,7 +114,7 @@ class Graph:
         for prefix in facts.prefixes:
             yield from ((file, True) for module, file in self.modules.items() if module.startswith(f"{prefix}."))
         for _, name in facts.files:
-            if name.endswith(SOURCE) and "*" not in name:
+            if name.endswith(SOURCE) and "*" not in name and not is_test_file(name):  # pytest alone runs tests
                 yield from ((file, True) for file in self._by_name.get(PurePosixPath(name).name, []) if file != path)
 
     def _loaded(self, conftest: str, definition: Facts) -> Iterable[_Node]:

@@ -37,9 +37,9 @@ class Text:
 class Unit:
     """What one unit executed.
 
-    `reached`: numbers of blocks, by text. `used`: files that were read as data, and folders that were listed. `own`: the
-    test's file and what it can import of the tests. `known`: all texts that had probes. `complete` is False if the tests
-    failed, or a source was changed meanwhile.
+    `reached`: numbers of blocks, by text. `used`: files that were read as data, and folders that were listed. `own`:
+    the test's file and what it can import of the tests. `known`: all texts that had probes. `complete` is False if the
+    tests failed, or a source was changed meanwhile.
     """
 
     tests: int
