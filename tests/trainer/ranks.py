@@ -7,7 +7,6 @@ forks a process that calls functions for tests (`Ranks.call`): one in which rank
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -231,8 +230,6 @@ def fault_socket(path: Path):
 def _serve(channel: Channel) -> None:
     for name in ("trainmaster.loop", *PRELOADED):
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # the collector of a fork leaves alone what it shares with this process
     calls: list[int] = []
     while (received := channel.receive()) is not None:
         request, fds = received

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.trainer.ranks import Ranks
 from trainmaster import compiling
 from trainmaster.parity import ROWS, Outcome, compare, main, select
 
@@ -80,24 +80,28 @@ CHOSEN = [
 """One row of each path; the whole table takes longer than a test may."""
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Of the chosen rows, made by the command in a process of its own."""
-    file = tmp_path_factory.mktemp("parity") / "table.json"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer")}
-    only = [word for name in CHOSEN for word in ("--only", name)]
-    command = [sys.executable, "-m", "trainmaster.parity", "--json", str(file), *only]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert file.exists(), done.stderr
-    return {row["row"]: row for row in json.loads(file.read_text())["rows"]}
+@pytest.mark.processes
+@pytest.mark.parametrize("row", CHOSEN)
+def test_a_strategy_trains_as_one_process_does(ranks: Ranks, row: str) -> None:
+    if "compile=True" in row and compiling.lacks("cpu"):
+        pytest.skip("this machine has no compiler")
+    found = ranks.call("tests.trainer.parity_probe:row", row)
+    assert found["passed"], found
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("row", CHOSEN)
-def test_a_strategy_trains_as_one_process_does(table: dict[str, dict[str, Any]], row: str) -> None:
-    if "compile=True" in row and compiling.lacks("cpu"):
-        pytest.skip("this machine has no compiler")
-    assert table[row]["passed"], table[row]
+def test_the_command_writes_the_rows_that_were_asked_for(tmp_path: Path) -> None:
+    names = ["M2-cnn-dp_shard cnn dp_shard=2 accumulation=2", "P1-replicate gpt dp_replicate=2 accumulation=1"]
+    file = tmp_path / "table.json"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer"), "OMP_NUM_THREADS": "1"}
+    only = [word for name in names for word in ("--only", name)]
+    command = [sys.executable, "-m", "trainmaster.parity", "--json", str(file), *only]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = json.loads(file.read_text())["rows"]
+    assert sorted(row["row"] for row in table) == names
+    assert all(row["passed"] for row in table)
+    assert all(name in done.stdout for name in names)
 
 
 def test_rows_have_names_of_their_own() -> None:

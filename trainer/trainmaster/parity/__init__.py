@@ -7,17 +7,20 @@ that an epoch ends within the run and its last window is short: the divisor diff
     python -m trainmaster.parity [--only PATTERN] [--json FILE] [--page FILE]
 """
 
-from trainmaster.parity.rows import CONTEXT, ROWS, Row, example, reference, select
-from trainmaster.parity.table import compare, main
+from trainmaster.parity.example import CONTEXT, STEPS, example
+from trainmaster.parity.rows import ROWS, Row, reference, select
+from trainmaster.parity.table import compare, compared, main
 from trainmaster.parity.training import Outcome, merged, train
 from trainmaster.parity.world import run
 
 __all__ = [
     "CONTEXT",
     "ROWS",
+    "STEPS",
     "Outcome",
     "Row",
     "compare",
+    "compared",
     "example",
     "main",
     "merged",

@@ -1,4 +1,4 @@
-"""The rows of the parity table: which ways to train are held against one process, and on what."""
+"""The rows of the parity table: which ways to train are held against one process."""
 
 from __future__ import annotations
 
@@ -6,25 +6,9 @@ import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from trainmaster.contract.config import AXES, ParallelismConfig, TrainingConfig
-
-STEPS = 10
-GLOBAL_BATCH = 24
-CONTEXT = 16
-
-MODELS: dict[str, dict[str, Any]] = {
-    "bert": {"layers": 4, "heads": 4, "width": 32},
-    "cnn": {"layers": 2, "width": 8, "classes": 3},
-    "gpt": {"layers": 4, "heads": 4, "width": 32},
-    "llama": {"layers": 4, "heads": 4, "kv_heads": 4, "width": 32},
-    "moe": {"layers": 4, "heads": 4, "width": 32, "hidden": 32, "experts": 4},
-}
-
+from trainmaster.contract.config import AXES, ParallelismConfig
 
 LOSSY = {"bf16": 2e-3, "fp16": 2e-4, "fp8": 1e-2}
 """Tolerances of the loss, relative, by precision."""
@@ -384,25 +368,3 @@ def reference(row: Row) -> Row:
 def select(patterns: Sequence[str]) -> list[Row]:
     """The rows whose name holds one of the patterns; all without any."""
     return [row for row in ROWS if not patterns or any(fnmatch.fnmatch(str(row), f"*{p}*") for p in patterns)]
-
-
-def example(folder: Path, row: Row) -> TrainingConfig:
-    """A tiny model on a tiny text, or on tiny images, that are written into `folder`."""
-    context = {} if row.model == "cnn" else {"context": CONTEXT}
-    data = {"path": str(folder)} if context else {"source": "arrays", "path": str(folder)}
-    if not context:
-        np.save(folder / "inputs.npy", np.random.default_rng(7).integers(0, 256, (150, 1, 8, 8)).astype(np.uint8))
-        np.save(folder / "labels.npy", np.arange(150) % 3)
-    letters = np.random.default_rng(7).choice(list(b"abcdefghij \n"), size=150 * CONTEXT + 5)
-    (folder / "text.txt").write_bytes(bytes(letters.tolist()))
-    return TrainingConfig.model_validate(
-        {
-            "model": {"name": row.model, "options": {**MODELS[row.model], **context, **row.options}},
-            "data": data,
-            "steps": STEPS,
-            "batch": {"global": GLOBAL_BATCH},
-            "parallelism": {"island": row.islands} if row.islands else dict(row.parallelism),
-            **row.training,
-            "seed": 3,
-        }
-    )

@@ -8,18 +8,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from trainmaster import compiling
+from trainmaster.parity.example import STEPS, example
 from trainmaster.parity.rows import (
     MUON_UPDATE_TOLERANCE,
     ROWS,
     UPDATE_TOLERANCE,
     Row,
-    example,
     reference,
     select,
 )
@@ -59,6 +59,20 @@ def compare(row: Row, outcome: Outcome, reference: Outcome) -> Comparison:
     return Comparison(str(row), row.covers, row.ranks, loss, update, passed, tolerance=row.tolerance or LOSS_TOLERANCE)
 
 
+def compared(row: Row, folder: Path, references: dict[Row, Outcome], steps: int = STEPS) -> Comparison:
+    """Train a row and what it is held against, and compare them.
+
+    Data is written into `folder`. `references` holds what was trained for as many steps in one process; what is missing
+    is added. Raises RuntimeError if a rank died.
+    """
+    expected = reference(row)
+    if expected not in references:
+        references[expected] = merged(run(expected, example(folder, expected, steps)))
+    began = time.monotonic()
+    comparison = compare(row, merged(run(row, example(folder, row, steps))), references[expected])
+    return replace(comparison, seconds=round(time.monotonic() - began, 2))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="trainmaster parity",
@@ -88,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         references: dict[Row, Outcome] = {}
         sys.stdout.write(f"{'row':62} world     loss   update  seconds\n")
         for row in rows:
-            comparison = _compared(row, Path(folder), references)
+            comparison = compared(row, Path(folder), references)
             table.append(comparison)
             sys.stdout.write(
                 f"{row!s:62} {comparison.world:5} {comparison.loss:8.1e} {comparison.update:8.1e} "
@@ -112,7 +126,8 @@ def page(table: Sequence[Comparison]) -> str:
     lines = [
         "# Parity",
         "",
-        "Each row trains a small model for 10 steps over several ranks, and is held against one process that knows of",
+        f"Each row trains a small model for {STEPS} steps over several ranks, and is held against one process that "
+        "knows of",
         "no parallelism: the same weights, samples and momentum SGD. Loss: the largest relative difference of a step's",
         f"loss, which may be {LOSS_TOLERANCE:.0e}. Update: the largest difference of a parameter in the end, relative",
         f"to how far training moved it, which may be {UPDATE_TOLERANCE:.0e}. In rows with experts each token also",
@@ -134,12 +149,3 @@ def page(table: Sequence[Comparison]) -> str:
         f"| {c.row} | {c.covers} | {c.world} | {c.loss:.0e} | {c.tolerance:.0e} | {c.update:.0e} |" for c in table
     ]
     return "\n".join(lines) + "\n"
-
-
-def _compared(row: Row, folder: Path, references: dict[Row, Outcome]) -> Comparison:
-    expected = reference(row)
-    if expected not in references:
-        references[expected] = merged(run(expected, example(folder, expected)))
-    began = time.monotonic()
-    comparison = compare(row, merged(run(row, example(folder, row))), references[expected])
-    return Comparison(**{**asdict(comparison), "seconds": round(time.monotonic() - began, 2)})

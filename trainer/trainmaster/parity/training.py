@@ -18,7 +18,8 @@ from trainmaster.models.moe import MoE
 from trainmaster.optimizer import ShardOptimizer
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.parallel.own_loop import parallelize
-from trainmaster.parity.rows import CONTEXT, Row
+from trainmaster.parity.example import CONTEXT
+from trainmaster.parity.rows import Row
 from trainmaster.precision import LossScale
 from trainmaster.reduce.outer import Outer, fragments_of
 

@@ -1,0 +1,35 @@
+"""One row of the parity table, for `test_parity.py`: called where ranks can be forked, by `Ranks.call`."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainmaster.parity import ROWS, STEPS, Outcome, Row, compared
+
+FEW_STEPS = 4
+"""The first and the second step, the one in which an epoch ends, and one after it. What is wrong with a strategy is
+wrong in each of them; `test_mutations.py` shows that such a table finds it."""
+
+
+def row(name: str) -> dict[str, Any]:
+    """Train the row of this name, and return how it differs from one process."""
+    (found,) = (row for row in ROWS if str(row) == name)
+    steps = steps_of(found)
+    with tempfile.TemporaryDirectory() as folder:
+        return asdict(compared(found, Path(folder), _references(steps), steps))
+
+
+def steps_of(row: Row) -> int:
+    """The steps that a row is trained for: all of them where what it is about takes several steps (islands meet, the
+    loss has to fall, what isn't sent comes later)."""
+    return STEPS if row.tolerance is not None or "island" in row.parallelism else FEW_STEPS
+
+
+@cache
+def _references(steps: int) -> dict[Row, Outcome]:
+    """Of rows of one process with so many steps: the same for all rows."""
+    return {}
