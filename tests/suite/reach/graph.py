@@ -85,7 +85,8 @@ class Graph:
             if file == path:
                 continue
             mentions = (m for m in facts.files if not source or "/" in m[1] or m[1].endswith(SOURCE))
-            found += [(file, line) for line, named in mentions if names(named, path, file)]
+            if not is_test_file(path):
+                found += [(file, line) for line, named in mentions if names(named, path, file)]
             if source and facts.reads_sources and not file.startswith(_PRODUCT):
                 found.append((file, 0))
         return found

@@ -18,9 +18,13 @@ KEPT = Path(".pytest_cache", "reach-facts.json")
 """Facts of files that were read before, by the hash of their content: reading all of them takes seconds."""
 
 
-def gather(checkout: Checkout, base: str, record_file: Path = recordfile.COMMITTED) -> Sight:
-    """Return what there is to know about the change since the commit `base`. Raises GitError and BadRecord."""
-    before, now = checkout.blobs_at(base), checkout.blobs
+def gather(checkout: Checkout, base: str | None, record_file: Path = recordfile.COMMITTED) -> Sight:
+    """Return what there is to know about the change since the commit `base`; None: nothing has changed.
+
+    Raises GitError and BadRecord.
+    """
+    now = checkout.blobs
+    before = checkout.blobs_at(base) if base is not None else now
     return Sight(
         blobs_before=before,
         blobs_now=now,
