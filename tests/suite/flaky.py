@@ -155,7 +155,7 @@ def _run_part(part: Part, shard: str, paths: Sequence[str], logs: Path) -> list[
 
 @contextlib.contextmanager
 def _pytest(command: Sequence[str], output: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Start pytest. If the context is interrupted, pytest and its workers are too, once, and may end what they began."""
+    """Start pytest. If the context is interrupted, pytest and its workers are too, and may end what they began."""
     process = tied.popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         yield process
