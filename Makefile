@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-fast verify lint format generate bench-recovery bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-all test-changed reach durations flaky verify lint format generate bench-recovery bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -22,9 +22,26 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv  ## train a small GPT over four ranks, lose one in mid-run, and lose nothing
 	$(BIN)/trainmaster demo
 
-test: venv  ## every test that needs no cluster; those that start processes of their own run one after another
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not processes"
-	$(BIN)/python -m pytest -m processes --durations=20 --durations-min=10
+# Two workers: one for each core that CI has. Tests go to them in the order of tests/suite/durations.json.
+PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),2)
+
+test: venv  ## every test that needs no cluster, but those that guard releases only
+	$(PYTEST) -m "not release"
+
+test-all: venv  ## those that guard releases, too (tests/suite/releases.txt lists them)
+	$(PYTEST)
+
+test-changed: venv  ## what the change since main, or since BASE, can reach
+	$(BIN)/python -m tests.suite.reach $(if $(BASE),--base $(BASE))
+
+reach: venv  ## record anew what each test executes, for test-changed; ONLY=tests/planning renews a part
+	$(BIN)/python -m tests.suite.reach.record $(if $(ONLY),--only $(ONLY))
+
+durations: venv  ## measure all tests on a quiet machine and write tests/suite/durations.json
+	$(PYTEST) --record-durations tests/suite/durations.json
+
+flaky: venv  ## a quarter of the process tests, several times on a busy machine; N=3 SHARD=1/4
+	$(BIN)/python -m tests.suite.flaky --times $(or $(N),3) --shard $(or $(SHARD),1/4)
 
 verify: venv lint  ## lint, types, layers, and generated files that are not stale
 	$(BIN)/mypy
@@ -33,6 +50,7 @@ verify: venv lint  ## lint, types, layers, and generated files that are not stal
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md
+	$(BIN)/python -m tests.suite.budgets --check
 	test ! -e operator/__init__.py
 
 lint: venv
