@@ -193,7 +193,7 @@ def _is_whole(config: pytest.Config) -> bool:
     asked = {(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args}
     everything = {(config.rootpath / folder).resolve() for folder in config.getini("testpaths")}
     named = any("::" in argument for argument in config.args)
-    left_out = config.getoption("ignore") or config.getoption("ignore_glob") or config.getoption("deselect")
+    left_out = any(config.getoption(name, None) for name in ("ignore", "ignore_glob", "deselect", "lf"))
     return bool(everything) and asked == everything and not named and not left_out
 
 
