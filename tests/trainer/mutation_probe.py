@@ -1,12 +1,7 @@
-"""Each strategy broken on purpose, to see that its rows fail: what `test_mutations.py` looks at.
-
-python mutation_probe.py   prints JSON: name of the mutation -> {loss, update, passed}
-"""
+"""Each strategy broken on purpose, to see that its rows fail: `test_mutations.py` calls it where ranks can be forked."""
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from tests.trainer.parity_probe import FEW_STEPS, references
 from trainmaster import muon, parallel, parity
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.parallel import (
@@ -348,18 +344,16 @@ def broken(name: str) -> Callable[[TrainingConfig, Row, int], Outcome]:
     return train
 
 
-if __name__ == "__main__":
+def names() -> list[str]:
+    """What can be broken."""
+    return [*BREAK]
+
+
+def row(name: str) -> dict[str, Any]:
+    """How the row of this mutation differs from one process; `raised` where a rank has died of it."""
+    found, _ = BREAK[name]
     with tempfile.TemporaryDirectory() as folder:
-        references: dict[str, Outcome] = {}
-        found = {}
-        for name, (row, _) in BREAK.items():
-            expected = parity.reference(row)
-            if str(expected) not in references:
-                references[str(expected)] = parity.merged(parity.run(expected, parity.example(Path(folder), expected)))
-            try:
-                outcome = parity.merged(parity.run(row, parity.example(Path(folder), row), work=broken(name)))
-            except RuntimeError as error:
-                found[name] = {"passed": False, "raised": str(error)}
-                continue
-            found[name] = asdict(parity.compare(row, outcome, references[str(expected)]))
-        json.dump(found, sys.stdout)
+        try:
+            return asdict(parity.compared(found, Path(folder), references(FEW_STEPS), FEW_STEPS, broken(name)))
+        except RuntimeError as error:
+            return {"passed": False, "raised": str(error)}

@@ -20,7 +20,7 @@ def row(name: str) -> dict[str, Any]:
     (found,) = (row for row in ROWS if str(row) == name)
     steps = steps_of(found)
     with tempfile.TemporaryDirectory() as folder:
-        return asdict(compared(found, Path(folder), _references(steps), steps))
+        return asdict(compared(found, Path(folder), references(steps), steps))
 
 
 def steps_of(row: Row) -> int:
@@ -30,6 +30,6 @@ def steps_of(row: Row) -> int:
 
 
 @cache
-def _references(steps: int) -> dict[Row, Outcome]:
+def references(steps: int) -> dict[Row, Outcome]:
     """Of rows of one process with so many steps: the same for all rows."""
     return {}

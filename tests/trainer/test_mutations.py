@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.trainer.ranks import Ranks
 
 
 @pytest.mark.processes
-def test_a_strategy_that_is_broken_on_purpose_fails_its_row() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer")}
-    command = [sys.executable, str(Path(__file__).with_name("mutation_probe.py"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    assert len(found) >= 20
+def test_a_strategy_that_is_broken_on_purpose_fails_its_row(ranks: Ranks) -> None:
+    names = ranks.call("tests.trainer.mutation_probe:names")
+    assert len(names) >= 20
+    found = {name: ranks.call("tests.trainer.mutation_probe:row", name) for name in names}
     assert {name: row for name, row in found.items() if row["passed"] or "raised" in row} == {}

@@ -7,13 +7,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from trainmaster import compiling
+from trainmaster.contract.config import TrainingConfig
 from trainmaster.parity.example import STEPS, example
 from trainmaster.parity.rows import (
     MUON_UPDATE_TOLERANCE,
@@ -23,7 +24,7 @@ from trainmaster.parity.rows import (
     reference,
     select,
 )
-from trainmaster.parity.training import Outcome, merged
+from trainmaster.parity.training import Outcome, merged, train
 from trainmaster.parity.world import run
 
 LOSS_TOLERANCE = 1e-6  # of fp32, relative
@@ -59,17 +60,23 @@ def compare(row: Row, outcome: Outcome, reference: Outcome) -> Comparison:
     return Comparison(str(row), row.covers, row.ranks, loss, update, passed, tolerance=row.tolerance or LOSS_TOLERANCE)
 
 
-def compared(row: Row, folder: Path, references: dict[Row, Outcome], steps: int = STEPS) -> Comparison:
+def compared(
+    row: Row,
+    folder: Path,
+    references: dict[Row, Outcome],
+    steps: int = STEPS,
+    work: Callable[[TrainingConfig, Row, int], Outcome] = train,
+) -> Comparison:
     """Train a row and what it is held against, and compare them.
 
     Data is written into `folder`. `references` holds what was trained for as many steps in one process; what is missing
-    is added. Raises RuntimeError if a rank died.
+    is added. `work`: what each rank of the row does. Raises RuntimeError if a rank died.
     """
     expected = reference(row)
     if expected not in references:
         references[expected] = merged(run(expected, example(folder, expected, steps)))
     began = time.monotonic()
-    comparison = compare(row, merged(run(row, example(folder, row, steps))), references[expected])
+    comparison = compare(row, merged(run(row, example(folder, row, steps), work)), references[expected])
     return replace(comparison, seconds=round(time.monotonic() - began, 2))
 
 

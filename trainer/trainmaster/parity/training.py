@@ -100,7 +100,7 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         if spread is not None:
             all_reduce_(totals)
         norm = scale.unscaled(totals[1 + island].sqrt())
-        factor = scale.unscaled(_clipped(norm))
+        factor = scale.unscaled(_factor(norm, step))
         if optimizer.joins:
             optimizer.orthogonalize(factor)
         parallel.scale_gradients_(model, factor)
@@ -142,7 +142,7 @@ def in_turn(config: TrainingConfig, count: int) -> Outcome:
             loss = parallel.cross_entropy(world(batch.inputs), batch.targets)
             (loss / source.valid_tokens(consumed + island * share, share)).backward()
             gradients = [p.grad for p in world.parameters() if p.grad is not None]
-            torch._foreach_mul_(gradients, _clipped(torch.stack(torch._foreach_norm(gradients)).norm()))
+            torch._foreach_mul_(gradients, _factor(torch.stack(torch._foreach_norm(gradients)).norm(), step))
             sgd.step()
             sgd.zero_grad()
             total += loss.item() / whole
@@ -162,9 +162,10 @@ def in_turn(config: TrainingConfig, count: int) -> Outcome:
     return Outcome(losses, before, parts(worlds[0]))
 
 
-def _clipped(norm: torch.Tensor) -> torch.Tensor:
-    """The factor of gradients: below 1 on some steps and not on others, so that a wrong norm shows too."""
-    return (1.5 / norm).clamp(max=1.0)
+def _factor(norm: torch.Tensor, step: int) -> torch.Tensor:
+    """The factor of gradients: every other step makes their norm 1, so that a wrong norm shows. The others leave them
+    as they are, so that a wrong scale of gradients shows."""
+    return 1.0 / norm if step % 2 else torch.ones(())
 
 
 class Choices:
