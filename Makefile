@@ -37,11 +37,12 @@ test-changed: venv  ## what the change since main, or since BASE, can reach
 reach: venv  ## record anew what each test executes, for test-changed; ONLY=tests/planning renews a part
 	$(BIN)/python -m tests.suite.reach.record $(if $(ONLY),--only $(ONLY))
 
-durations: venv  ## measure all tests on a quiet machine and write tests/suite/durations.json
-	$(PYTEST) --record-durations tests/suite/durations.json
+durations: venv  ## measure all tests, on a machine that does nothing else, for tests/suite/durations.json
+	$(PYTEST) --record-durations runs/durations.json
+	$(BIN)/python -m tests.suite.durations runs/durations.json
 
-flaky: venv  ## a quarter of the process tests, several times on a busy machine; N=3 SHARD=1/4
-	$(BIN)/python -m tests.suite.flaky --times $(or $(N),3) --shard $(or $(SHARD),1/4)
+flaky: venv  ## a quarter of the process tests, several times on a busy machine; N=3 SHARD=1/4 LOAD=2
+	$(BIN)/python -m tests.suite.flaky --times $(or $(N),3) --shard $(or $(SHARD),1/4) $(if $(LOAD),--load $(LOAD))
 
 verify: venv lint  ## lint, types, layers, and generated files that are not stale
 	$(BIN)/mypy
