@@ -1,4 +1,4 @@
-"""Each strategy broken on purpose, to see that its rows fail: `test_mutations.py` calls it where ranks can be forked."""
+"""Each strategy broken on purpose: `test_mutations.py` calls it, where ranks can be forked, to see that rows fail."""
 
 from __future__ import annotations
 

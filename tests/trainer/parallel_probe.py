@@ -1,21 +1,20 @@
-"""What `test_parallel.py` looks at, run in a process of its own: ranks are forked, and pytest's process has used torch.
-
-python parallel_probe.py NAME   prints JSON
-"""
+"""What `test_parallel.py` looks at: called where ranks can be forked, by `Ranks.call`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import sys
 import tempfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from tests.trainer.parity_probe import FEW_STEPS
 from trainmaster import models, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.parity import CONTEXT, Outcome, Row, example, merged, run, train
@@ -38,65 +37,60 @@ def digest(outcome: Outcome) -> str:
     return hashlib.sha256(json.dumps([loss.hex() for loss in outcome.losses]).encode() + parameters).hexdigest()
 
 
-def digests(folder: Path) -> dict[str, list[str]]:
-    """Of each row: the digests of two runs."""
-    return {name: [digest(merged(run(row, example(folder, row)))) for _ in range(2)] for name, row in ROWS.items()}
+def digests(name: str) -> list[str]:
+    """Of two runs of the mesh of this name."""
+    return [digest(merged(outcomes)) for outcomes in (_in_fp32(name), _run(name))]
 
 
-def norms(folder: Path) -> dict[str, dict[str, Any]]:
-    """Of each row and all its ranks: the local summands of the squared norm of known gradients, sound and not; and what
-    they should sum up to."""
-    found = {}
-    for name, row in ROWS.items():
-        config = example(folder, row)
-        sound, spoilt = zip(*run(row, config, work=summands), strict=True)
-        whole = sum(p.numel() for p in models.build(config.model, config.seed).parameters()) * 0.25
-        found[name] = {"sound": list(sound), "spoilt": list(spoilt), "whole": whole}
-    return found
+@cache
+def norms(name: str) -> dict[str, Any]:
+    """Of all ranks of a mesh: the local summands of the squared norm of known gradients, sound and not; and what they
+    should sum up to."""
+    sound, spoilt, (whole, *_) = zip(*_run(name, work=summands), strict=True)
+    return {"sound": list(sound), "spoilt": list(spoilt), "whole": whole}
 
 
-def spread(config: TrainingConfig, row: Row) -> torch.nn.Module:
+def spread(model: torch.nn.Module, config: TrainingConfig, row: Row) -> torch.nn.Module:
     """This rank's part of the row's model."""
-    model = models.build(config.model, config.seed)
     shape = parallel.StepShape(CONTEXT, 1, row.accumulation)
     return parallel.of_job(model, config, row.ranks, "cpu", shape).model
 
 
-def summands(config: TrainingConfig, row: Row, rank: int) -> tuple[float, float]:
-    """All gradients are 0.5; then those of the last rank are infinite."""
-    model = spread(config, row)
+def summands(config: TrainingConfig, row: Row, rank: int) -> tuple[float, float, float]:
+    """All gradients are 0.5; then those of the last rank are infinite. Also: the squared norm of the first ones."""
+    model = models.build(config.model, config.seed)
+    whole = 0.25 * sum(p.numel() for p in model.parameters())
+    model = spread(model, config, row)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, 0.5)
     sound = parallel.gradient_norm_squared(model).item()
     if rank == row.ranks - 1:
         parallel.scale_gradients_(model, math.inf)
-    return sound, parallel.gradient_norm_squared(model).item()
+    return sound, parallel.gradient_norm_squared(model).item(), whole
 
 
-def bf16(folder: Path) -> dict[str, dict[str, Any]]:
-    """Losses in both precisions, and the precision that the parameters keep."""
-    found = {}
-    for name in ("hsdp-2x2", "pipeline-2", "tensor-2", "expert-2"):
-        row = ROWS[name]
-        config = example(folder, row)
-        coarse = config.model_copy(update={"precision": "bf16"})
-        found[name] = {
-            "fp32": run(row, config)[0].losses,
-            "bf16": run(row, coarse)[0].losses,
-            "kept": run(row, coarse, work=kept)[0],
-        }
-    return found
+def bf16(name: str) -> dict[str, Any]:
+    """Losses of a mesh in both precisions, and the precision that the parameters keep."""
+    losses, kept = _run(name, work=coarse)[0]
+    return {"fp32": _in_fp32(name)[0].losses, "bf16": losses, "kept": kept}
 
 
-def kept(config: TrainingConfig, row: Row, rank: int) -> list[str]:
-    train(config, row, rank)
-    model = spread(config, row)
+def coarse(config: TrainingConfig, row: Row, rank: int) -> tuple[list[float], list[str]]:
+    config = config.model_copy(update={"precision": "bf16"})
+    losses = train(config, row, rank).losses
+    model = spread(models.build(config.model, config.seed), config, row)
     assert all(isinstance(p, DTensor) for p in model.parameters())
-    return sorted({str(p.dtype) for p in model.parameters()})
+    return losses, sorted({str(p.dtype) for p in model.parameters()})
 
 
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        json.dump({"digests": digests(folder), "norms": norms(folder), "bf16": bf16(folder)}, sys.stdout)
+@cache
+def _in_fp32(name: str) -> list[Any]:
+    return _run(name)
+
+
+def _run(name: str, work: Callable[[TrainingConfig, Row, int], Any] = train) -> list[Any]:
+    """What `work` returns on all ranks of a mesh."""
+    row = ROWS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        return run(row, example(Path(folder), row, FEW_STEPS), work)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from tests.trainer.ranks import Ranks
 from trainmaster import parallel
 
-ROOT = Path(__file__).parents[2]
 MESHES = [
     "replicate-3",
     "replicate-4",
@@ -29,41 +23,30 @@ MESHES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    """What `parallel_probe.py` tells of real ranks."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer")}
-    command = [sys.executable, str(Path(__file__).with_name("parallel_probe.py"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
-def test_two_runs_and_all_their_ranks_end_with_the_same_bits(found: dict[str, Any], mesh: str) -> None:
-    first, second = found["digests"][mesh]
+def test_two_runs_and_all_their_ranks_end_with_the_same_bits(ranks: Ranks, mesh: str) -> None:
+    first, second = ranks.call("tests.trainer.parallel_probe:digests", mesh)
     assert first == second
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
-def test_the_norm_counts_each_gradient_once(found: dict[str, Any], mesh: str) -> None:
-    norms = found["norms"][mesh]
+def test_the_norm_counts_each_gradient_once(ranks: Ranks, mesh: str) -> None:
+    norms = ranks.call("tests.trainer.parallel_probe:norms", mesh)
     assert sum(norms["sound"]) == pytest.approx(norms["whole"], rel=1e-6)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
-def test_a_gradient_that_is_not_finite_shows_whichever_replica_has_it(found: dict[str, Any], mesh: str) -> None:
-    assert not math.isfinite(sum(found["norms"][mesh]["spoilt"]))
+def test_a_gradient_that_is_not_finite_shows_whichever_replica_has_it(ranks: Ranks, mesh: str) -> None:
+    assert not math.isfinite(sum(ranks.call("tests.trainer.parallel_probe:norms", mesh)["spoilt"]))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", ["hsdp-2x2", "pipeline-2", "tensor-2", "expert-2"])
-def test_bf16_computes_coarsely_and_keeps_fp32_weights(found: dict[str, Any], mesh: str) -> None:
-    losses = found["bf16"][mesh]
+def test_bf16_computes_coarsely_and_keeps_fp32_weights(ranks: Ranks, mesh: str) -> None:
+    losses = ranks.call("tests.trainer.parallel_probe:bf16", mesh)
     assert losses["kept"] == ["torch.float32"]
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=2e-2)
