@@ -18,6 +18,8 @@ from tests.suite.reach.recordfile import BadRecord
 from tests.suite.reach.sight import gather
 from tests.suite.sources import parse
 
+PYTEST = (sys.executable, "-m", "pytest", "-p", "tests.suite.reach.selection")
+
 NO_TESTS = 5
 """pytest's exit code if no test was left."""
 
@@ -36,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except GitError as error:
-        hint = "a commit, a branch or a tag would be right" if options.base else "--base REV names another revision"
-        print(f"{error}; {hint}", file=sys.stderr)
+        print(_refusal(options.base) if options.base else f"{error}; --base REV names a revision", file=sys.stderr)
         return 2
     choice = choose(sight)
     counts = report.Counts(choice, known, {name: u.tests for name, u in sight.record.units.items()}, _defined(sight))
@@ -61,13 +62,16 @@ def run(choice: Choice, words: Sequence[str]) -> int:
     with TemporaryDirectory(prefix="reach-") as folder:
         said = Path(folder, "choice.json")
         said.write_text(json.dumps({"leave_out": left_out, "nearness": nearness}))
-        command = [sys.executable, "-m", "pytest", "-n", str(report.WORKERS), "-m", "not release"]
-        command += ["-p", "tests.suite.reach.selection", "--reach-choice", str(said), *words, *files]
+        command = [*PYTEST, "--reach-choice", str(said), "-n", str(report.WORKERS), "-m", "not release", *words, *files]
         code = subprocess.run(command, cwd=Checkout().root, check=False).returncode
     if code == NO_TESTS:
         print("None of the tests that the change can reach is left to run here: `make test-all` runs them.")
         return 0
     return code
+
+
+def _refusal(revision: str) -> str:
+    return f"--base {revision!r} is no commit of this repository; a commit, a branch or a tag would be right"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,7 +19,6 @@ SCHEME = 1
 Suite = list[ast.stmt]
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_ESCAPES = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
 @dataclass(frozen=True)
@@ -62,13 +61,22 @@ def suites(statement: ast.stmt) -> Iterator[Suite]:
             yield held
 
 
-def can_escape(statement: ast.stmt) -> bool:
-    """Return True if the statement can leave its suite early other than by an exception of something that it calls."""
-    if isinstance(statement, _ESCAPES):
+def can_escape(statement: ast.stmt, *, looping: bool = False) -> bool:
+    """Return True if the statement can leave its suite early other than by an exception of something that it calls.
+
+    `looping`: a `break` or `continue` stays within the statement, because a loop in it holds them.
+    """
+    if isinstance(statement, ast.Break | ast.Continue):
+        return not looping
+    if isinstance(statement, ast.Return | ast.Raise):
         return True
     if isinstance(statement, _DEFINITIONS):
         return False
-    return any(can_escape(inner) for suite in suites(statement) for inner in suite)
+    for suite in suites(statement):
+        loop = isinstance(statement, ast.For | ast.AsyncFor | ast.While) and suite is statement.body
+        if any(can_escape(inner, looping=looping or loop) for inner in suite):
+            return True
+    return False
 
 
 def split(tree: ast.Module) -> list[Block]:

@@ -118,14 +118,17 @@ def _executed_by_import(tree: ast.Module, of_suite: dict[int, list[Block]]) -> s
     return found
 
 
-def _drop_docstrings(suite: Suite, kept: bool) -> None:
-    """Put `pass` for every string that is a statement, which leaves the numbers of blocks as they are."""
+def _drop_docstrings(suite: Suite, *, kept: bool, of_class: bool = False) -> None:
+    """Put `pass` for every string that is a statement, which leaves the numbers of blocks as they are.
+
+    `kept`: the module reads its docstrings. `of_class`: the suite is that of a class that inherits.
+    """
     for index, statement in enumerate(suite):
-        if is_docstring(statement) and not kept:
+        if is_docstring(statement) and not (kept or of_class):
             suite[index] = ast.Pass()
         inherits = isinstance(statement, ast.ClassDef) and bool(statement.bases or statement.keywords)
         for inner in suites(statement):
-            _drop_docstrings(inner, kept or inherits)
+            _drop_docstrings(inner, kept=kept, of_class=inherits)
 
 
 def _head(statement: ast.stmt) -> str:

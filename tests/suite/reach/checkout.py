@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -97,6 +97,6 @@ def listings(files: Iterable[str]) -> dict[str, str]:
     return {folder: blob_of("\n".join(sorted(held)).encode()) for folder, held in names.items()}
 
 
-def texts_of(paths: Iterable[str], blobs: dict[str, str]) -> frozenset[Text]:
+def texts_of(paths: Iterable[str], blobs: Mapping[str, str]) -> frozenset[Text]:
     """Return the versions of the files at `paths`."""
     return frozenset(Text(path, blobs[path]) for path in paths if path in blobs)

@@ -59,6 +59,11 @@ class Facts:
     always: bool = False  # of a definition: pytest calls it without being asked
 
     @property
+    def imports(self) -> list[Import]:
+        """All imports, wherever they are."""
+        return [*self.at_import, *self.in_functions]
+
+    @property
     def reads_sources(self) -> bool:
         """Tell whether the file looks for *.py files: what it finds can be any source."""
         return any(path.endswith(f"*{SOURCE}") for _, path in self.files)
@@ -168,7 +173,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         for part in node.values:
-            if isinstance(part, ast.Constant) and (found := _PREFIX.search(part.value)):
+            if isinstance(part, ast.Constant) and (found := _PREFIX.search(str(part.value))):
                 self.facts.prefixes.append(found[1])
         self.generic_visit(node)
 

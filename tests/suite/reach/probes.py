@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 
 from tests.suite.reach.blocks import split
-from tests.suite.reach.startup import HEADER, HELD, NAME, kept_name
+from tests.suite.reach.startup import HEADER, NAME, kept_name
 
 FOLDERS = ("operator/", "trainer/", "e2e/", "benchmarks/", "charts/", "docker/")
 """Where the modules lie that get probes."""
@@ -27,9 +27,9 @@ def is_probed(path: str) -> bool:
     return path.startswith(FOLDERS) and path.endswith(".py")
 
 
-def count_blocks(text: str) -> int:
-    """Return the number of blocks of a module. Raises SyntaxError."""
-    return len(split(ast.parse(text)))
+def block_names(text: str) -> list[str]:
+    """Return the name of the function that holds each block of a module, "" at its level. Raises SyntaxError."""
+    return [block.name for block in split(ast.parse(text))]
 
 
 def instrument(text: str, path: str, first: int) -> CodeType:
@@ -66,6 +66,3 @@ def keep(root: Path, folder: Path, firsts: Mapping[str, int]) -> None:
         code = instrument(file.read_text(), str(file), first)
         header = struct.pack(HEADER, found.st_mtime_ns, found.st_size)
         (folder / kept_name(path)).write_bytes(header + marshal.dumps(code))
-
-
-__all__ = ["FOLDERS", "HELD", "count_blocks", "instrument", "is_probed", "keep"]

@@ -21,14 +21,18 @@ from tempfile import TemporaryDirectory
 from tests.suite.durations import COMMITTED, BadDurations, load
 from tests.suite.reach import collection, recordfile
 from tests.suite.reach.checkout import Checkout, GitError, texts_of
-from tests.suite.reach.choice import SUITE, Sight, choose
+from tests.suite.reach.choice import SUITE, choose
 from tests.suite.reach.collection import Test
-from tests.suite.reach.recorder import Job, Recorder, Result
-from tests.suite.reach.recordfile import BadRecord, Record, Text, file_of
+from tests.suite.reach.graph import Graph
+from tests.suite.reach.recorder import Job, Recorder, Result, Source
+from tests.suite.reach.recordfile import BadRecord, Record, file_of
 from tests.suite.reach.sight import gather
 
 LONG_S = 2.0
 """From here on a test that starts processes is recorded by itself: it is worth more to leave out than to record."""
+
+SEARCH = "hypothesis"
+"""Who imports this tries other examples in every run."""
 
 SAVED_EVERY_S = 60.0
 
@@ -53,15 +57,19 @@ def plan(tests: Sequence[Test], seconds: Mapping[str, float]) -> list[Job]:
     return jobs
 
 
-def own_texts(sight: Sight) -> dict[str, frozenset[Text]]:
-    """Return the files of the tests that each test file consists of: itself and what it imports of the tests."""
+def read_sources(graph: Graph, blobs: Mapping[str, str]) -> dict[str, Source]:
+    """Return what each test file consists of."""
     found = {}
-    for file in sight.graph.tests:
-        own = {file, *sight.graph.conftests(file), *sight.graph.closure(file)}
-        ours = (
-            path for path in own if path.startswith("tests/") and (file.startswith(SUITE) or not path.startswith(SUITE))
+    for file in graph.tests:
+        reach = {file, *graph.conftests(file), *graph.closure(file)}
+        own = {path for path in reach if path.startswith("tests/")}
+        if not file.startswith(SUITE):
+            own = {path for path in own if not path.startswith(SUITE)}
+        using = (path for path in own if path.rpartition("/")[2] != "conftest.py")
+        searches = any(
+            imported.module.partition(".")[0] == SEARCH for path in using for imported in graph.facts[path].imports
         )
-        found[file] = texts_of(ours, sight.blobs_now)
+        found[file] = Source(texts_of(own, blobs), searches)
     return found
 
 
@@ -70,7 +78,7 @@ def select(
 ) -> list[Job]:
     """Return the jobs to do: what isn't known or isn't true any more; with patterns, what matches one of them."""
     if patterns:
-        return [job for job in jobs if any(fnmatchcase(job.unit, f"*{pattern}*") for pattern in patterns)]
+        return [job for job in jobs if any(p in job.unit or fnmatchcase(job.unit, p) for p in patterns)]
     return [job for job in jobs if every or job.unit not in record.units or job.unit in stale]
 
 
@@ -94,14 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs = plan(tests, known.tests)
         record = sight.record.only(job.unit for job in jobs)
         wanted = select(jobs, record, choose(replace(sight, record=record)).stale, options.only, options.all)
-        if not wanted:
-            print(
-                "The record knows everything." if not options.only else f"No test matches {' or '.join(options.only)}."
-            )
-            recordfile.save(record, options.record)
-            return 0 if not options.only else 2
+        if options.only and not wanted:
+            print(f"no test matches {' or '.join(map(repr, options.only))}", file=sys.stderr)
+            return 2
         print(f"{len(wanted)} of {len(jobs)} units are to be recorded.", flush=True)
-        recorder = Recorder(checkout, folder, own_texts(sight), checkout.root / LOGS)
+        recorder = Recorder(checkout, folder, read_sources(sight.graph, sight.blobs_now), checkout.root / LOGS)
         seconds = {job.unit: known.tests.get(job.unit, 0.0) for job in wanted}
         wanted.sort(key=lambda job: -seconds[job.unit])
         return _record(recorder, wanted, record, options.record)
@@ -152,7 +157,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--all", action="store_true", help="record everything again")
     parser.add_argument(
-        "--only", metavar="PATTERN", action="append", default=[], help="record the units that match (may be repeated)"
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="record the units whose name contains this or matches it, whatever is known of them (may be repeated)",
     )
     parser.add_argument(
         "--record",

@@ -15,7 +15,7 @@ from tests.suite.reach import startup
 from tests.suite.reach.checkout import Checkout, listings
 from tests.suite.reach.choice import SUITE
 from tests.suite.reach.interpreter import Interpreter
-from tests.suite.reach.probes import FOLDERS, count_blocks, is_probed, keep
+from tests.suite.reach.probes import FOLDERS, block_names, is_probed, keep
 from tests.suite.reach.recordfile import Text, Unit, file_of
 
 WORKERS = 2
@@ -25,6 +25,18 @@ LIMIT_S = 1200.0
 
 ENDS = (0, 5)
 """pytest's exit codes of a unit that can be used: all tests passed, or none was left after deselection."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a test file consists of: the files of the tests that it can import, itself included.
+
+    `searches`: it looks for examples, other ones in every run. Then a module of which it executes a function counts as
+    executed in full.
+    """
+
+    own: frozenset[Text]
+    searches: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,25 +71,25 @@ class _Running:
 class Recorder:
     """Knows where the map holds what, and has an interpreter for each worker."""
 
-    def __init__(self, checkout: Checkout, folder: Path, own: Mapping[str, frozenset[Text]], logs: Path) -> None:
-        """`folder` holds all that is needed only now; `own`: the texts of tests that each test file consists of;
-        `logs`: the folder for the output of units that fail.
+    def __init__(self, checkout: Checkout, folder: Path, sources: Mapping[str, Source], logs: Path) -> None:
+        """`folder` holds all that is needed only now; `sources`: of each test file, what it consists of; `logs`: the
+        folder for the output of units that fail.
         """
         self.checkout = checkout
         self.folder = folder
-        self.own = own
+        self.sources = sources
         self.logs = logs
         files = checkout.files
-        self.counts = {path: count_blocks(checkout.text_now(path) or "") for path in files if is_probed(path)}
+        self.names = {path: block_names(checkout.text_now(path) or "") for path in files if is_probed(path)}
         self.firsts: dict[str, int] = {}
         place = startup.HELD
-        for path, count in self.counts.items():
+        for path, names in self.names.items():
             self.firsts[path] = place
-            place += count
+            place += len(names)
         hashes = {path: found for path, found in (checkout.blobs | listings(files)).items() if not _is_ours(path)}
         self.places = {path: place + number for number, path in enumerate(hashes)}
         self.texts = {path: Text(path, found) for path, found in hashes.items()}
-        self.known = frozenset(self.texts[path] for path in self.counts)
+        self.known = frozenset(self.texts[path] for path in self.names)
         keep(checkout.root, folder / "code", self.firsts)
         self.idle = []
         for number in range(WORKERS):
@@ -145,15 +157,17 @@ class Recorder:
         return Result(one.job, self._unit(one.job, reached, complete=not reason), seconds, reason)
 
     def _unit(self, job: Job, reached: bytes, *, complete: bool) -> Unit:
+        source = self.sources[file_of(job.unit)]
         blocks = {}
-        for path, count in self.counts.items():
+        for path, names in self.names.items():
             first = self.firsts[path]
-            found = frozenset(number for number in range(count) if reached[first + number])
+            found = frozenset(number for number in range(len(names)) if reached[first + number])
+            if found and source.searches and any(names[number] for number in found):
+                found = frozenset(range(len(names)))
             if found:
                 blocks[self.texts[path]] = found
-        own = self.own[file_of(job.unit)]
         used = frozenset(self.texts[path] for path, place in self.places.items() if reached[place])
-        return Unit(job.tests, blocks, used - own, own, self.known, complete)
+        return Unit(job.tests, blocks, used - source.own, source.own, self.known, complete)
 
 
 def _is_ours(path: str) -> bool:

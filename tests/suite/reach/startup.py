@@ -32,8 +32,11 @@ CHANGED = 0
 PLAN, CODE, MAP = "plan.marshal", "code", "reached.map"
 """In the folder of the interpreter: what to record, compiled code, the map."""
 
-_SILENT = ("<frozen ", "linecache.py", "tokenize.py", "/_pytest/", "/importlib/")
-"""Who opens a source without using it as data: imports, tracebacks, the collection of tests."""
+_SILENT = ("<frozen ", "/linecache.py", "/tokenize.py", "/_pytest/", "/importlib/", "/hypothesis/")
+"""Who opens a source without using it as data: imports, tracebacks, the collection of tests, a search for constants."""
+
+_BETWEEN = ("/pathlib.py", "/shutil.py", "/os.py", "/glob.py")
+"""Who opens a file, or lists a folder, for somebody else."""
 
 
 def kept_name(path: str) -> str:
@@ -112,13 +115,9 @@ class Recording:
 
 
 def _is_silent(frame: FrameType | None) -> bool:
-    for _ in range(4):
-        if frame is None:
-            return False
-        if any(part in frame.f_code.co_filename for part in _SILENT):
-            return True
+    while frame is not None and frame.f_code.co_filename.endswith(_BETWEEN):
         frame = frame.f_back
-    return False
+    return frame is not None and any(part in frame.f_code.co_filename for part in _SILENT)
 
 
 def install(folder: str) -> None:
