@@ -1,15 +1,10 @@
-"""What `test_planner_memory.py` holds estimates against, in a process of its own: ranks are forked, and pytest's
-process has used torch.
-
-python planner_probe.py   prints JSON
-"""
+"""What `test_planner_memory.py` holds estimates against: called where ranks can be forked, by `Ranks.call`."""
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +124,7 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
             step(spread, row)
         peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
         worst = {"activations": tracker.activations, "peak": peak["Total"]}
-    parameters = [p.data for p in spread.model.parameters()]
+    parameters = [*spread.model.parameters()]
     gradients = [p.grad for p in spread.model.parameters() if p.grad is not None]
     assert len(gradients) == len(parameters)
     states = [value for state in optimizer.state.values() for value in state.values()]
@@ -159,15 +154,14 @@ def step(spread: parallel.Parallel, row: Row) -> None:
 
 def storage(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the storages that these lie in, each counted once."""
-    local = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
+    with torch.no_grad():
+        local = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
     return sum({x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in local}.values())
 
 
-def main() -> None:
+@cache
+def row(name: str) -> list[dict[str, int]]:
+    """What `measured` finds on each rank of this row."""
+    (found,) = (row for row in ROWS if row.name == name)
     with tempfile.TemporaryDirectory() as folder:
-        found = {row.name: run(row, config(Path(folder), row), work=measured) for row in ROWS}
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+        return run(found, config(Path(folder), found), work=measured)
