@@ -30,7 +30,10 @@ class JobPhase(str, Enum):
 
     @property
     def finished(self) -> bool:
-        return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
+        return self is _SUCCEEDED or self is _FAILED
+
+
+_SUCCEEDED, _FAILED = JobPhase.SUCCEEDED, JobPhase.FAILED  # a look into an enum is slow, and each pass takes many
 
 
 class Rung(str, Enum):

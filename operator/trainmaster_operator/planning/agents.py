@@ -8,6 +8,7 @@ from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, last
 from trainmaster_operator.planning import drain, roundpods, witnesses
 from trainmaster_operator.planning.fault import FATAL, Fault, of_pods
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.view import ENDED, View
 
 _FREE = (Cause.EVICTED, Cause.PREEMPTED)
@@ -120,6 +121,8 @@ def _on_lost_nodes(view: View, silences: list[float]) -> list[int]:
     hardly fail together. When that is so on all of several nodes, it is more likely the control plane."""
     quiet = _quiet_s(view)
     gone = [slot for slot, pod in enumerate(view.pods) if pod and pod.node_lost and silences[slot] >= quiet]
+    if not gone:
+        return []
     nodes = {pod.node for pod in view.pods if pod is not None}
     lost_nodes = {pod.node for slot in gone if (pod := view.pods[slot]) is not None}
     members = frozenset(view.members)
@@ -143,16 +146,9 @@ def _quiet_s(view: View) -> float:
     return min(view.lost_after_s, max(QUIET_S, 4 * view.interval_s))
 
 
+@once
 def silence_s(view: View) -> list[float]:
-    """Of each slot: since when its agent is silent, as far as this leader can tell; -1 where that means nothing. Made
-    once in a pass, however many ask."""
-    known: list[float] | None = view.__dict__.get("_silence_s")
-    if known is None:
-        known = view.__dict__["_silence_s"] = _silence_s(view)
-    return known
-
-
-def _silence_s(view: View) -> list[float]:
+    """Of each slot: since when its agent is silent, as far as this leader can tell; -1 where that means nothing."""
     silences = []
     for pod, agent in zip(view.pods, view.agents, strict=True):
         if pod is None or pod.deleting or pod.phase in ENDED:

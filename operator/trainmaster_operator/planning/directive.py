@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from trainmaster.contract.wire import Assignment, Directive, DirectiveState, Neighbour, StoreAddress, altered, encode
@@ -12,6 +13,7 @@ from trainmaster_operator.api.recovery import HangMode
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import grant, hang
 from trainmaster_operator.planning.observation import JobSpec, JobStatus, Observation
+from trainmaster_operator.planning.once import attribute
 from trainmaster_operator.planning.view import report_interval_s
 
 
@@ -29,12 +31,18 @@ class Directives:
     def __init__(self, spec: JobSpec, status: JobStatus, observed: Observation) -> None:
         self._away, self._agents = status.roundPeers, observed.agents
         self._places = _Places(status.roundMap)
-        placed, placeless = (_state(status, observed, placed=placed) for placed in (True, False))
-        runs = placed is DirectiveState.RUN
+        state = _state(status, observed, placed=True)
+        runs = state is DirectiveState.RUN
         assigned = _assignment(spec, status, self._places.size, self._neighbour(0)) if runs else None
-        self._placed = _common(spec, status, observed, placed, assigned)
-        self._placeless = _common(spec, status, observed, placeless, None)
-        self._keepers = () if placed is DirectiveState.FINISH else _keepers(status)
+        self._common = partial(_common, spec, status, observed.epoch)
+        self._placed = self._common(state, assigned)
+        self._keepers = () if state is DirectiveState.FINISH else _keepers(status)
+        self._parked_state = _state(status, observed, placed=False)
+
+    @attribute
+    def _placeless(self) -> _Common:
+        """What slots without a rank are told; most jobs have none."""
+        return self._common(self._parked_state, None)
 
     def of(self, slot: int) -> Directive:
         """What the current pod of `slot` is told."""
@@ -81,7 +89,7 @@ def _where(agent: Neighbour | None) -> str:
 
 
 def _common(
-    spec: JobSpec, status: JobStatus, observed: Observation, state: DirectiveState, assigned: Assignment | None
+    spec: JobSpec, status: JobStatus, epoch: int, state: DirectiveState, assigned: Assignment | None
 ) -> _Common:
     running = state is DirectiveState.RUN
     content = Directive(
@@ -95,7 +103,7 @@ def _common(
         report_interval_s=report_interval_s(spec.workers.replicas + spec.workers.spares),
         ask_stacks=running and hang.asks_stacks(status),
     )
-    return _Common(altered(content, epoch=observed.epoch), hashlib.sha256(encode(content)).digest())
+    return _Common(altered(content, epoch=epoch), hashlib.sha256(encode(content)).digest())
 
 
 def _state(status: JobStatus, observed: Observation, placed: bool) -> DirectiveState:

@@ -116,8 +116,11 @@ def _overdue_s(view: View, ahead: list[AgentRecord]) -> float:
 
 
 def _too_young_s(view: View) -> float:
-    granted = view.round_is_open and highest(view.spec, view.status) > view.status.roundMinor
-    return YOUNG_S - view.observed.leading_s if granted else 0.0
+    """How long what is heard may still be older than a round that was opened without this leader; 0 or less: not."""
+    left = YOUNG_S - view.observed.leading_s
+    if left <= 0 or not view.round_is_open:
+        return 0.0
+    return left if highest(view.spec, view.status) > view.status.roundMinor else 0.0
 
 
 def _adopted(view: View, known: list[Granted]) -> Change:

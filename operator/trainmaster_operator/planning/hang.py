@@ -14,6 +14,7 @@ from trainmaster_operator.api.status import JobStatus, Rung, Suspicion
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.observation import AgentRecord, PlannedEvent
+from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.pauses import SHORTEST_S, limits
 from trainmaster_operator.planning.record import dataclass
 from trainmaster_operator.planning.stack import innermost, waits
@@ -99,6 +100,7 @@ def _known(view: View) -> Suspicion | None:
     return suspicion if suspicion is not None and suspicion.round == view.status.round else None
 
 
+@once
 def _look(view: View) -> tuple[list[Silence], list[Silence]]:
     """All that are watched, and those that may be stuck. In most passes a glance is enough."""
     limit = view.spec.recovery.hang.limitSeconds
@@ -111,6 +113,7 @@ def _look(view: View) -> tuple[list[Silence], list[Silence]]:
     return silences, _overdue(silences)
 
 
+@once
 def _silences(view: View) -> list[Silence]:
     """Of ranks whose silence means something: their agent speaks, and they haven't ended."""
     fresh = max(2.0, 4 * view.interval_s)

@@ -14,6 +14,7 @@ import math
 from trainmaster.contract.wire import RankReport, RankState
 from trainmaster_operator.api.status import Pause
 from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.view import View
 
 HORIZON = 1e4
@@ -37,6 +38,7 @@ SLOWER = 1.5
 MOST = 1e9  # seconds: agents may say anything
 
 
+@once
 def learned(view: View) -> dict[str, Pause]:
     """By phase: this round's pauses; while there are few, with what earlier rounds left."""
     known = {}
@@ -57,12 +59,9 @@ def learned(view: View) -> dict[str, Pause]:
     return known
 
 
+@once
 def limits(view: View) -> Limits:
-    """Made once in a pass, however many ask."""
-    known: Limits | None = view.__dict__.get("_limits")
-    if known is None:
-        known = view.__dict__["_limits"] = Limits(view)
-    return known
+    return Limits(view)
 
 
 class Limits:
@@ -111,19 +110,25 @@ def tail_index(pause: Pause) -> float:
 
 def _told(view: View, name: str) -> Pause | None:
     """Of all agents of this round: the longest of all, and typical is what is shortest, which errs towards patience."""
-    told = [numbers for agent in view.in_round() if (numbers := agent.pauses.get(name)) and _number(numbers, 0) > 0]
+    told = [
+        [_number(numbers, at) for at in range(4)]
+        for agent in view.in_round()
+        if (numbers := agent.pauses.get(name)) and _number(numbers, 0) > 0
+    ]
     if not told:
         return None
+    counts, typical, longest, totals = zip(*told, strict=True)
     return Pause(
-        count=int(max(_number(numbers, 0) for numbers in told)),
-        typical=round(min(_number(numbers, 1) for numbers in told), 4),
-        longest=round(max(_number(numbers, 2) for numbers in told), 4),
-        total=round(max(_number(numbers, 3) for numbers in told), 3),
+        count=int(max(counts)),
+        typical=round(min(typical), 4),
+        longest=round(max(longest), 4),
+        total=round(max(totals), 3),
     )
 
 
 def _number(numbers: list[float] | None, at: int) -> float:
     """An agent's number, 0 for what is none."""
-    if numbers is None or len(numbers) <= at or not math.isfinite(numbers[at]):
-        return 0.0
-    return min(max(numbers[at], 0.0), MOST)
+    value = numbers[at] if numbers is not None and len(numbers) > at else 0.0
+    if 0.0 <= value <= MOST:
+        return value
+    return MOST if MOST < value < math.inf else 0.0

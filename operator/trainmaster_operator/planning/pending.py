@@ -82,16 +82,17 @@ def update(view: View, status: JobStatus) -> JobStatus:
     fields: dict[str, object] = {}
     known = _condition(status)
     if status.round > 0 and status.roundStore:
-        wanted = Condition(type=SCHEDULED, status="True", reason="AllPodsRun")
+        wanted = {"status": "True", "reason": "AllPodsRun", "message": ""}
         if status.released is not None:
             fields["released"] = None
     else:
         found = obstacle(view)
         if found is None:
             return status
-        wanted = Condition(type=SCHEDULED, status="False", reason=found.reason, message=found.message)
-    if known is None or (known.status, known.reason, known.message) != (wanted.status, wanted.reason, wanted.message):
-        fields["conditions"] = with_condition(status, wanted, view.now)
+        wanted = {"status": "False", "reason": found.reason, "message": found.message}
+    if known is None or any(getattr(known, name) != value for name, value in wanted.items()):
+        condition = Condition.model_validate({"type": SCHEDULED, **wanted})
+        fields["conditions"] = with_condition(status, condition, view.now)
     return status.model_copy(update=fields) if fields else status
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.api.status import JobStatus
@@ -19,6 +20,11 @@ from trainmaster_operator.planning.view import WORKER, is_current
 
 def digest(uids: Iterable[str]) -> str:
     """Of the uids of a round's pods, in the order of the ranks."""
+    return _digest(tuple(uids))
+
+
+@lru_cache(maxsize=256)
+def _digest(uids: tuple[str, ...]) -> str:
     return f"{zlib.crc32(','.join(uids).encode()):08x}"
 
 

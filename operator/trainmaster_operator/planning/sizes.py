@@ -10,11 +10,15 @@ from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of
 from trainmaster_operator.api.status import JobPhase, WorkersStatus
 from trainmaster_operator.planning.change import normal, warning
 from trainmaster_operator.planning.observation import JobSpec, PlannedEvent
+from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 
 TOLD = 64
 """Legal sizes that the status lists."""
+
+REMEMBERED = 4096
+"""Jobs whose legal sizes are kept."""
 
 MOST = 100_000
 """Pods of a job, whatever its batch."""
@@ -22,6 +26,19 @@ MOST = 100_000
 
 def legal(spec: JobSpec) -> tuple[int, ...]:
     """Numbers of pods from workers.min to workers.max, in their order, whose ranks can share model and batch."""
+    known = _known.get(id(spec))
+    if known is None or known[0] is not spec:
+        if len(_known) >= REMEMBERED:
+            _known.clear()
+        known = _known[id(spec)] = (spec, _all_legal(spec))
+    return known[1]
+
+
+_known: dict[int, tuple[JobSpec, tuple[int, ...]]] = {}
+"""By the identity of a spec, which never changes: every pass over a job asks, and to hash a spec takes longer."""
+
+
+def _all_legal(spec: JobSpec) -> tuple[int, ...]:
     workers, training = spec.workers, spec.training
     if training is None:
         if not spec.elastic:
@@ -41,16 +58,10 @@ def wished(spec: JobSpec) -> int:
     return largest(legal(spec), replicas) or replicas if spec.elastic else replicas
 
 
+@once
 def wanted(view: View) -> int:
     """The size that this job is to have. Without a place for checkpoints a running one keeps its size: another round
-    would begin at step 0. Made once in a pass, however many ask."""
-    known: int | None = view.__dict__.get("_wanted")
-    if known is None:
-        known = view.__dict__["_wanted"] = _wanted(view)
-    return known
-
-
-def _wanted(view: View) -> int:
+    would begin at step 0."""
     if view.status.round and not view.scripted and view.spec.checkpoint.folder is None:
         return len(view.members)
     return wished(view.spec)

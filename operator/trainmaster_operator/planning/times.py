@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 
 
+@lru_cache(maxsize=256)
 def rfc3339(seconds: float) -> str:
     """1.5 -> "1970-01-01T00:00:01.500Z"."""
     moment = datetime.fromtimestamp(seconds, tz=timezone.utc)

@@ -7,12 +7,12 @@ for a larger size or that a smaller one leaves behind. Only a member's loss is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobStatus, Observation, PodRecord
+from trainmaster_operator.planning.once import attribute
 from trainmaster_operator.planning.record import dataclass
 
 WORKER = "worker"
@@ -38,7 +38,7 @@ class View:
     others: tuple[PodRecord, ...]  # pods of another incarnation, or of a slot that is no more
     agents: tuple[AgentRecord | None, ...]  # of each slot: the agent in that pod, if this leader has heard it
 
-    @cached_property
+    @attribute
     def _in_round(self) -> list[AgentRecord]:
         if not self.round_is_open:
             return []
@@ -50,7 +50,7 @@ class View:
         """How many there are, spares included."""
         return len(self.incarnations)
 
-    @cached_property
+    @attribute
     def members(self) -> tuple[int, ...]:
         """Slots in rank order: of the round that is open, or as the one that forms would best have them."""
         known = unpack_ranges(self.status.roundMap)
@@ -58,13 +58,13 @@ class View:
             return tuple(known)
         return tuple(range(min(self.slots, self.status.workers.replicas or self.slots)))
 
-    @cached_property
+    @attribute
     def parked(self) -> tuple[int, ...]:
         """Slots without a rank, in their order."""
         members = frozenset(self.members)
         return tuple(slot for slot in range(self.slots) if slot not in members)
 
-    @cached_property
+    @attribute
     def round_is_open(self) -> bool:
         """Ranks run, or may run, in the round of the status."""
         return self.status.round > 0 and self.status.roundStore != ""
@@ -74,12 +74,12 @@ class View:
         """The ranks run a user's own script: perhaps without a storage fence, and with steps counted per process."""
         return self.spec.framework is not Framework.TRAINMASTER
 
-    @cached_property
+    @attribute
     def interval_s(self) -> float:
         """How often each agent reports: what this job's size asks for, or all jobs together."""
         return max(report_interval_s(self.slots), self.observed.report_interval_s)
 
-    @cached_property
+    @attribute
     def lost_after_s(self) -> float:
         """Silence after which an agent counts as dead: several reports must have been missed."""
         return max(self.spec.recovery.agentLostSeconds, 4 * self.interval_s)
