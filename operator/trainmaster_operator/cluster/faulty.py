@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from trainmaster_operator.cluster.port import (
@@ -83,8 +84,23 @@ class Rates:
     end: float = 0.0
     expire: float = 0.0
 
-    def of(self, *faults: Fault) -> list[tuple[Fault, float]]:
-        return [(fault, getattr(self, fault.value)) for fault in faults]
+    @cached_property
+    def of_writes(self) -> list[tuple[Fault, float]]:
+        return self._of(Fault.FAIL, Fault.THROTTLE, Fault.LOSE, Fault.LATE, Fault.CONFLICT)
+
+    @cached_property
+    def of_lists(self) -> list[tuple[Fault, float]]:
+        return self._of(Fault.FAIL, Fault.THROTTLE, Fault.STALE)
+
+    @cached_property
+    def of_events(self) -> list[tuple[Fault, float]]:
+        missed = (Fault.DROP, Fault.DELAY, Fault.REORDER, Fault.DUPLICATE)
+        return self._of(*missed, Fault.DISCONNECT, Fault.END, Fault.EXPIRE)
+
+    def _of(self, *faults: Fault) -> list[tuple[Fault, float]]:
+        """The rates of those faults that happen at all."""
+        rates = ((fault, getattr(self, fault.value)) for fault in faults)
+        return [(fault, rate) for fault, rate in rates if rate > 0]
 
 
 @dataclass(frozen=True)
@@ -95,12 +111,6 @@ class CrashPoint:
     when: Literal["before", "after"]
 
 
-_OF_WRITES = (Fault.FAIL, Fault.THROTTLE, Fault.LOSE, Fault.LATE, Fault.CONFLICT)
-_OF_LISTS = (Fault.FAIL, Fault.THROTTLE, Fault.STALE)
-_OF_EVENTS = (
-    *(Fault.DROP, Fault.DELAY, Fault.REORDER, Fault.DUPLICATE),
-    *(Fault.DISCONNECT, Fault.END, Fault.EXPIRE),
-)
 HELD_S = 1.0
 """How long an event that is to arrive after the next one waits for that."""
 
@@ -195,7 +205,7 @@ class FaultyCluster:
 
     async def list(self, kind: str, namespace: str | None = None, labels: Labels | None = None) -> Listing:
         self._lists += 1
-        fault = self._draw("list", self._lists, self.rates.of(*_OF_LISTS))
+        fault = self._draw("list", self._lists, self.rates.of_lists)
         await self._travel()
         if fault is Fault.FAIL:
             raise Unavailable("injected: the list failed")
@@ -325,7 +335,7 @@ class FaultyCluster:
             return result
         self.written.append(f"{verb} {kind} {name}")
         number = self.writes
-        fault = self._draw("write", number, self.rates.of(*_OF_WRITES))
+        fault = self._draw("write", number, self.rates.of_writes)
         await self._travel()
         self._crash_at(number, "before")
         if fault is Fault.FAIL:
@@ -360,7 +370,7 @@ class FaultyCluster:
         if event.type == BOOKMARK:
             return None
         self._events += 1
-        fault = self._draw("event", self._events, self.rates.of(*_OF_EVENTS))
+        fault = self._draw("event", self._events, self.rates.of_events)
         if fault is Fault.DISCONNECT:
             raise Unavailable("injected: the watch broke")
         if fault is Fault.EXPIRE:
