@@ -14,7 +14,7 @@ from trainmaster.agent.rhythm import Rhythm, told
 from trainmaster.contract.wire.progress import Phase, Progress
 from trainmaster_operator.api.status import JobPhase, Pause
 from trainmaster_operator.planning import pauses
-from trainmaster_operator.planning.directive import directive
+from trainmaster_operator.planning.hang import asks_stacks
 from trainmaster_operator.planning.pauses import Limits, learned, tail_index
 from trainmaster_operator.planning.view import look
 
@@ -79,7 +79,7 @@ class Run:
     def report(self, ns: int, phase: Phase, silent_s: float, moves: bool) -> None:
         world = self.world
         world.now = ns / NS
-        asked = directive(world.spec, world.status, world.observed(), 0).ask_stacks
+        asked = asks_stacks(world.status)
         self.asked_at = (self.asked_at or world.now) if asked else None
         self.suspicions += asked and self.asked_at == world.now
         looked = world.now - self.asked_at if self.asked_at is not None else 0.0
