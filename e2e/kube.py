@@ -17,6 +17,8 @@ from kubernetes import client, config
 
 Object = dict[str, Any]
 LONGEST_S = 240.0  # of any wait that a test doesn't limit itself
+# Tests that run at once share the machine's cores, and each waits longer: the limits are for a test that is alone.
+SHARING = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 PATHS = {
     "DistributedTrainingJob": ("apis/trainmaster.dev/v1alpha1", "distributedtrainingjobs"),
@@ -109,7 +111,11 @@ class Kube:
         what: str,
         limit_s: float = LONGEST_S,
     ) -> Any:
-        """What `until` returns once it is true of the object (None: there is none). Fails the test after the limit."""
+        """What `until` returns once it is true of the object (None: there is none). Fails the test after the limit.
+
+        `limit_s`: for a test that has the machine alone.
+        """
+        limit_s *= SHARING
         deadline = time.monotonic() + limit_s
         last: Object | None = None
         for last in self._states(kind, namespace, f"metadata.name={name}", deadline):

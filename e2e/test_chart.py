@@ -24,6 +24,7 @@ UNSEEN = {
 """Rights whose use these tests can't show."""
 
 
+@pytest.mark.exclusive
 def test_upgrade_and_rollback_touch_no_running_job(world: World, tmp_path: Path) -> None:
     newer = tmp_path / "trainmaster"
     shutil.copytree(CHART, newer)
@@ -61,6 +62,7 @@ def test_an_agent_of_the_release_before(world: World) -> None:
     assert "protocol 0" in world.logs()
 
 
+@pytest.mark.exclusive
 @pytest.mark.last
 def test_the_operator_needs_and_has_the_same_rights(world: World, machine: Machine) -> None:
     """What all tests before this one made it do, against what the chart grants."""

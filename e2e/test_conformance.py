@@ -18,6 +18,8 @@ from trainmaster_operator.cluster.port import POD, TokenReview
 
 _numbers = itertools.count(1)
 
+pytestmark = pytest.mark.exclusive
+
 
 @pytest.fixture(scope="module")
 def quiet(kube: Kube, installation: Installation) -> Iterator[Kube]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from e2e.installation import NAMESPACE
 from e2e.kube import Object
 from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
+
+pytestmark = pytest.mark.exclusive
 
 
 def spread(world: World, machine: Machine, avoid: bool = True, **more: object) -> Object:

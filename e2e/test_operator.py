@@ -13,6 +13,7 @@ from e2e.test_failures import assert_one_curve
 from e2e.world import World
 
 
+@pytest.mark.exclusive
 def test_the_operator_dies_in_mid_recovery(world: World) -> None:
     world.submit(world.training(steps=150))
     world.wait_step(30)
@@ -24,6 +25,7 @@ def test_the_operator_dies_in_mid_recovery(world: World) -> None:
     assert_one_curve(world, 150)
 
 
+@pytest.mark.exclusive
 def test_a_rank_dies_while_no_operator_runs(world: World) -> None:
     world.submit(world.training(steps=400))
     world.wait_step(30)
@@ -38,6 +40,7 @@ def test_a_rank_dies_while_no_operator_runs(world: World) -> None:
     assert_one_curve(world, 400)
 
 
+@pytest.mark.exclusive
 @pytest.mark.parametrize("end", ["terminated", "killed"])
 def test_the_standby_takes_over(world: World, request: pytest.FixtureRequest, end: str) -> None:
     if end == "killed":
@@ -59,6 +62,7 @@ def test_the_standby_takes_over(world: World, request: pytest.FixtureRequest, en
     world.installation.wait_ready()
 
 
+@pytest.mark.exclusive
 def test_the_api_server_restarts_in_mid_run(world: World, machine: Machine) -> None:
     world.submit(world.training(steps=400))
     world.wait_step(30)

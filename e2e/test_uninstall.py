@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.installation import NAMESPACE
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
+
+pytestmark = pytest.mark.exclusive
 
 
 def test_an_uninstall_leaves_jobs_and_their_pods_and_another_install_takes_them_up(world: World) -> None:
