@@ -30,7 +30,7 @@ _DNS = Path(__file__).with_name("dns.yaml")
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
-        with nullcontext() if options.run is status else alone():
+        with nullcontext() if options.run in (status, make_binaries) else alone():
             code: int | None = options.run(options)
     except ClusterError as error:
         print(f"e2e.cluster: {error}", file=sys.stderr)
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def up(options: argparse.Namespace) -> None:
     packages.install()
-    binaries.build("kubernetes", "helm")
+    make_binaries(options)
     images.make_system()
     images.deliver()
     network.up()
@@ -79,6 +79,10 @@ def status(options: argparse.Namespace) -> int:
             print(f"{node.name:20} {node.state}")
         print(f"{'API':20} {'ready' if report['ready'] else 'not ready'}")
     return 0 if report["ready"] else 1
+
+
+def make_binaries(_: argparse.Namespace) -> None:
+    binaries.build("kubernetes", "helm")
 
 
 def make_images(_: argparse.Namespace) -> None:
@@ -166,6 +170,9 @@ def _parser() -> argparse.ArgumentParser:
         "images", help="build the images from docker/ and bring them to all nodes that are up"
     )
     command.set_defaults(run=make_images)
+
+    command = commands.add_parser("binaries", help="build the programs that `up` needs, and start nothing")
+    command.set_defaults(run=make_binaries)
 
     text = "lose: kill all of it at once; partition: take its link down; heal: undo either; add, remove: for good"
     command = commands.add_parser(

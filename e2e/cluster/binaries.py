@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from e2e.cluster.alone import alone
 from e2e.cluster.places import BIN, CACHE, TOOLS
 from e2e.cluster.shell import ClusterError, run, say, write
 
@@ -18,12 +19,16 @@ _VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/vers
 
 
 def build(*names: str) -> None:
-    """Build what is missing of these, or older than its module."""
+    """Build what is missing of these, or was built from another module than the present one.
+
+    Two commands that need the same program build it once. Other commands, such as one that builds images, go on.
+    """
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
     if go is None:
         raise ClusterError("no Go toolchain was found: install Go 1.26 or newer and put `go` on the PATH")
-    for name in names:
-        _build(go, name, *_MODULES[name])
+    with alone("binaries"):
+        for name in names:
+            _build(go, name, *_MODULES[name])
 
 
 def version(name: str, package: str) -> str:

@@ -38,9 +38,7 @@ def make() -> None:
 
 
 def _make() -> None:
-    base = python_base.folder()
-    if not works(*_BUILDAH, "inspect", "--type=image", PYTHON):  # its 150 MB would be read again to find them the same
-        _build(PYTHON, IMAGES / "python.Dockerfile", base)
+    _make_python(python_base.folder())
     found = wheels.folder(in_base)
     arguments = {"BASE": PYTHON, "TORCH": wheels.requirement(found)}
     volumes = (f"{found.parent}:{wheels.MOUNT}:ro",)
@@ -60,6 +58,15 @@ def _make() -> None:
         source = f"containers-storage:[overlay@{_STORE / 'root'}+{_STORE / 'run'}]{name}"
         run("skopeo", "copy", "--dest-oci-accept-uncompressed-layers", source, f"oci:{LAYOUT.folder}:{name}")
     LAYOUT.keep_only({*BUILT, PAUSE_IMAGE, COREDNS_IMAGE})
+
+
+def _make_python(base: Path) -> None:
+    """Build the base's image unless the present one is of it: buildah would read its 150 MB to find them the same."""
+    stamp = _STORE / "python"
+    if stamp.exists() and stamp.read_text() == base.name and works(*_BUILDAH, "inspect", "--type=image", PYTHON):
+        return
+    _build(PYTHON, IMAGES / "python.Dockerfile", base)
+    write(stamp, base.name)
 
 
 def make_system() -> None:

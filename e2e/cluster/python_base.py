@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,12 +15,14 @@ _WASTE = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"
 
 
 def folder() -> Path:
-    """A folder that holds the root as base.tar."""
-    target = CACHE / f"python-{SUITE}"
+    """Return a folder that holds the root as base.tar. Its name tells what the root is made of."""
+    key = hashlib.sha256(repr((SUITE, _PACKAGES, _WASTE)).encode()).hexdigest()[:16]
+    target = CACHE / f"python-{SUITE}-{key}"
     if not (target / "base.tar").exists():
         say(f"making a Python base from Debian {SUITE}: about a minute")
+        for old in CACHE.glob("python-*"):
+            discard(old)
         root = target / "root"
-        discard(target)
         root.mkdir(parents=True)
         debootstrap(root, _PACKAGES, target / "debootstrap.log")
         (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
