@@ -78,10 +78,18 @@ def test_each_of_the_lines_lies_in_a_block_of_its_own() -> None:
         ("except OSError:", "except ValueError:", "method"),
         ("            give_up()", "            pass", "handler"),
         ("LIMIT = 3", "LIMIT = 4", "module"),
-        ("import os", "import os\nimport sys", "module"),
-        ("def first(values):", "def first(values, more):", "module"),
+        ("import os", "import os\nimport yaml", "module"),
+        ("import os", "import os\nfrom values import use", "module"),
+        ("import os", "", "module"),
+        ("from __future__ import annotations\n", "", "module"),
+        ("from __future__ import annotations", "from __future__ import annotations, division", "module"),
         ("def first(values):", "@cache\ndef first(values):", "module"),
-        ("class Thing", "def third():\n    pass\n\n\nclass Thing", "module"),
+        ("class Thing", "class More:\n    pass\n\n\nclass Thing", "module"),
+        ("class Thing", "@register\ndef third():\n    pass\n\n\nclass Thing", "module"),
+        ("class Thing", "def use():\n    pass\n\n\nclass Thing", "module"),
+        ("    size = 1\n", "    size = 1\n\n    def third(self):\n        pass\n", "module"),
+        ("def first(values):", "def first(values, more):", "guard"),
+        ("def second(self):", "def second(self, more=None):", "method"),
         ("    size = 1", "    size = 2", "module"),
         ("A schema shows this", "A schema shows that", "module"),
     ],
@@ -91,6 +99,36 @@ def test_a_change_counts_for_the_block_in_which_it_lies(old: str, new: str, bloc
     change = compare(OLD, OLD.replace(old, new))
     assert change.blocks == {number(block)}
     assert change.module_level == (block == "module")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names"),
+    [
+        ("import os", "import os\nimport sys", {"sys"}),
+        ("import os", "import os\nfrom os import path, sep", {"path", "sep"}),
+        ("class Thing", "def third():\n    pass\n\n\nclass Thing", {"third"}),
+    ],
+)
+def test_a_new_function_and_a_new_name_of_a_known_module_touch_only_who_mentions_them(
+    old: str, new: str, names: set[str]
+) -> None:
+    change = compare(OLD, OLD.replace(old, new))
+    assert (change.blocks, change.bound, change.loads) == (frozenset(), names, True)
+
+
+@pytest.mark.parametrize("new", ["from os import sep", "from os import path as sep, path", "from os import *"])
+def test_an_imported_name_that_stands_for_something_else_or_is_still_used_counts_for_the_module(new: str) -> None:
+    old = "from os import path, sep\n\ndef f():\n    return path, sep\n"
+    assert compare(old, old.replace("from os import path, sep", new)).blocks == {0}
+
+
+def test_a_future_import_counts_for_the_module() -> None:
+    assert compare("x = 1\n", "from __future__ import annotations\n\nx = 1\n").blocks == {0}
+
+
+def test_an_imported_name_that_nobody_uses_any_more_counts_for_no_block() -> None:
+    change = compare("from os import path, sep\nf(sep)\n", "from os import sep\nf(sep)\n")
+    assert (change.blocks, change.bound) == (frozenset(), {"path"})
 
 
 @pytest.mark.parametrize(

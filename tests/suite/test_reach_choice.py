@@ -123,11 +123,25 @@ def test_a_line_inserted_into_a_branch_chooses_what_executed_the_branch() -> Non
     }
 
 
-@pytest.mark.parametrize(("old", "new"), [("LIMIT = 3", "LIMIT = 4"), ("def rare", "def new():\n    pass\ndef rare")])
+@pytest.mark.parametrize(("old", "new"), [("LIMIT = 3", "LIMIT = 4"), ("def rare", "class New:\n    pass\ndef rare")])
 def test_a_change_at_the_level_of_a_module_chooses_what_imported_it(old: str, new: str) -> None:
     choice = choose(sight(edit(PLAN, old, new)))
     assert sources(choice) == {TEST_PLAN: RECORD, ONE: RECORD}
     assert choice.rows[0].kind == "module level"
+
+
+def test_a_new_function_chooses_some_that_import_the_module() -> None:
+    other = {f"tests/b/test_other.py::test_{n}": unit(blocks(RULES), blocks(PLAN), own=TEST_OTHER) for n in range(9)}
+    choice = choose(sight(edit(RULES, "def load", "def new():\n    pass\ndef load"), record=RECORDED.with_units(other)))
+    assert choice.rows[0].kind == "names: new"
+    assert len(choice.units) == 3
+
+
+def test_a_new_name_that_an_importer_already_mentions_counts_for_the_module() -> None:
+    before = edit("tests/a/world.py", "import rules", "import rules\nrules.new()")
+    choice = choose(sight(edit(RULES, "def load", "def new():\n    pass\ndef load"), before=before))
+    assert choice.rows[0].kind == "module level"
+    assert set(choice.units) == {TEST_PLAN, TEST_RULES, ONE}
 
 
 def test_a_comment_chooses_nothing() -> None:

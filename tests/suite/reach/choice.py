@@ -8,6 +8,7 @@ What neither of them can answer chooses everything, and says so.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,10 @@ RECORD, GRAPH, NAME, ITSELF, UNSURE = "record", "import graph", "name", "itself"
 
 FEW = 5
 """A block that at most so many units reach is a special one: what reaches it is nearer than the rest."""
+
+
+FEW_IMPORTERS = 3
+"""So many units show whether a module can still be imported."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ class _Chooser:
         for name in sight.record.units:
             if file_of(name) in self.units and name not in self.units[file_of(name)]:
                 self.units[file_of(name)].append(name)
+        self._whole: set[str] = set()  # paths of which new or lost names concern their importers
         self._compared: dict[tuple[Text, str | None], TextChange] = {}
 
     def run(self) -> Choice:
@@ -149,6 +155,8 @@ class _Chooser:
         change = self._compare(Text(path, before), now) if before else NOTHING
         if before and change.empty:
             return "comments, docstrings or formatting"
+        if self._is_mentioned(path, change.bound):
+            self._whole.add(path)
         if path in self.units:
             found.update(dict.fromkeys(self.units[path], ITSELF))
         if PurePosixPath(path).name == "conftest.py":
@@ -160,11 +168,15 @@ class _Chooser:
                 found.setdefault(unit, RECORD)
             elif not self._excludes(unit, path) and path in self.graph.closure(file_of(unit)):
                 found.setdefault(unit, GRAPH)
+        if change.loads:
+            found.update({unit: RECORD for unit in self._importers(path) if unit not in found})
         if is_test_file(path):
             return "tests"
         if not before or not now:
             return "new module" if now else "removed module"
-        return "module level" if change.module_level else f"in {', '.join(change.names)}"
+        if change.module_level or path in self._whole:
+            return "module level"
+        return f"in {', '.join(change.names)}" if change.names else f"names: {', '.join(sorted(change.bound))}"
 
     def _excludes(self, unit: str, path: str) -> bool:
         """Tell whether the record is enough to say that a unit doesn't execute a file: it would have been seen."""
@@ -173,8 +185,25 @@ class _Chooser:
 
     def _reaches(self, unit: Unit, path: str) -> bool:
         """Tell whether a unit executed a block that the change touches."""
-        now = self.sight.blobs_now.get(path)
-        return any(bool(reached & self._compare(text, now).blocks) for text, reached in unit.reached_in(path))
+        now, level = self.sight.blobs_now.get(path), frozenset({0} if path in self._whole else ())
+        return any(bool(reached & (self._compare(text, now).blocks | level)) for text, reached in unit.reached_in(path))
+
+    def _is_mentioned(self, path: str, names: frozenset[str]) -> bool:
+        """Tell whether a file that imports `path`, as it was before, has one of these names in its text."""
+        if not names:
+            return False
+        words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b")
+        texts = (self.sight.text_of(self.sight.blobs_before.get(file, "")) for file in self.graph.importers(path))
+        return any(text is not None and words.search(text) is not None for text in texts)
+
+    def _importers(self, path: str) -> list[str]:
+        """Return a few units that import `path` and execute little besides: they show whether it can be imported."""
+        importing = [
+            (len(recorded.reached), unit)
+            for unit in self._all()
+            if (recorded := self.sight.record.units.get(unit)) is not None and recorded.reached_in(path)
+        ]
+        return [unit for _, unit in sorted(importing)[:FEW_IMPORTERS]]
 
     def _readers(self, path: str) -> Iterator[str]:
         """Yield the units that were seen reading a changed file, or listing a folder in which it is new or missing."""

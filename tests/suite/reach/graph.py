@@ -63,6 +63,10 @@ class Graph:
                     found += self._imported(conftest, imported, used=True)
         return found
 
+    def importers(self, path: str) -> list[str]:
+        """Return the files that import `path` themselves."""
+        return [file for file in self.facts if file != path and any(to == path for to, _ in self._compute(file, True))]
+
     def conftests(self, path: str) -> list[str]:
         """Return the conftest.py files whose fixtures a test file has at hand."""
         parents = [str(folder / "conftest.py").removeprefix("./") for folder in PurePosixPath(path).parents]
