@@ -30,7 +30,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.record import Case, write
 from benchmarks.turns import Block, Turns, lower_bound
@@ -73,6 +73,21 @@ def config(row: str, sizes: argparse.Namespace) -> dict[str, Any]:
         "optimizer": {"lr": 1e-3, "schedule": "constant"},
         "checkpoint": {"every": 10**9},
     }
+
+
+class Rank(Protocol):
+    """What a world needs of the process of a rank."""
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+def start_rank(arguments: list[str], environment: dict[str, str], ends: tuple[int, int], output: Path) -> Rank:
+    """Start a rank as a process of its own, which lies in memory as chance has it. `ends`: descriptors of its turns."""
+    with open(output, "wb") as file:
+        command = [sys.executable, "-m", "benchmarks.trainer_systems", *arguments]
+        return subprocess.Popen(command, env=environment, pass_fds=ends, stdout=file, stderr=file)
 
 
 class World:
@@ -120,17 +135,11 @@ class World:
             buffer.unlink()
         self._folder.cleanup()
 
-    def _start(self, rank: int, common: dict[str, str], block: int) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, common: dict[str, str], block: int) -> Rank:
         ends = self._turns.ends(rank)
         arguments = [self.system, self.row, WARM_UP, block, *ends, self._folder.name]
-        with open(self._output(rank), "wb") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.trainer_systems", *map(str, arguments)],
-                env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                pass_fds=ends,
-                stdout=output,
-                stderr=output,
-            )
+        environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return start_rank([*map(str, arguments)], environment, ends, self._output(rank))
 
     def _output(self, rank: int) -> Path:
         return Path(self._folder.name) / f"output-{rank}"

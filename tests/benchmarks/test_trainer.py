@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 
 import pytest
@@ -10,19 +9,29 @@ import pytest
 from benchmarks import trainer
 from benchmarks.record import Case
 from benchmarks.turns import Block, lower_bound
-
-WORDS = ["--rounds", "3", "--steps", "1", "--layers", "2", "--width", "32", "--context", "16", "--batch", "8"]
-TINY = argparse.Namespace(**{**vars(trainer.read(WORDS)), "starts": 2})
+from tests.benchmarks.trainer_probe import TINY
+from tests.trainer.ranks import Ranks
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("row", list(trainer.ROWS))
-def test_ours_and_hand_written_torch_train_the_same_and_take_turns(row: str) -> None:
-    samples = trainer.compare(row, ["trainmaster", "torch"], TINY)
-    assert [each.speed.system for each in samples] == ["trainmaster", "torch"]
+def test_ours_and_hand_written_torch_train_the_same_and_take_turns(ranks: Ranks, row: str) -> None:
+    samples = ranks.call("tests.benchmarks.trainer_probe:compare", row)
+    assert [each["system"] for each in samples] == ["trainmaster", "torch"]
     for each in samples:
-        assert len(each.speed.samples) == len(each.work.samples) == 2 * 3
-        assert all(sample > 0 for sample in each.speed.samples + each.work.samples)
+        assert len(each["speed"]) == len(each["work"]) == 2 * 3
+        assert all(sample > 0 for sample in each["speed"] + each["work"])
+
+
+@pytest.mark.processes
+def test_a_rank_is_a_process_of_its_own() -> None:
+    world = trainer.World("torch", "ddp", TINY)
+    try:
+        assert 0 < world.warm() < math.inf
+        speed, work = world.train()
+        assert min(speed, work) > 0
+    finally:
+        world.end()
 
 
 @pytest.mark.processes

@@ -233,15 +233,18 @@ def _serve(channel: Channel) -> None:
     calls: list[int] = []
     while (received := channel.receive()) is not None:
         request, fds = received
+        pids = []
         if request["kind"] == "run":
             pids = [_fork(channel, request, rank, fds) for rank in range(request["world_size"])]
-            channel.send("done", {"codes": _wait(channel, pids)})
         elif request["kind"] == "calls":
             calls.append(_fork_calls(channel, fds[0]))
-        for fd in fds:
+        for fd in fds:  # of a rank that dies nobody else may have them
             os.close(fd)
+        if pids:
+            channel.send("done", {"codes": _wait(channel, pids)})
     for pid in calls:
         os.waitpid(pid, 0)
+    os._exit(0)  # the interpreter would take its time to clear away what torch has imported
 
 
 def _wait(channel: Channel, pids: list[int]) -> list[int]:
@@ -273,6 +276,7 @@ def _wait(channel: Channel, pids: list[int]) -> list[int]:
 
 def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) -> int:
     def run() -> None:
+        channel.close()
         log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -291,35 +295,35 @@ def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) 
 
             trainmaster.loop.main()
 
-    return _forked(channel, run)
+    return forked(run)
 
 
 def _fork_calls(channel: Channel, fd: int) -> int:
     def run() -> None:
+        channel.close()
         calls = Channel.open(os.dup(fd))
         os.close(fd)
         while (received := calls.receive()) is not None:
             calls.send("called", _called(**received[0]))
 
-    return _forked(channel, run)
+    return forked(run)
 
 
 def _called(function: str, arguments: list[Any], **_: Any) -> dict[str, Any]:
     module, _, name = function.partition(":")
     try:
         return {"returned": getattr(importlib.import_module(module), name)(*arguments)}
-    except Exception:  # noqa: BLE001 whoever calls is told
+    except (Exception, SystemExit):  # noqa: BLE001 whoever calls is told
         return {"raised": traceback.format_exc()}
 
 
-def _forked(channel: Channel, run: Callable[[], None]) -> int:
-    """The pid of a process that ends with this one and does nothing else than `run`."""
+def forked(run: Callable[[], None]) -> int:
+    """The pid of a fork that does nothing else than `run`, and ends with this process at the latest."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     processes.die_with_parent(parent)
-    channel.close()
     for name in list(os.environ):
         if name.startswith("TRAINMASTER_"):
             del os.environ[name]
