@@ -9,6 +9,7 @@ import pytest
 from benchmarks import trainer
 from benchmarks.record import Case
 from benchmarks.turns import Block, lower_bound
+from tests.benchmarks import trainer_probe
 from tests.benchmarks.trainer_probe import TINY
 from tests.trainer.ranks import Ranks
 
@@ -16,7 +17,7 @@ from tests.trainer.ranks import Ranks
 @pytest.mark.processes
 @pytest.mark.parametrize("row", list(trainer.ROWS))
 def test_ours_and_hand_written_torch_train_the_same_and_take_turns(ranks: Ranks, row: str) -> None:
-    samples = ranks.call("tests.benchmarks.trainer_probe:compare", row)
+    samples = ranks.call(trainer_probe.compare, row)
     assert [each["system"] for each in samples] == ["trainmaster", "torch"]
     for each in samples:
         assert len(each["speed"]) == len(each["work"]) == 2 * 3

@@ -8,12 +8,22 @@ from pathlib import Path
 import pytest
 
 from tests.api.jobs import PYTORCH
+from tests.cli import warm_child
 from tests.cli.conftest import WriteJob
+from trainmaster_operator.cli import child
 from trainmaster_operator.cli.main import main
 
 
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planners are forked."""
+    monkeypatch.setattr(child, "run", warm_child.run)
+
+
 @pytest.mark.processes
-def test_layouts_are_listed_best_first(write_job: WriteJob, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_layouts_are_listed_best_first(
+    write_job: WriteJob, tmp_path: Path, capfd: pytest.CaptureFixture[str], warm: None
+) -> None:
     file = tmp_path / "plan.json"
     assert main(["plan", str(write_job()), "--ranks", "2", "--memory", "1Gi", "--top", "3", "--json", str(file)]) == 0
     out = capfd.readouterr().out
@@ -43,7 +53,7 @@ def test_the_best_is_trained_for_some_steps(write_job: WriteJob, capfd: pytest.C
 
 
 @pytest.mark.processes
-def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFixture[str], warm: None) -> None:
     assert main(["plan", str(write_job()), "--ranks", "2", "--memory", "1Ki"]) == 0
     out = capfd.readouterr().out
     assert "None fits: more ranks, a smaller model or context, or precision bf16 would help." in out

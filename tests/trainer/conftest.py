@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,9 @@ from tests.trainer.ranks import Ranks, shared
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
+def ranks() -> Ranks:
     """Worlds of real ranks; torch is imported once for all of them."""
-    yield shared()
-    shared().close()
-    shared.cache_clear()
+    return shared()
 
 
 @pytest.fixture(scope="session")

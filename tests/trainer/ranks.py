@@ -6,6 +6,7 @@ forks a process that calls functions for tests (`Ranks.call`): one in which rank
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -69,8 +70,8 @@ class Ranks:
         self.channel = ours
         self.calls: Channel | None = None
 
-    def call(self, function: str, *arguments: Any) -> Any:
-        """Call a function, `module:name`, in a process of its own, and return what it returns.
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a module's function in another process, and return what it returns.
 
         The process is forked from the one that has imported the trainer. It has run no operation of torch, so ranks can
         be forked there; it makes the calls of all tests, so a function may keep what it has found out. Arguments and
@@ -80,7 +81,7 @@ class Ranks:
             self.calls, theirs = Channel.pair()
             self.channel.send("calls", {}, [theirs.fileno()])
             theirs.close()
-        self.calls.send("call", {"function": function, "arguments": arguments})
+        self.calls.send("call", {"module": function.__module__, "name": function.__name__, "arguments": arguments})
         reply = self.calls.receive()
         assert reply is not None, "the process that calls functions is gone"
         assert "raised" not in reply[0], reply[0]["raised"]
@@ -147,8 +148,10 @@ class Ranks:
 
 @cache
 def shared() -> Ranks:
-    """The one that all tests of this process use; the caller closes it."""
-    return Ranks()
+    """The one that all tests of this process use, closed when it ends."""
+    ranks = Ranks()
+    atexit.register(ranks.close)
+    return ranks
 
 
 class _Reader(threading.Thread):
@@ -309,8 +312,7 @@ def _fork_calls(channel: Channel, fd: int) -> int:
     return forked(run)
 
 
-def _called(function: str, arguments: list[Any], **_: Any) -> dict[str, Any]:
-    module, _, name = function.partition(":")
+def _called(module: str, name: str, arguments: list[Any], **_: Any) -> dict[str, Any]:
     try:
         return {"returned": getattr(importlib.import_module(module), name)(*arguments)}
     except (Exception, SystemExit):  # noqa: BLE001 whoever calls is told

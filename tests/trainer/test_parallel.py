@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from tests.trainer import parallel_probe
 from tests.trainer.ranks import Ranks
 from trainmaster import parallel
 
@@ -26,27 +27,27 @@ MESHES = [
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
 def test_two_runs_and_all_their_ranks_end_with_the_same_bits(ranks: Ranks, mesh: str) -> None:
-    first, second = ranks.call("tests.trainer.parallel_probe:digests", mesh)
+    first, second = ranks.call(parallel_probe.digests, mesh)
     assert first == second
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
 def test_the_norm_counts_each_gradient_once(ranks: Ranks, mesh: str) -> None:
-    norms = ranks.call("tests.trainer.parallel_probe:norms", mesh)
+    norms = ranks.call(parallel_probe.norms, mesh)
     assert sum(norms["sound"]) == pytest.approx(norms["whole"], rel=1e-6)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", MESHES)
 def test_a_gradient_that_is_not_finite_shows_whichever_replica_has_it(ranks: Ranks, mesh: str) -> None:
-    assert not math.isfinite(sum(ranks.call("tests.trainer.parallel_probe:norms", mesh)["spoilt"]))
+    assert not math.isfinite(sum(ranks.call(parallel_probe.norms, mesh)["spoilt"]))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mesh", ["hsdp-2x2", "pipeline-2", "tensor-2", "expert-2"])
 def test_bf16_computes_coarsely_and_keeps_fp32_weights(ranks: Ranks, mesh: str) -> None:
-    losses = ranks.call("tests.trainer.parallel_probe:bf16", mesh)
+    losses = ranks.call(parallel_probe.bf16, mesh)
     assert losses["kept"] == ["torch.float32"]
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=2e-2)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.trainer import parity_probe
 from tests.trainer.ranks import Ranks
 from trainmaster import compiling
 from trainmaster.parity import ROWS, Outcome, compare, main, select
@@ -85,7 +86,7 @@ CHOSEN = [
 def test_a_strategy_trains_as_one_process_does(ranks: Ranks, row: str) -> None:
     if "compile=True" in row and compiling.lacks("cpu"):
         pytest.skip("this machine has no compiler")
-    found = ranks.call("tests.trainer.parity_probe:row", row)
+    found = ranks.call(parity_probe.row, row)
     assert found["passed"], found
 
 

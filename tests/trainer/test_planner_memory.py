@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer import planner_probe
 from tests.trainer.planner_probe import ROWS, UNTRACKED, config
 from tests.trainer.ranks import Ranks
 from trainmaster.parity import Row
@@ -26,7 +27,7 @@ MACHINE = Machine(1e12, 1e9, None)
 
 def measured(ranks: Ranks, row: Row) -> list[dict[str, int]]:
     """Bytes on each rank of a row. A row is run once for all tests."""
-    found: list[dict[str, int]] = ranks.call("tests.trainer.planner_probe:row", row.name)
+    found: list[dict[str, int]] = ranks.call(planner_probe.row, row.name)
     return found
 
 

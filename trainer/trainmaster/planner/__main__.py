@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from trainmaster.contract.config import TrainingConfig
@@ -15,7 +16,7 @@ from trainmaster.parallel import partition
 from trainmaster.planner import table
 from trainmaster.planner.estimate import Estimate, Machine, best_first, stages
 from trainmaster.planner.layouts import legal
-from trainmaster.planner.measure import measured
+from trainmaster.planner.measure import Measurer, measurer
 from trainmaster.planner.survey import Survey
 
 
@@ -30,6 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args(arguments)
     config = TrainingConfig.model_validate_json(sys.stdin.read())
+    with measurer() if options.measure else nullcontext() as measuring:
+        return _plan(config, options, measuring)
+
+
+def _plan(config: TrainingConfig, options: argparse.Namespace, measuring: Measurer | None) -> int:
     machine = Machine(options.tflops * 1e12, options.bandwidth * 1e9, options.memory)
     try:
         survey = Survey(config.model)
@@ -42,18 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.write(table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
     sys.stdout.write("\n" + "".join(f"{row}\n" for row in table.rows(estimates[: options.top])))
     _end(estimates, options.top, survey)
-    return _measure([e for e in estimates if e.fits][: options.measure])
+    fitting = [e for e in estimates if e.fits][: options.measure]
+    return _measure(fitting, measuring) if fitting and measuring else 0
 
 
-def _measure(estimates: Sequence[Estimate]) -> int:
-    if not estimates:
-        return 0
+def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:
     ranks = estimates[0].layout.ranks
     sys.stdout.write(
         f"\nMeasured on this machine: {ranks} process{'es' if ranks > 1 else ''} on {os.cpu_count()} CPU cores.\n"
     )
     try:
-        for line in table.comparison(estimates, measured([estimate.layout for estimate in estimates])):
+        for line in table.comparison(estimates, measuring.seconds([e.layout for e in estimates])):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
     except RuntimeError as error:

@@ -1,17 +1,17 @@
-"""Some steps of layouts by real processes on this machine's CPU: `python -m trainmaster.planner.measure`.
+"""Some steps of layouts by real processes on this machine's CPU.
 
-In a process of its own, since ranks are forked, and who has run a backward pass can't be forked from. On stdin: a list
-of {"ranks", "training"}. On stdout: a line for each, the seconds of a step.
+Their ranks are forked, and a process that has run an operation of torch can't be forked from. The planner runs some to
+estimate: so the process that measures is forked before it does.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 
 import torch
 import torch.distributed as dist
@@ -25,21 +25,48 @@ from trainmaster.planner.layouts import Layout
 STEPS = 5  # after a first one, which allocates
 
 
-def measured(layouts: Sequence[Layout]) -> Iterator[float]:
-    """Seconds of a step of each, one after the other. Raises RuntimeError when ranks died, of memory for example."""
-    jobs = [{"ranks": layout.ranks, "training": layout.config.model_dump(mode="json")} for layout in layouts]
-    with subprocess.Popen(
-        [sys.executable, "-m", "trainmaster.planner.measure"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(jobs))
-        process.stdin.close()
-        for _ in layouts:
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError("the ranks died; their last words are above")
-            yield float(line)
+class Measurer:
+    """The process that measures, seen from the planner."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def seconds(self, layouts: Sequence[Layout]) -> Iterator[float]:
+        """Yield the seconds of a step of each layout, one after the other. Raises RuntimeError when ranks died, of
+        memory for example."""
+        for layout in layouts:
+            self._pipe.send((layout.config, layout.ranks))
+            try:
+                yield self._pipe.recv()
+            except EOFError:
+                raise RuntimeError("the ranks died; their last words are above") from None
+
+
+@contextmanager
+def measurer() -> Iterator[Measurer]:
+    """Fork a process that measures. Use it before this process runs an operation of torch."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, ours))
+    process.start()
+    theirs.close()
+    try:
+        yield Measurer(ours)
+    finally:
+        ours.close()
+        process.join()
+
+
+def _serve(pipe: Connection, planners: Connection) -> None:
+    planners.close()  # so that the planner's end is the end of this process, too
+    while True:
+        try:
+            config, ranks = pipe.recv()
+        except EOFError:
+            return
+        layout = Layout(config, ranks)
+        row = Row(layout.name, layout.fields, layout.micro_batches[1], config.model.name)
+        pipe.send(max(run(row, config, work=steps)))
 
 
 def steps(config: TrainingConfig, row: Row, rank: int) -> float:
@@ -65,16 +92,3 @@ def steps(config: TrainingConfig, row: Row, rank: int) -> float:
         dist.barrier()
         took.append(time.perf_counter() - began)
     return statistics.median(took[1:])
-
-
-def main() -> None:
-    for job in json.load(sys.stdin):
-        config = TrainingConfig.model_validate(job["training"])
-        layout = Layout(config, job["ranks"])
-        row = Row(layout.name, layout.fields, layout.micro_batches[1], config.model.name)
-        sys.stdout.write(f"{max(run(row, config, work=steps))}\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

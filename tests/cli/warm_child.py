@@ -1,0 +1,36 @@
+"""The trainer's commands as `trainmaster_operator.cli.child` runs them, but in forks that have torch already."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.trainer.ranks import forked, shared
+
+
+def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:
+    """Do what `child.run` does, and return the exit code. Ranks and their parents always have one thread."""
+    code, out, err = shared().call(_run, module, [*arguments], (given or b"").decode())
+    os.write(1, out.encode())
+    os.write(2, err.encode())
+    return code
+
+
+def _run(module: str, arguments: list[str], given: str) -> tuple[int, str, str]:
+    """(exit code, output, error output) of a module of the trainer."""
+    with TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("in", "out", "err")]
+        files[0].write_text(given)
+
+        def main() -> None:
+            for fd, file in enumerate(files):
+                os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), fd)
+            sys.argv[1:] = arguments
+            runpy.run_module(f"trainmaster.{module}", run_name="__main__", alter_sys=True)
+
+        code = os.waitstatus_to_exitcode(os.waitpid(forked(main), 0)[1])
+        return code, files[1].read_text(), files[2].read_text()
