@@ -38,7 +38,7 @@ def test_logits_cover_all_bytes_at_each_position(name: str) -> None:
 
 BUILD_EACH = """
 import json, os, sys, traceback
-import torch
+import torch._dynamo  # as trainmaster.parallel does first of all, in two seconds
 
 assert not any(name.partition(".")[0] == "trainmaster" for name in sys.modules)
 codes = {}
