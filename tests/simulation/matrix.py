@@ -1,0 +1,52 @@
+"""Crash matrices, made in a process that holds nothing but the operator.
+
+A crash run is a fork. A fork copies the page tables of its parent and unmaps that memory at its end. A test process has
+torch and all tests in its memory, so both would cost as much as the run itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+from trainmaster.agent import processes
+from trainmaster_operator.runtime.simulation.crashes import crash_matrix, crashed
+from trainmaster_operator.runtime.simulation.run import Outcome
+from trainmaster_operator.runtime.simulation.scenario import Scenario
+
+Matrix = list[tuple[str, Outcome]]
+
+
+class Matrices:
+    """Starts the process when it is first needed, and makes each matrix once."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._small = ProcessPoolExecutor(1, spawn, _begin, (os.getpid(),))
+        self._known: dict[str, Matrix] = {}
+
+    def of(self, scenario: Scenario) -> Matrix:
+        """Return the outcome of each run with its name. The scenario's script must be a function of a module that can
+        be imported without pytest."""
+        if scenario.name not in self._known:
+            self._known[scenario.name] = self._small.submit(_matrix, scenario).result()
+        return self._known[scenario.name]
+
+    def undisturbed(self, scenario: Scenario) -> Outcome:
+        """Return the outcome without a crash. It is that of the matrix if this process has had it made."""
+        made = self._known.get(scenario.name)
+        return crashed(scenario, 0, "before") if made is None else made[0][1]
+
+    def close(self) -> None:
+        self._small.shutdown()
+
+
+def _begin(parent: int) -> None:
+    processes.die_with_parent(parent)
+    logging.disable(logging.CRITICAL)  # what matters stands in the outcomes
+
+
+def _matrix(scenario: Scenario) -> Matrix:
+    return list(crash_matrix(scenario))
