@@ -13,7 +13,8 @@ from tests.planning.test_properties import Job
 from tests.planning.world import World, job_spec, running
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import pack_ranges, unpack_counts, unpack_ranges
-from trainmaster_operator.planning import directive, rounds, sizes
+from trainmaster_operator.planning import rounds, sizes
+from trainmaster_operator.planning.directive import directives
 from trainmaster_operator.planning.view import look
 
 
@@ -100,7 +101,7 @@ class ElasticJob(Job):
         if not status.roundStore or status.phase.finished:
             return
         assert status.workers.replicas == len(members)
-        told = [directive(self.model.spec, status, self.model.observed(), slot) for slot in range(slots)]
+        told = map(directives(self.model.spec, status, self.model.observed()), range(slots))
         ranks = [d.assignment.first_rank for d in told if d.assignment is not None]
         assert ranks == [] or sorted(ranks) == list(range(len(members)))
 

@@ -89,6 +89,8 @@ class World:
     def write(self) -> Decision:
         """One pass whose status is written."""
         decision = self.plan()
+        if decision.status is self.status:
+            return decision
         self.status = JobStatus.model_validate(decision.status.model_dump(mode="json", exclude_none=True))
         return decision
 
