@@ -19,7 +19,7 @@ from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_matrix
+from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_runs
 from trainmaster_operator.runtime.simulation.run import run_seed
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Storage
 
@@ -56,11 +56,10 @@ def find(bug: Bug, most: int, first: int = 0) -> Found:
 def _find_by_crashes(bug: Bug) -> Found:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == bug.scenario)
     tried = 0
-    with bug.made() as policies:
-        for _, outcome in crash_matrix(scenario, policies):
-            tried += 1
-            if outcome.violations:
-                return Found(bug.name, tried, outcome.violations[0])
+    for _, outcome in crash_runs(scenario, bug.made):
+        tried += 1
+        if outcome.violations:
+            return Found(bug.name, tried, outcome.violations[0])
     return Found(bug.name, tried, "")
 
 

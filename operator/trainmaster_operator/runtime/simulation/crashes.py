@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, NoReturn
 
 from trainmaster_operator.runtime.reconcile import Policies
@@ -23,6 +24,10 @@ from trainmaster_operator.runtime.simulation.scenario import Scenario
 from trainmaster_operator.runtime.simulation.scenarios import SCENARIOS
 
 When = Literal["before", "after"]
+WHENS: tuple[When, When] = ("before", "after")
+
+Named = tuple[str, Outcome]
+"""A run's name and what it came to."""
 
 AT_ONCE = 2
 """Children that run beside their parent."""
@@ -92,7 +97,7 @@ class _Forks:
         self.outcomes.append((child.number, child.when, pickle.loads(told)))  # noqa: S301 - our own child's
 
 
-def crash_matrix(scenario: Scenario, policies: Policies | None = None) -> Iterator[tuple[str, Outcome]]:
+def crash_matrix(scenario: Scenario, policies: Policies | None = None) -> Iterator[Named]:
     """The undisturbed run first, then two runs for each of its writes; each outcome with its violations."""
     forks = _Forks()
     try:
@@ -106,13 +111,22 @@ def crash_matrix(scenario: Scenario, policies: Policies | None = None) -> Iterat
             raise
         traceback.print_exc(file=sys.__stderr__)
         os._exit(1)
-    if expected.phase != scenario.phase:
-        expected.violations.append(f"{scenario.phase} was expected, not {expected.phase}")
-    yield scenario.name, expected
+    yield _undisturbed(scenario, expected)
     for number, when, outcome in forks.outcomes:
-        if scenario.summary(outcome) != scenario.summary(expected):
-            outcome.violations.append(f"{scenario.summary(outcome)} instead of {scenario.summary(expected)}")
-        yield f"{scenario.name}, the operator dies {when} write {number} of {expected.writes}", outcome
+        yield _disturbed(scenario, expected, number, when, outcome)
+
+
+def crash_runs(scenario: Scenario, made: Callable[[], AbstractContextManager[Policies]]) -> Iterator[Named]:
+    """The same outcomes in the same order, each of a run in this process from its begin, with policies of its own: less
+    work for who needs only the first of them."""
+    with made() as policies:
+        expected = _run(scenario, policies, None)
+    yield _undisturbed(scenario, expected)
+    for number in range(1, expected.writes + 1):
+        for when in WHENS:
+            with made() as policies:
+                outcome = crashed(scenario, number, when, policies)
+            yield _disturbed(scenario, expected, number, when, outcome)
 
 
 def crashed(scenario: Scenario, number: int, when: When, policies: Policies | None = None) -> Outcome:
@@ -120,7 +134,19 @@ def crashed(scenario: Scenario, number: int, when: When, policies: Policies | No
     return _run(scenario, policies, lambda *place: place == (number, when))
 
 
-def _run(scenario: Scenario, policies: Policies | None, dies_at: Callable[[int, When], bool]) -> Outcome:
+def _undisturbed(scenario: Scenario, expected: Outcome) -> Named:
+    if expected.phase != scenario.phase:
+        expected.violations.append(f"{scenario.phase} was expected, not {expected.phase}")
+    return scenario.name, expected
+
+
+def _disturbed(scenario: Scenario, expected: Outcome, number: int, when: When, outcome: Outcome) -> Named:
+    if scenario.summary(outcome) != scenario.summary(expected):
+        outcome.violations.append(f"{scenario.summary(outcome)} instead of {scenario.summary(expected)}")
+    return f"{scenario.name}, the operator dies {when} write {number} of {expected.writes}", outcome
+
+
+def _run(scenario: Scenario, policies: Policies | None, dies_at: Callable[[int, When], bool] | None) -> Outcome:
     return simulate(
         scenario.name,
         scenario.workload(),
@@ -131,4 +157,4 @@ def _run(scenario: Scenario, policies: Policies | None, dies_at: Callable[[int, 
     )
 
 
-__all__ = ["SCENARIOS", "Scenario", "crash_matrix", "crashed"]
+__all__ = ["SCENARIOS", "Scenario", "crash_matrix", "crash_runs", "crashed"]
