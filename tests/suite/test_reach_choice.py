@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.suite.reach.blocks import read
-from tests.suite.reach.choice import GRAPH, ITSELF, NAME, RECORD, UNSURE, Choice, Sight, choose
+from tests.suite.reach.choice import GRAPH, ITSELF, NAME, OLD, RECORD, UNSURE, Choice, Sight, choose, without_farthest
 from tests.suite.reach.facts import read_facts
 from tests.suite.reach.graph import Graph
 from tests.suite.reach.probes import is_probed
@@ -73,7 +73,9 @@ def unit(*reached: tuple[Text, frozenset[int]], own: str, used: tuple[str, ...] 
 RECORDED = Record(
     {
         TEST_PLAN: unit(blocks(PLAN, "plan", "rare"), blocks(RULES), own=TEST_PLAN),
-        TEST_RULES: unit(blocks(RULES, "check", "load"), own=TEST_RULES, used=("manifests/rules.yaml",)),
+        TEST_RULES: unit(
+            blocks(RULES, "check", "load"), blocks("tests/a/world.py"), own=TEST_RULES, used=("manifests/rules.yaml",)
+        ),
         TEST_OTHER: unit(own=TEST_OTHER),
         ONE: unit(blocks(PLAN, "plan"), blocks(RULES, "check"), own=TEST_OTHER),
     }
@@ -172,8 +174,10 @@ def test_a_changed_test_file_is_chosen_with_all_its_tests() -> None:
     assert sources(choice) == {TEST_OTHER: ITSELF, ONE: ITSELF}
 
 
-def test_a_file_of_the_tests_chooses_those_that_import_it() -> None:
-    assert sources(choose(sight(edit("tests/a/world.py", "rules", "plan")))) == {TEST_RULES: GRAPH}
+@pytest.mark.parametrize(("record", "source"), [(RECORDED, RECORD), (Record(), GRAPH)])
+def test_a_file_of_the_tests_chooses_those_that_import_it(record: Record, source: str) -> None:
+    choice = choose(sight(edit("tests/a/world.py", "import rules", "import plan"), record=record))
+    assert sources(choice) == {TEST_RULES: source}
 
 
 def test_a_conftest_chooses_all_tests_below_its_folder() -> None:
@@ -212,7 +216,8 @@ def test_an_old_record_is_trusted_where_nothing_that_a_test_executed_has_changed
     before = edit(RULES, "    return not x", "    return x is None")
     choice = choose(sight(edit(PLAN, "    return x\n", "    return 2 * x\n"), before=before))
     assert choice.stale == {TEST_RULES, ONE}
-    assert sources(choice) == {TEST_PLAN: RECORD, ONE: GRAPH}
+    assert sources(choice) == {TEST_PLAN: RECORD, ONE: OLD}
+    assert sources(choose(sight(edit(LATE, "1", "2"), before=before))) == {ONE: GRAPH}
 
 
 def test_a_change_is_found_in_a_text_that_is_newer_than_the_record() -> None:
@@ -227,6 +232,7 @@ def test_a_text_of_the_record_that_git_no_longer_has_counts_as_changed_at_the_le
     record = RECORDED.with_units({TEST_PLAN: unit((Text(PLAN, "gone"), frozenset({0, 1})), own=TEST_PLAN)})
     choice = choose(sight(edit(RULES, "return not x", "return x"), record=record))
     assert choice.units[TEST_PLAN].source == GRAPH
+    assert TEST_PLAN not in without_farthest(choice).units
 
 
 def test_an_incomplete_record_of_a_test_does_not_exclude_it() -> None:

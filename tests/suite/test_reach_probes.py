@@ -19,7 +19,7 @@ from tests import tied
 from tests.suite.reach import startup
 from tests.suite.reach.blocks import read
 from tests.suite.reach.interpreter import Interpreter
-from tests.suite.reach.probes import FOLDERS, block_names, instrument, keep
+from tests.suite.reach.probes import block_names, instrument, keep
 
 MODULE = '''"""A docstring."""
 from __future__ import annotations
@@ -195,7 +195,7 @@ def record(tmp_path: Path) -> Run:
     places = {path: place + number for number, path in enumerate(files)}
     keep(root, tmp_path / "code", firsts)
     interpreter = Interpreter(tmp_path / "worker", place + len(places))
-    interpreter.plan(root, FOLDERS, tmp_path / "code", places)
+    interpreter.plan(root, tmp_path / "code", places)
 
     def run(*words: str, touched: str = "") -> set[str]:
         interpreter.clear()
@@ -224,6 +224,12 @@ def test_a_module_that_is_run_by_its_name_is_recorded(record: Run) -> None:
 
 def test_a_source_that_was_changed_during_a_recording_is_told(record: Run) -> None:
     assert record("-c", "import operator_code", touched="operator/operator_code.py") == {"changed"}
+
+
+def test_a_program_that_is_run_by_its_path_counts_as_read(record: Run) -> None:
+    main = "operator/operator_main.py"
+    assert record(main) == {main}
+    assert record("-c", f"import runpy; runpy.run_path({main!r})") == {main}
 
 
 def test_an_import_or_a_traceback_does_not_count_as_reading_a_source(record: Run) -> None:

@@ -76,7 +76,7 @@ def test_only_what_is_missing_or_stale_is_recorded_again() -> None:
     assert select(jobs, known, stale, ["test[x y]"], every=False) == [jobs[1]]
 
 
-def test_a_test_consists_of_the_files_of_the_tests_that_it_imports() -> None:
+def test_a_test_consists_of_its_file_and_of_what_has_no_probes() -> None:
     sources = {
         "tests/conftest.py": "from tests.suite import plugin\nimport hypothesis",
         "tests/suite/plugin.py": "",
@@ -86,9 +86,7 @@ def test_a_test_consists_of_the_files_of_the_tests_that_it_imports() -> None:
     }
     graph = Graph({p: read_facts(t, by_definition="conftest" in p) for p, t in sources.items()}, [])
     found = read_sources(graph, sources)
-    assert {text.path for text in found["tests/test_a.py"].own} == {
-        "tests/conftest.py", "tests/model.py", "tests/test_a.py",
-    }  # fmt: skip
+    assert {text.path for text in found["tests/test_a.py"].own} == {"tests/conftest.py", "tests/test_a.py"}
     assert found["tests/test_a.py"].searches
     assert not found["tests/test_b.py"].searches
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from tests.suite.durations import COMMITTED, BadDurations, load
 from tests.suite.reach import recordfile, report
 from tests.suite.reach.checkout import Checkout, GitError
-from tests.suite.reach.choice import Choice, Sight, choose
+from tests.suite.reach.choice import Choice, Sight, choose, without_farthest
 from tests.suite.reach.recordfile import BadRecord
 from tests.suite.reach.sight import gather
 from tests.suite.sources import parse
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(report.as_json(choice, counts, base), indent=1))
     elif choice.rows:
         print(report.render(choice, counts, base[:10]), flush=True)
+    if options.likely:
+        choice = without_farthest(choice)
     if not choice.units:
         if not options.json:
             what = "What changed can reach no test." if choice.rows else "Nothing has changed."
@@ -85,6 +87,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
     parser.add_argument(
         "--json", action="store_true", help="write the choice with all reasons as JSON, and run nothing"
+    )
+    parser.add_argument(
+        "--likely",
+        action="store_true",
+        help="leave out tests that nothing but the import graph connects with the change",
     )
     parser.add_argument("-x", action="store_true", help="stop at the first failure")
     parser.add_argument(

@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 
 from tests.suite.reach import blocks
 from tests.suite.reach.changes import ALL, NOTHING, TextChange, compare
 from tests.suite.reach.facts import SOURCE
-from tests.suite.reach.graph import Graph, is_test_file
+from tests.suite.reach.graph import CONFTEST, Graph, is_test_file
 from tests.suite.reach.recordfile import Record, Text, Unit, file_of
 
 EVERYTHING = ("pyproject.toml", "constraints.txt")
@@ -30,8 +30,12 @@ PAGES = (".md", "Makefile", "LICENSE", ".gitignore")
 SUITE = "tests/suite/"
 """Files here that aren't Python say in which order tests run, and what may take how long: no other test reads them."""
 
-RECORD, GRAPH, NAME, ITSELF, UNSURE = "record", "import graph", "name", "itself", "not sure"
-"""Sources of knowledge, in the order in which they are asked."""
+RECORD, OLD, GRAPH = "record", "older record", "import graph"
+NAME, ITSELF, UNSURE = "name", "itself", "not sure"
+"""Sources of knowledge. An older record: a unit that is not trusted imported the file when it was recorded."""
+
+FARTHEST = 3
+"""The nearness of units that nothing but the import graph connects with the change."""
 
 FEW = 5
 """A block that at most so many units reach is a special one: what reaches it is nearer than the rest."""
@@ -66,7 +70,8 @@ class Sight:
 
 @dataclass(frozen=True)
 class Hit:
-    """Why a unit is chosen. `nearness`: 0 for the tests of the same name, 1 for a special block, 2 for the rest."""
+    """Why a unit is chosen. `nearness`: 0 for the tests of the same name, 1 for a special block, FARTHEST for what only
+    the import graph can't exclude, 2 for the rest."""
 
     path: str
     source: str
@@ -102,6 +107,11 @@ class Choice:
         return [unit for unit in self.all_units[file] if unit not in self.units and unit != file]
 
 
+def without_farthest(choice: Choice) -> Choice:
+    """Return the choice without what nothing but the import graph connects with the change."""
+    return replace(choice, units={unit: hit for unit, hit in choice.units.items() if hit.nearness < FARTHEST})
+
+
 def choose(sight: Sight) -> Choice:
     """Return the units that the change can reach."""
     return _Chooser(sight).run()
@@ -124,7 +134,8 @@ class _Chooser:
         for row in rows:
             few = self._special(row)
             for unit, source in row.units.items():
-                nearness = 0 if _is_namesake(row.path, file_of(unit)) else 1 if unit in few else 2
+                nearness = FARTHEST if source == GRAPH else 1 if unit in few else 2
+                nearness = 0 if _is_namesake(row.path, file_of(unit)) else nearness
                 if unit not in chosen or nearness < chosen[unit].nearness:
                     chosen[unit] = Hit(row.path, source, nearness)
         recorded = frozenset(u for units in self.units.values() for u in units if u in self.sight.record.units)
@@ -159,13 +170,15 @@ class _Chooser:
             self._whole.add(path)
         if path in self.units:
             found.update(dict.fromkeys(self.units[path], ITSELF))
-        if PurePosixPath(path).name == "conftest.py":
+        if PurePosixPath(path).name == CONFTEST:
             below = f"{PurePosixPath(path).parent}/"
             found.update(dict.fromkeys((unit for unit in self._all() if unit.startswith(below)), GRAPH))
         for unit in self._all():
             recorded = self.sight.record.units.get(unit)
             if recorded is not None and self._reaches(recorded, path):
                 found.setdefault(unit, RECORD)
+            elif recorded is not None and recorded.reached_in(path) and not self._is_trusted(unit):
+                found.setdefault(unit, OLD)
             elif not self._excludes(unit, path) and path in self.graph.closure(file_of(unit)):
                 found.setdefault(unit, GRAPH)
         if change.loads:
@@ -289,8 +302,7 @@ class _Chooser:
             for text, reached in recorded.reached_in(row.path) if recorded is not None else ():
                 for number in reached & self._compare(text, now).blocks:
                     reaching[text, number].add(unit)
-        few = {unit for units in reaching.values() if len(units) <= FEW for unit in units}
-        return {*row.units} if len(row.units) <= FEW else few
+        return {unit for units in reaching.values() if len(units) <= FEW for unit in units}
 
     def _all(self) -> list[str]:
         return [unit for units in self.units.values() for unit in units]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-SCHEME = 1
+SCHEME = 2
 """Raise it when the meaning of facts changes: kept facts of another scheme are not read."""
 
 PACKAGES = ("trainmaster_operator", "trainmaster", "tests", "e2e", "benchmarks", "charts", "docker", "examples")
@@ -54,9 +54,15 @@ class Facts:
     prefixes: list[str] = field(default_factory=list)  # packages of which an f-string names some module
     files: list[tuple[int, str]] = field(default_factory=list)  # line, path or end of a path, perhaps with `*`
     requests: list[str] = field(default_factory=list)  # parameters of functions, and strings that may name a fixture
-    loaded: list[str] = field(default_factory=list)  # names whose value is used
+    loaded: list[str] = field(default_factory=list)  # names whose value is used, `name.attribute` if only that is
     definitions: dict[str, Facts] = field(default_factory=dict)  # of a conftest.py: by name; "" is all the rest
     always: bool = False  # of a definition: pytest calls it without being asked
+
+    def uses(self, name: str) -> bool:
+        """Tell whether more is used of the imported `name` than what every module has, such as `__file__`."""
+        return any(
+            held == name or (held.startswith(f"{name}.") and not held.startswith(f"{name}.__")) for held in self.loaded
+        )
 
     @property
     def imports(self) -> list[Import]:
@@ -162,6 +168,14 @@ class _Reader(ast.NodeVisitor):
             self.facts.loaded.append(node.id)
             if not self.depth:
                 self.at_level.add(node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if not isinstance(node.value, ast.Name):
+            self.generic_visit(node)
+            return
+        self.facts.loaded.append(f"{node.value.id}.{node.attr}")
+        if not self.depth:
+            self.at_level.add(node.value.id)
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(getattr(node.value, "value", None), str):  # a docstring names much and uses nothing

@@ -20,6 +20,8 @@ from tests.suite.reach.facts import SOURCE, Facts, Import
 
 _PRODUCT = ("operator/", "trainer/")
 
+CONFTEST = "conftest.py"
+
 ROOTS = ("operator/", "trainer/", "")
 """Folders in which top-level packages lie, as `pythonpath` of the tests says."""
 
@@ -69,7 +71,7 @@ class Graph:
 
     def conftests(self, path: str) -> list[str]:
         """Return the conftest.py files whose fixtures a test file has at hand."""
-        parents = [str(folder / "conftest.py").removeprefix("./") for folder in PurePosixPath(path).parents]
+        parents = [str(folder / CONFTEST).removeprefix("./") for folder in PurePosixPath(path).parents]
         return [conftest for conftest in parents if conftest in self.facts and conftest != path]
 
     @cached_property
@@ -124,7 +126,7 @@ class Graph:
 
     def _loaded(self, conftest: str, definition: Facts) -> Iterable[_Node]:
         """What a definition of a conftest.py uses of the same file: imports, definitions, the fixtures that it asks."""
-        asked = {*definition.loaded, *definition.requests}
+        asked = {*(name.partition(".")[0] for name in definition.loaded), *definition.requests}
         yield from ((conftest, name) for name in self.facts[conftest].definitions if name in asked)
         for imported in self.facts[conftest].at_import:
             yield from self._imported(conftest, imported, used=bool(asked.intersection(imported.bound)))
@@ -137,8 +139,11 @@ class Graph:
             above = above or str(package).replace("/", ".")
             module = f"{above}.{module}" if module else above
         if not imported.names:
+            used = used and ("*" in imported.bound or any(map(self.facts[path].uses, imported.bound)))
             yield from self._module(path, module, used)
-            if module not in imported.bound:  # the name of the first package is bound, and leads to all
+            if (
+                module not in imported.bound and "*" not in imported.bound
+            ):  # the name of the first package is bound, and leads to all
                 parts = module.split(".")
                 for count in range(1, len(parts)):
                     yield from self._module(path, ".".join(parts[:count]), used)
@@ -147,7 +152,7 @@ class Graph:
         for name in inner:
             yield from self._module(path, f"{module}.{name}", used)
         if len(inner) < len(imported.names):
-            yield from self._module(path, module, used)
+            yield from self._module(path, module, used and not all(map(_is_dunder, imported.names)))
 
     def _module(self, path: str, module: str, used: bool) -> Iterable[_Node]:
         """The module itself, and the packages that are imported on the way to it."""
@@ -168,10 +173,17 @@ class Graph:
         for count in range(len(parts), 0, -1):
             module = ".".join(parts[:count])
             if module in self.modules:
+                if count == 1 and len(parts) > 1 and parts[1] not in self._lazy(module):
+                    return  # some name that begins as ours do, such as one of a label or a logger
                 yield from self._module("", module, True)
                 if f"{module}.__main__" in self.modules:
                     yield self.modules[f"{module}.__main__"], True
                 return
+
+    def _lazy(self, package: str) -> set[str]:
+        """Return the names that a package may give when it is asked for them."""
+        facts = self.facts[self.modules[package]]
+        return {*facts.requests, *facts.loaded}
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
@@ -184,6 +196,10 @@ class Graph:
 def is_test_file(path: str) -> bool:
     """Return True for a file from which pytest collects tests."""
     return PurePosixPath(path).match("test_*.py")
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _modules(files: Iterable[str]) -> dict[str, str]:

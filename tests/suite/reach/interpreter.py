@@ -10,10 +10,12 @@ from __future__ import annotations
 import marshal
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.suite.reach import startup
+from tests.suite.reach.choice import SUITE
+from tests.suite.reach.probes import FOLDERS
 
 
 class Interpreter:
@@ -35,9 +37,9 @@ class Interpreter:
         for program in (ours / "bin").iterdir():
             self._copy_program(program)
 
-    def plan(self, root: Path, folders: Sequence[str], code: Path, places: Mapping[str, int]) -> None:
-        """Say what processes record: code with probes in `folders` of `root`, and files read as data."""
-        plan = {"root": f"{root}/", "folders": [*folders], "code": f"{code}/", "places": dict(places)}
+    def plan(self, root: Path, code: Path, places: Mapping[str, int]) -> None:
+        """Say what processes record: code with probes in folders of `root`, and files read as data."""
+        plan = {"root": f"{root}/", "folders": FOLDERS, "ignored": [SUITE], "code": f"{code}/", "places": dict(places)}
         (self.folder / startup.PLAN).write_bytes(marshal.dumps(plan))
 
     def clear(self) -> None:

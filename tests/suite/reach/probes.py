@@ -12,19 +12,24 @@ import marshal
 import os
 import struct
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import CodeType
 
 from tests.suite.reach.blocks import split
+from tests.suite.reach.choice import SUITE
+from tests.suite.reach.facts import SOURCE
+from tests.suite.reach.graph import CONFTEST, is_test_file
 from tests.suite.reach.startup import HEADER, NAME, kept_name
 
-FOLDERS = ("operator/", "trainer/", "e2e/", "benchmarks/", "charts/", "docker/")
+FOLDERS = ("operator/", "trainer/", "e2e/", "benchmarks/", "charts/", "docker/", "tests/")
 """Where the modules lie that get probes."""
 
 
 def is_probed(path: str) -> bool:
-    """Return True for a Python file whose blocks the record knows."""
-    return path.startswith(FOLDERS) and path.endswith(".py")
+    """Return True for a Python file whose blocks the record knows. Tests and conftest.py are compiled by pytest."""
+    if path.startswith(SUITE) or not (path.startswith(FOLDERS) and path.endswith(SOURCE)):
+        return False
+    return not (path.startswith("tests/") and (is_test_file(path) or PurePosixPath(path).name == CONFTEST))
 
 
 def block_names(text: str) -> list[str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from tests.suite.durations import COMMITTED, BadDurations, load
@@ -23,7 +23,8 @@ from tests.suite.reach import collection, recordfile
 from tests.suite.reach.checkout import Checkout, GitError, texts_of
 from tests.suite.reach.choice import SUITE, choose
 from tests.suite.reach.collection import Test
-from tests.suite.reach.graph import Graph
+from tests.suite.reach.graph import CONFTEST, Graph
+from tests.suite.reach.probes import is_probed
 from tests.suite.reach.recorder import Job, Recorder, Result, Source
 from tests.suite.reach.recordfile import BadRecord, Record, file_of
 from tests.suite.reach.sight import gather
@@ -62,15 +63,17 @@ def read_sources(graph: Graph, blobs: Mapping[str, str]) -> dict[str, Source]:
     found = {}
     for file in graph.tests:
         reach = {file, *graph.conftests(file), *graph.closure(file)}
-        own = {path for path in reach if path.startswith("tests/")}
+        own = {path for path in reach if path.startswith("tests/") and not is_probed(path)}
         if not file.startswith(SUITE):
             own = {path for path in own if not path.startswith(SUITE)}
-        using = (path for path in own if path.rpartition("/")[2] != "conftest.py")
-        searches = any(
-            imported.module.partition(".")[0] == SEARCH for path in using for imported in graph.facts[path].imports
-        )
+        using = (p for p in reach if p.startswith("tests/") and PurePosixPath(p).name != CONFTEST)
+        searches = any(_is_search(imported.module) for path in using for imported in graph.facts[path].imports)
         found[file] = Source(texts_of(own, blobs), searches)
     return found
+
+
+def _is_search(module: str) -> bool:
+    return module.partition(".")[0] == SEARCH
 
 
 def select(

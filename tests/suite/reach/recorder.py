@@ -15,7 +15,7 @@ from tests.suite.reach import startup
 from tests.suite.reach.checkout import Checkout, listings
 from tests.suite.reach.choice import SUITE
 from tests.suite.reach.interpreter import Interpreter
-from tests.suite.reach.probes import FOLDERS, block_names, is_probed, keep
+from tests.suite.reach.probes import block_names, is_probed, keep
 from tests.suite.reach.recordfile import Text, Unit, file_of
 
 WORKERS = 2
@@ -29,7 +29,7 @@ ENDS = (0, 5)
 
 @dataclass(frozen=True)
 class Source:
-    """What a test file consists of: the files of the tests that it can import, itself included.
+    """What a test file consists of: itself, and files of the tests that it can import and that have no probes.
 
     `searches`: it looks for examples, other ones in every run. Then a module of which it executes a function counts as
     executed in full.
@@ -94,7 +94,7 @@ class Recorder:
         self.idle = []
         for number in range(WORKERS):
             interpreter = Interpreter(folder / f"worker-{number}", place + len(self.places))
-            interpreter.plan(checkout.root, FOLDERS, folder / "code", self.places)
+            interpreter.plan(checkout.root, folder / "code", self.places)
             self.idle.append(interpreter)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Result]:

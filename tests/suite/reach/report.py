@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.suite.durations import Durations
 from tests.suite.kinds import file_of
-from tests.suite.reach.choice import Choice, Hit, Row
+from tests.suite.reach.choice import FARTHEST, Choice, Hit, Row
 
 WORKERS = 2
 START_S = 8.0
@@ -94,6 +94,12 @@ def render(choice: Choice, counts: Counts, base: str) -> str:
             f"about {counts.wall_s(choice.units):.0f} s on {WORKERS} workers."
         )
         lines.append(f"First: {', '.join(nearest(choice.units))}")
+        far = [unit for unit, hit in choice.units.items() if hit.nearness == FARTHEST]
+        if far and len(far) < len(choice.units):
+            lines.append(
+                f"Last: {counts.tests(far)} tests, about {counts.seconds(far) / WORKERS:.0f} s, that nothing but the "
+                f"import graph connects with the change; --likely leaves them out."
+            )
     return "\n".join(lines) + "\n"
 
 

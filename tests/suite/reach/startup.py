@@ -32,7 +32,7 @@ CHANGED = 0
 PLAN, CODE, MAP = "plan.marshal", "code", "reached.map"
 """In the folder of the interpreter: what to record, compiled code, the map."""
 
-_SILENT = ("<frozen ", "/linecache.py", "/tokenize.py", "/_pytest/", "/importlib/", "/hypothesis/")
+_SILENT = ("<frozen importlib", "/linecache.py", "/tokenize.py", "/_pytest/", "/importlib/", "/hypothesis/")
 """Who opens a source without using it as data: imports, tracebacks, the collection of tests, a search for constants."""
 
 _BETWEEN = ("/pathlib.py", "/shutil.py", "/os.py", "/glob.py")
@@ -57,7 +57,7 @@ class Loader(SourceFileLoader):
             with open(recording.code + kept_name(relative), "rb") as file:
                 kept = file.read()
         except OSError:
-            if relative.startswith(recording.folders):
+            if relative not in recording.places and not relative.startswith(recording.ignored):
                 recording.reached[CHANGED] = 1  # it is newer than the recording
             return super().get_code(fullname)
         found = os.stat(path)
@@ -77,6 +77,7 @@ class Recording:
             plan: dict[str, Any] = marshal.load(file)
         self.root: str = plan["root"]  # ends with a slash
         self.folders: tuple[str, ...] = tuple(plan["folders"])
+        self.ignored: tuple[str, ...] = tuple(plan["ignored"])  # folders of no interest
         self.code: str = plan["code"]
         self.places: dict[str, int] = plan["places"]  # byte of each file and folder that may be read as data
         with open(os.path.join(folder, MAP), "r+b") as file:
@@ -84,7 +85,8 @@ class Recording:
 
     def find(self, path: str) -> FileFinder:
         """A path hook for the folders whose modules have probes. Raises ImportError for others."""
-        if f"{path}/" != self.root and not path.startswith(tuple(self.root + folder[:-1] for folder in self.folders)):
+        ours = f"{path}/" == self.root or path.startswith(tuple(self.root + folder[:-1] for folder in self.folders))
+        if not ours or not os.path.isdir(path):
             raise ImportError(path)
         return FileFinder(path, (Loader, [".py"]))
 
