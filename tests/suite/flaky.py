@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rounds and print the table. Return the exit code: 1 if a test failed, 2 if no test could run."""
     args = _parser().parse_args(arguments)
     folder = args.logs / time.strftime("%Y-%m-%d_%H-%M-%S")
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):  # which a shell's background job ignores, and all that it starts
+        signal.signal(number, _interrupt)
     code = 0
     try:
         parts = _parts(args)
