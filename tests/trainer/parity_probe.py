@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.trainer.ranks import import_compiler
 from trainmaster.parity import ROWS, STEPS, Outcome, Row, compared
 
 FEW_STEPS = 4
@@ -19,6 +20,8 @@ def row(name: str) -> dict[str, Any]:
     """Train the row of this name, and return how it differs from one process."""
     (found,) = (row for row in ROWS if str(row) == name)
     steps = steps_of(found)
+    if found.training.get("compile"):
+        import_compiler()
     with tempfile.TemporaryDirectory() as folder:
         return asdict(compared(found, Path(folder), references(steps), steps))
 

@@ -42,6 +42,17 @@ PRELOADED = (
     "torch.distributed.checkpoint",
 )
 """What ranks import besides the loop, and what imports itself when it is first needed."""
+COMPILER = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp",
+    "torch._inductor.codegen.cpp_wrapper_gpu",
+    "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.choices",
+    "torch._dynamo.backends.inductor",
+    "torch.export._trace",
+    "torch.utils.cpp_extension",
+)
+"""The same of torch.compile: 700 modules."""
 
 
 @dataclass
@@ -86,6 +97,10 @@ class Ranks:
         assert reply is not None, "the process that calls functions is gone"
         assert "raised" not in reply[0], reply[0]["raised"]
         return reply[0]["returned"]
+
+    def preload_compiler(self) -> None:
+        """Import what ranks that compile need. From now on ranks are forked with it."""
+        self.channel.send("preload compiler", {})
 
     def run(
         self,
@@ -241,6 +256,8 @@ def _serve(channel: Channel) -> None:
             pids = [_fork(channel, request, rank, fds) for rank in range(request["world_size"])]
         elif request["kind"] == "calls":
             calls.append(_fork_calls(channel, fds[0]))
+        elif request["kind"] == "preload compiler":
+            import_compiler()
         for fd in fds:  # of a rank that dies nobody else may have them
             os.close(fd)
         if pids:
@@ -248,6 +265,15 @@ def _serve(channel: Channel) -> None:
     for pid in calls:
         os.waitpid(pid, 0)
     os._exit(0)  # the interpreter would take its time to clear away what torch has imported
+
+
+def import_compiler() -> None:
+    """Import what torch.compile needs, for forks of this process. Starts no thread."""
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1  # or a pool of processes starts; our ranks set it, too
+    for name in COMPILER:
+        importlib.import_module(name)
 
 
 def _wait(channel: Channel, pids: list[int]) -> list[int]:

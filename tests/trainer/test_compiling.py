@@ -25,16 +25,23 @@ from trainmaster.owners import Activations
 
 needs_compiler = pytest.mark.skipif(bool(compiling.lacks("cpu")), reason="this machine has no compiler")
 
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is compiled, of this test run alone: how the compiler is called has to be found out once for both tests."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 GPT = {"name": "gpt", "options": {"layers": 3, "heads": 2, "width": 16, "context": 8}}
 
 
 @needs_compiler
 @pytest.mark.processes
 def test_blocks_that_are_alike_are_compiled_once_and_compute_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where activations are counted, as in the first step of a round."""
-    monkeypatch.setenv(compiling.CACHE, str(tmp_path))
+    monkeypatch.setenv(compiling.CACHE, str(cache))
     compiling.prepare("cpu")
     torch._dynamo.reset()
     counters.clear()
@@ -107,11 +114,11 @@ def test_a_rank_that_cannot_compile_says_so_and_ends_with_exit_2(ranks: Ranks, t
 @needs_compiler
 @pytest.mark.processes
 def test_a_killed_and_resumed_run_has_the_same_bits_and_compiles_nothing_again(
-    ranks: Ranks, tmp_path: Path, text: Path
+    compiling_ranks: Ranks, tmp_path: Path, text: Path, cache: Path
 ) -> None:
+    ranks = compiling_ranks
     evaluation = {"every": 4, "data": {"path": str(text)}, "samples": 4}
     training = {"parallelism": {"dp_shard": 2}, "compile": True, "evaluation": evaluation}
-    cache = tmp_path / "compiled"
     whole = Job(ranks, tmp_path / "whole", text, **training)
     assert whole.round(1, env={compiling.CACHE: str(cache)}).codes == [0, 0]
     compiled = {*cache.rglob("*.so")}

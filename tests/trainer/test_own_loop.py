@@ -171,7 +171,8 @@ def test_compressed_gradients_are_summed_and_what_is_kept_is_saved(ranks: Ranks,
 
 
 @pytest.mark.processes
-def test_blocks_are_compiled_and_compute_in_eight_bits(ranks: Ranks, tmp_path: Path) -> None:
+def test_blocks_are_compiled_and_compute_in_eight_bits(compiling_ranks: Ranks, tmp_path: Path) -> None:
+    ranks = compiling_ranks
     alone = losses(ranks, tmp_path / "alone", 1, {})
     compiled = losses(ranks, tmp_path / "compiled", 2, {"dp_shard": 2}, MORE='{"compile": true, "recompute": "Full"}')
     assert compiled == {step: pytest.approx(loss, rel=1e-5) for step, loss in alone.items()}
