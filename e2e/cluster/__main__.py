@@ -85,10 +85,10 @@ def make_binaries(_: argparse.Namespace) -> None:
     binaries.build("kubernetes", "helm")
 
 
-def make_images(_: argparse.Namespace) -> None:
+def make_images(options: argparse.Namespace) -> None:
     packages.install()
     images.make()
-    if nodes.known():
+    if nodes.known() or options.template:
         images.deliver()
 
 
@@ -168,6 +168,9 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser(
         "images", help="build the images from docker/ and bring them to all nodes that are up"
+    )
+    command.add_argument(
+        "--template", action="store_true", help="unpack them for nodes of the next `up` too, which then starts sooner"
     )
     command.set_defaults(run=make_images)
 
