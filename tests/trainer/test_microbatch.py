@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from trainmaster import layout, microbatch
 from trainmaster.agent import memory
-from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
+from trainmaster.planner import survey
 from trainmaster.planner.estimate import Machine, estimate
 from trainmaster.planner.layouts import Layout
 from trainmaster.planner.survey import Survey
@@ -36,11 +38,28 @@ def config(**training: Any) -> TrainingConfig:
     )
 
 
+@cache
+def surveyed(model: str) -> Survey:
+    return Survey(ModelConfig.model_validate_json(model))
+
+
+def survey_of(model: ModelConfig) -> Survey:
+    """One for each model: what it finds out of slices of the model takes a second each, whoever asks."""
+    return surveyed(model.model_dump_json())
+
+
 def peak(job: TrainingConfig, ranks: int, micro: int) -> int:
     machine = Machine(flops=1.0, bandwidth=1.0, memory=None)
-    return estimate(Layout(job, ranks).with_micro_batch(micro), Survey(job.model), machine).memory.peak
+    return estimate(Layout(job, ranks).with_micro_batch(micro), survey_of(job.model), machine).memory.peak
 
 
+@pytest.fixture
+def one_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`microbatch.largest` finds the survey that the test has."""
+    monkeypatch.setattr(survey, "Survey", survey_of)
+
+
+@pytest.mark.usefixtures("one_survey")
 @pytest.mark.parametrize("parallelism", [{}, {"dp_shard": 2}, {"pp": 2}, {"tp": 2}], ids=str)
 def test_it_is_the_largest_one_that_fits(parallelism: dict[str, int]) -> None:
     job = config(parallelism=parallelism)
@@ -50,6 +69,7 @@ def test_it_is_the_largest_one_that_fits(parallelism: dict[str, int]) -> None:
         assert microbatch.largest(job, 2, needed - 1)[0] == micro // 2
 
 
+@pytest.mark.usefixtures("one_survey")
 def test_without_room_for_one_sequence_it_is_one_all_the_same() -> None:
     assert microbatch.largest(config(), 2, 1)[0] == 1
 
