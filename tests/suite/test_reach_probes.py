@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import dis
 import inspect
 import linecache
 import sys
@@ -11,7 +12,7 @@ import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -157,6 +158,20 @@ def test_coroutines_and_generators_stay_what_they_are(loaded: Loaded) -> None:
     assert inspect.iscoroutinefunction(module.wait)
     assert asyncio.run(module.wait()) == "entered"
     assert list(module.numbers()) == [1, 2]
+
+
+def test_torch_compile_does_not_see_probes_and_what_it_compiles_counts_as_reached(loaded: Loaded) -> None:
+    module, reached = loaded
+    reached[:] = bytes(len(reached))
+    read = [
+        SimpleNamespace(opcode=i.opcode, opname=i.opname, arg=i.arg, argval=i.argval)
+        for i in dis.get_instructions(module.guard)
+    ]
+    hidden = startup.Compiler(reached).hide(read)
+    assert len(hidden) == len(list(dis.get_instructions(module.guard)))
+    assert startup.NAME not in {instruction.argval for instruction in hidden}
+    assert {name for number, name in enumerate(block_names(MODULE)) if reached[number]} == {"guard"}
+    assert sum(instruction.opname == "NOP" for instruction in hidden) == 4 * sum(reached)
 
 
 PROGRAM = """

@@ -147,11 +147,13 @@ class Recorder:
         os.close(one.pidfd)
         seconds, reached = time.monotonic() - one.started, one.interpreter.read()
         self.idle.append(one.interpreter)
+        log = self.logs / f"{one.job.unit.replace('/', '.')[:150]}.log"
+        log.unlink(missing_ok=True)
         reason = ""
         if code not in ENDS:
             reason = f"pytest ended with {code}"
             self.logs.mkdir(parents=True, exist_ok=True)
-            (self.logs / f"{one.job.unit.replace('/', '.')[:150]}.log").write_bytes(one.log.read_bytes())
+            log.write_bytes(one.log.read_bytes())
         elif reached[startup.CHANGED]:
             reason = "a source was changed meanwhile"
         return Result(one.job, self._unit(one.job, reached, complete=not reason), seconds, reason)

@@ -13,7 +13,8 @@ import mmap
 import os
 import struct
 import sys
-from importlib.machinery import FileFinder, SourceFileLoader
+from collections.abc import Sequence
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, FrameType
 from typing import Any
 
@@ -122,6 +123,43 @@ def _is_silent(frame: FrameType | None) -> bool:
     return frame is not None and any(part in frame.f_code.co_filename for part in _SILENT)
 
 
+class Compiler:
+    """Hides probes from torch.compile: it knows nothing of them, and would compile other graphs.
+
+    What it compiles counts as reached, because the compiled code doesn't tell.
+    """
+
+    MODULE = "torch._dynamo.bytecode_transformation"
+
+    def __init__(self, reached: mmap.mmap | bytearray) -> None:
+        self.reached = reached
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """Find the one module whose reading of code is changed; nothing for all others."""
+        spec = PathFinder.find_spec(name, path, target) if name == self.MODULE else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_change(module: Any) -> None:
+                execute(module)
+                read = module.cleaned_instructions
+                module.cleaned_instructions = lambda *words, **options: self.hide(read(*words, **options))
+
+            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
+
+    def hide(self, instructions: list[Any]) -> list[Any]:
+        """Put NOP for each probe: load 1, load the map, load a number, store. The places of jumps stay."""
+        from opcode import opmap  # not before it is needed
+
+        for index in range(1, len(instructions) - 2):
+            if instructions[index].opname == "LOAD_GLOBAL" and instructions[index].argval == NAME:
+                self.reached[instructions[index + 1].argval] = 1
+                for one in instructions[index - 1 : index + 3]:
+                    one.opcode, one.opname, one.arg, one.argval = opmap["NOP"], "NOP", None, None
+        return instructions
+
+
 def install(folder: str) -> None:
     """Begin to record in this process, and in all that it forks."""
     Loader.recording = recording = Recording(folder)
@@ -130,6 +168,7 @@ def install(folder: str) -> None:
     for path in list(sys.path_importer_cache):
         if f"{path}/".startswith(recording.root):
             del sys.path_importer_cache[path]
+    sys.meta_path.insert(0, Compiler(recording.reached))
     sys.addaudithook(recording.audit)
 
 
