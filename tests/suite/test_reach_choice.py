@@ -7,7 +7,21 @@ from collections.abc import Mapping
 import pytest
 
 from tests.suite.reach.blocks import read
-from tests.suite.reach.choice import GRAPH, ITSELF, NAME, OLD, RECORD, UNSURE, Choice, Sight, choose, without_farthest
+from tests.suite.reach.choice import (
+    FAR,
+    GRAPH,
+    ITSELF,
+    NAME,
+    NAMESAKE,
+    OLD,
+    RECORD,
+    SPECIAL,
+    UNSURE,
+    Choice,
+    Sight,
+    choose,
+    without_farthest,
+)
 from tests.suite.reach.facts import read_facts
 from tests.suite.reach.graph import Graph
 from tests.suite.reach.probes import is_probed
@@ -251,8 +265,9 @@ def test_tests_that_need_not_run_are_left_out_of_their_file() -> None:
 
 def test_tests_of_the_same_name_are_nearest_and_special_ones_near() -> None:
     choice = choose(sight(edit(RULES, "    return not x", "    return x")))
-    assert choice.units[TEST_RULES].nearness == 0
-    assert choice.units[ONE].nearness == 1
+    assert choice.units[TEST_RULES].nearness == NAMESAKE
+    assert choice.units[ONE].nearness == SPECIAL
+    assert choose(sight(edit(LATE, "1", "2"), record=Record())).units[TEST_OTHER].nearness == FAR
 
 
 def test_files_that_say_in_which_order_tests_run_reach_only_the_tests_of_the_suite() -> None:

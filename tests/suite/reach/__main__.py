@@ -91,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--likely",
         action="store_true",
-        help="leave out tests that nothing but the import graph connects with the change",
+        help="leave out tests that did nothing with the changed files when they were recorded; what they execute has "
+        "changed since, so they may now",
     )
     parser.add_argument("-x", action="store_true", help="stop at the first failure")
     parser.add_argument(

@@ -34,8 +34,10 @@ RECORD, OLD, GRAPH = "record", "older record", "import graph"
 NAME, ITSELF, UNSURE = "name", "itself", "not sure"
 """Sources of knowledge. An older record: a unit that is not trusted imported the file when it was recorded."""
 
-FARTHEST = 3
-"""The nearness of units that nothing but the import graph connects with the change."""
+NAMESAKE, SPECIAL, NEAR, FAR, FARTHEST = range(5)
+"""How near a unit is to the change: a test of the same name; one of few that reach a block; one that reaches it; one
+that may, as far as is known; one whose record connects it with nothing of the change, but is too old.
+"""
 
 FEW = 5
 """A block that at most so many units reach is a special one: what reaches it is nearer than the rest."""
@@ -70,12 +72,11 @@ class Sight:
 
 @dataclass(frozen=True)
 class Hit:
-    """Why a unit is chosen. `nearness`: 0 for the tests of the same name, 1 for a special block, FARTHEST for what only
-    the import graph can't exclude, 2 for the rest."""
+    """Why a unit is chosen: the changed file, by which source, and how near it is (NAMESAKE to FARTHEST)."""
 
     path: str
     source: str
-    nearness: int = 2
+    nearness: int
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Choice:
 
 
 def without_farthest(choice: Choice) -> Choice:
-    """Return the choice without what nothing but the import graph connects with the change."""
+    """Return the choice without units that did nothing with the changed files when they were recorded."""
     return replace(choice, units={unit: hit for unit, hit in choice.units.items() if hit.nearness < FARTHEST})
 
 
@@ -134,13 +135,21 @@ class _Chooser:
         for row in rows:
             few = self._special(row)
             for unit, source in row.units.items():
-                nearness = FARTHEST if source == GRAPH else 1 if unit in few else 2
-                nearness = 0 if _is_namesake(row.path, file_of(unit)) else nearness
+                nearness = self._nearness(row, unit)
+                nearness = min(nearness, SPECIAL) if unit in few else nearness
                 if unit not in chosen or nearness < chosen[unit].nearness:
                     chosen[unit] = Hit(row.path, source, nearness)
         recorded = frozenset(u for units in self.units.values() for u in units if u in self.sight.record.units)
         stale = frozenset(unit for unit in recorded if not self._is_trusted(unit))
         return Choice(rows, chosen, self.units, recorded, stale)
+
+    def _nearness(self, row: Row, unit: str) -> int:
+        source = row.units[unit]
+        if _is_namesake(row.path, file_of(unit)):
+            return NAMESAKE
+        if source == GRAPH:
+            return FARTHEST if unit in self.sight.record.units else FAR
+        return FAR if source == OLD or (source == NAME and row.path.endswith(SOURCE)) else NEAR
 
     def _row(self, path: str) -> Row:
         """Ask the sources about one changed file."""

@@ -97,8 +97,8 @@ def render(choice: Choice, counts: Counts, base: str) -> str:
         far = [unit for unit, hit in choice.units.items() if hit.nearness == FARTHEST]
         if far and len(far) < len(choice.units):
             lines.append(
-                f"Last: {counts.tests(far)} tests, about {counts.seconds(far) / WORKERS:.0f} s, that nothing but the "
-                f"import graph connects with the change; --likely leaves them out."
+                f"Last: {counts.tests(far)} tests, about {counts.seconds(far) / WORKERS:.0f} s, that did nothing with "
+                f"it when they were recorded, but have changed since; --likely leaves them out."
             )
     return "\n".join(lines) + "\n"
 
