@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-all test-changed reach durations flaky verify lint format generate bench-recovery bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -41,6 +41,9 @@ durations: venv  ## measure all tests, on a machine that does nothing else, for 
 	$(PYTEST) --record-durations runs/durations.json
 	$(BIN)/python -m tests.suite.durations runs/durations.json
 
+budgets: venv  ## tests that are over the budget of their kind, by the durations in tests/suite/durations.json
+	$(BIN)/python -m tests.suite.budgets --check
+
 flaky: venv  ## a quarter of the process tests, several times on a busy machine; N=3 SHARD=1/4 LOAD=2
 	$(BIN)/python -m tests.suite.flaky --times $(or $(N),3) --shard $(or $(SHARD),1/4) $(if $(LOAD),--load $(LOAD))
 
@@ -51,7 +54,6 @@ verify: venv lint  ## lint, types, layers, and generated files that are not stal
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md
-	$(BIN)/python -m tests.suite.budgets --check
 	test ! -e operator/__init__.py
 
 lint: venv

@@ -89,6 +89,7 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_heed_interrupts,
             )
         if phase.background:
             _yield_processor(process.pid)
@@ -167,6 +168,11 @@ class Driver:
         if data and not data.endswith(b"\n"):
             self._out.write(b"\n")
         self._out.flush()
+
+
+def _heed_interrupts() -> None:
+    """Take SIGINT as a program does that a person starts: a shell's background jobs ignore it, with all below them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _yield_processor(pid: int) -> None:

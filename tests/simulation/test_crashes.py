@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.matrix import Matrices
 from tests.simulation.told import told
-from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, Scenario, crashed
+from trainmaster_operator.runtime.simulation.crashes import EARLY_S, SCENARIOS, Scenario, crashed
 
 LEAST = 2_000
 
@@ -16,17 +16,17 @@ def test_a_crash_at_any_write_changes_nothing_about_the_end(scenario: Scenario, 
     matrix = matrices.of(scenario)
     for name, outcome in matrix:
         assert not outcome.violations, f"{name}\n{told(outcome)}"
-    _, undisturbed = matrix[0]
-    assert len(matrix) == 1 + 2 * undisturbed.writes > 2 * 3
+    assert len(matrix) > 2 * 3
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_is_forked_off_is_the_same_as_one_from_the_begin(when: str, matrices: Matrices) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "pod replacement")
     forked = next(outcome for name, outcome in matrices.of(scenario) if f"dies {when} write 8 of" in name)
+    assert next(at for at, words in forked.noted if "dies at write" in words) > EARLY_S
     assert forked.log == crashed(scenario, 8, when).log
 
 
 def test_the_matrix_is_large(matrices: Matrices) -> None:
-    """Each scenario's test makes two runs for each write of the undisturbed one."""
-    assert sum(1 + 2 * matrices.undisturbed(scenario).writes for scenario in SCENARIOS) >= LEAST
+    """The tests of all scenarios make so many runs, wherever each of them runs."""
+    assert sum(matrices.count(scenario) for scenario in SCENARIOS) >= LEAST

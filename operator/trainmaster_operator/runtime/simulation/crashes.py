@@ -116,6 +116,19 @@ def crash_matrix(scenario: Scenario, policies: Policies | None = None) -> Iterat
         yield _disturbed(scenario, expected, number, when, outcome)
 
 
+def count_runs(scenario: Scenario) -> int:
+    """Return how many runs `crash_matrix` makes, by the undisturbed one alone: a write that is refused has no run in
+    which the operator dies after it."""
+    places = []
+
+    def seen(number: int, when: When) -> bool:
+        places.append((number, when))
+        return False
+
+    _run(scenario, None, seen)
+    return 1 + len(places)
+
+
 def crash_runs(scenario: Scenario, made: Callable[[], AbstractContextManager[Policies]]) -> Iterator[Named]:
     """The same outcomes in the same order, each of a run in this process from its begin, with policies of its own: less
     work for who needs only the first of them."""
@@ -157,4 +170,4 @@ def _run(scenario: Scenario, policies: Policies | None, dies_at: Callable[[int, 
     )
 
 
-__all__ = ["SCENARIOS", "Scenario", "crash_matrix", "crash_runs", "crashed"]
+__all__ = ["SCENARIOS", "Scenario", "count_runs", "crash_matrix", "crash_runs", "crashed"]
