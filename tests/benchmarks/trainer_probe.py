@@ -13,7 +13,7 @@ from unittest import mock
 
 from benchmarks import trainer
 from benchmarks.trainer_systems.__main__ import main
-from tests.trainer.ranks import forked
+from tests.trainer.forks import forked
 
 WORDS = ["--rounds", "3", "--steps", "1", "--layers", "2", "--width", "32", "--context", "16", "--batch", "8"]
 TINY = argparse.Namespace(**{**vars(trainer.read(WORDS)), "starts": 2})

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.trainer.ranks import forked, shared
+from tests.trainer.forks import forked
+from tests.trainer.ranks import shared
 
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:

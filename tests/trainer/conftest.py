@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, shared
 
 
@@ -18,6 +21,24 @@ def compiling_ranks(ranks: Ranks) -> Ranks:
     """The same; what compiles is imported once, too."""
     ranks.preload_compiler()
     return ranks
+
+
+@pytest.fixture(scope="session")
+def undisturbed(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, text: Path) -> Undisturbed:
+    """undisturbed(world_size, **training): a job that has been trained from its first to its last step in one round.
+    It is trained once for all tests that compare theirs with it."""
+    trained: dict[str, Job] = {}
+
+    def train(world_size: int = 2, **training: Any) -> Job:
+        key = json.dumps([world_size, training], sort_keys=True)
+        if key not in trained:
+            job = Job(ranks, tmp_path_factory.mktemp("undisturbed"), text, **training)
+            outcome = job.round(1, world_size)
+            assert outcome.codes == [0] * world_size, outcome.output
+            trained[key] = job
+        return trained[key]
+
+    return train
 
 
 @pytest.fixture(scope="session")

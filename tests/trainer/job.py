@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,7 @@ class Job:
 
     def checkpoints(self) -> set[str]:
         return {p.parent.name for p in (self.output / "checkpoints").glob("step-*/manifest.json")}
+
+
+Undisturbed = Callable[..., Job]
+"""What the fixture of this name is."""

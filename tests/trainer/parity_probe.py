@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.ranks import import_compiler
+from tests.trainer.forks import import_compiler
 from trainmaster.parity import ROWS, STEPS, Outcome, Row, compared
 
 FEW_STEPS = 4

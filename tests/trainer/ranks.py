@@ -1,58 +1,26 @@
-"""Worlds of real ranks for tests, without an agent: forked from one process that has imported the trainer.
-
-Run as a program it is that process: it takes requests from the descriptor in argv, forks, waits, answers. It also
-forks a process that calls functions for tests (`Ranks.call`): one in which ranks can be forked by whoever is tested.
-"""
+"""Worlds of real ranks for tests, without an agent: forked from one process that has imported the trainer."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import json
 import os
-import runpy
-import select
-import signal
 import socket
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainmaster.agent import processes
+from tests import tied
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 
 ROOT = Path(__file__).parents[2]
-STRAGGLERS_S = 30  # after the first rank failed: what then still runs hangs in a collective
-PRELOADED = (
-    "trainmaster.steps",
-    "trainmaster.parity",
-    "trainmaster.data.windows",
-    "trainmaster.models.gpt",
-    "trainmaster.models.llama",
-    "trainmaster.models.moe",
-    "torch.distributed.checkpoint",
-)
-"""What ranks import besides the loop, and what imports itself when it is first needed."""
-COMPILER = (
-    "torch._inductor.compile_fx",
-    "torch._inductor.codegen.cpp",
-    "torch._inductor.codegen.cpp_wrapper_gpu",
-    "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.choices",
-    "torch._dynamo.backends.inductor",
-    "torch.export._trace",
-    "torch.utils.cpp_extension",
-)
-"""The same of torch.compile: 700 modules."""
 
 
 @dataclass
@@ -67,17 +35,17 @@ class Outcome:
 
 
 class Ranks:
-    """Starts worlds of ranks. One process imports torch once for all tests of a session."""
+    """Starts worlds of ranks, one after the other. One process imports torch once for all tests of a session."""
 
     def __init__(self) -> None:
         ours, theirs = Channel.pair()
         path = os.pathsep.join(str(folder) for folder in (ROOT / "trainer", ROOT / "operator", ROOT))
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         fd = theirs.fileno()
-        from tests import tied  # not at the top: the program below doesn't find it
-
-        self.process = tied.popen([sys.executable, __file__, str(fd)], env=env, pass_fds=[fd], cwd=ROOT)
+        command = [sys.executable, str(Path(__file__).with_name("forks.py")), str(fd)]
+        self.process = tied.popen(command, env=env, pass_fds=[fd], cwd=ROOT)
         theirs.close()
+        self.pid = self.process.pid
         self.channel = ours
         self.calls: Channel | None = None
 
@@ -97,6 +65,15 @@ class Ranks:
         assert reply is not None, "the process that calls functions is gone"
         assert "raised" not in reply[0], reply[0]["raised"]
         return reply[0]["returned"]
+
+    def twin(self) -> Twin:
+        """Another one that starts worlds, beside this one's: a fork of its process. The caller closes it."""
+        ours, theirs = Channel.pair()
+        self.channel.send("twin", {}, [theirs.fileno()])
+        theirs.close()
+        reply = self.channel.receive()
+        assert reply is not None, "the process that forks ranks is gone"
+        return Twin(ours, reply[0]["pid"])
 
     def preload_compiler(self) -> None:
         """Import what ranks that compile need. From now on ranks are forked with it."""
@@ -161,6 +138,16 @@ class Ranks:
         self.process.wait()
 
 
+class Twin(Ranks):
+    def __init__(self, channel: Channel, pid: int) -> None:
+        self.channel, self.pid, self.calls = channel, pid, None
+
+    def close(self) -> None:
+        """End it with the ranks that it has."""
+        self.channel.socket.shutdown(socket.SHUT_RDWR)
+        self.channel.close()
+
+
 @cache
 def shared() -> Ranks:
     """The one that all tests of this process use, closed when it ends."""
@@ -219,10 +206,28 @@ class _Reader(threading.Thread):
         return self.messages
 
 
+class Fired(set[str]):
+    """The faults that were told to fire."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition()
+
+    def add(self, fault: str) -> None:
+        with self._changed:
+            super().add(fault)
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        """Wait until so many have been."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self) >= count)
+
+
 @contextmanager
-def fault_socket(path: Path):
+def fault_socket(path: Path) -> Iterator[Fired]:
     """Answers `go` to the first question for each fault, as whoever starts a run does."""
-    fired: set[str] = set()
+    fired = Fired()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
@@ -243,131 +248,3 @@ def fault_socket(path: Path):
         yield fired
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
-
-
-def _serve(channel: Channel) -> None:
-    for name in ("trainmaster.loop", *PRELOADED):
-        importlib.import_module(name)
-    calls: list[int] = []
-    while (received := channel.receive()) is not None:
-        request, fds = received
-        pids = []
-        if request["kind"] == "run":
-            pids = [_fork(channel, request, rank, fds) for rank in range(request["world_size"])]
-        elif request["kind"] == "calls":
-            calls.append(_fork_calls(channel, fds[0]))
-        elif request["kind"] == "preload compiler":
-            import_compiler()
-        for fd in fds:  # of a rank that dies nobody else may have them
-            os.close(fd)
-        if pids:
-            channel.send("done", {"codes": _wait(channel, pids)})
-    for pid in calls:
-        os.waitpid(pid, 0)
-    os._exit(0)  # the interpreter would take its time to clear away what torch has imported
-
-
-def import_compiler() -> None:
-    """Import what torch.compile needs, for forks of this process. Starts no thread."""
-    import torch._inductor.config
-
-    torch._inductor.config.compile_threads = 1  # or a pool of processes starts; our ranks set it, too
-    for name in COMPILER:
-        importlib.import_module(name)
-
-
-def _wait(channel: Channel, pids: list[int]) -> list[int]:
-    """The exit codes of ranks, negative ones of signals. Those that are left when the caller says `end`, or a while
-    after the first one that failed, are killed."""
-    codes: dict[int, int] = {}
-    running = {os.pidfd_open(pid): pid for pid in pids}
-    poll = select.poll()
-    for fd in (channel.fileno(), *running):
-        poll.register(fd, select.POLLIN)
-    deadline: float | None = None
-    while running:
-        ready = poll.poll(None if deadline is None else max(deadline - time.monotonic(), 0) * 1000)
-        if not ready or channel.fileno() in dict(ready):
-            if ready:
-                channel.receive()
-            for pid in running.values():
-                os.kill(pid, signal.SIGKILL)
-            deadline = None
-        for fd in [fd for fd, _ in ready if fd in running]:
-            pid = running.pop(fd)
-            poll.unregister(fd)
-            os.close(fd)
-            codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if codes[pid] and deadline is None:
-                deadline = time.monotonic() + STRAGGLERS_S
-    return [codes[pid] for pid in pids]
-
-
-def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) -> int:
-    def run() -> None:
-        channel.close()
-        log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        ids = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(request["world_size"])}
-        os.environ.update({**ids, **request["env"]})
-        if fds:
-            os.environ[environment.PROGRESS_FD] = str(fds[2 * rank])
-            os.environ[environment.CHANNEL_FD] = str(fds[2 * rank + 1])
-            for fd in fds[: 2 * rank] + fds[2 * rank + 2 :]:
-                os.close(fd)
-        if request["script"]:
-            sys.argv = [request["script"]]
-            runpy.run_path(request["script"], run_name="__main__")
-        else:
-            import trainmaster.loop
-
-            trainmaster.loop.main()
-
-    return forked(run)
-
-
-def _fork_calls(channel: Channel, fd: int) -> int:
-    def run() -> None:
-        channel.close()
-        calls = Channel.open(os.dup(fd))
-        os.close(fd)
-        while (received := calls.receive()) is not None:
-            calls.send("called", _called(**received[0]))
-
-    return forked(run)
-
-
-def _called(module: str, name: str, arguments: list[Any], **_: Any) -> dict[str, Any]:
-    try:
-        return {"returned": getattr(importlib.import_module(module), name)(*arguments)}
-    except (Exception, SystemExit):  # noqa: BLE001 whoever calls is told
-        return {"raised": traceback.format_exc()}
-
-
-def forked(run: Callable[[], None]) -> int:
-    """The pid of a fork that does nothing else than `run`, and ends with this process at the latest."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    processes.die_with_parent(parent)
-    for name in list(os.environ):
-        if name.startswith("TRAINMASTER_"):
-            del os.environ[name]
-    code = 1
-    try:
-        run()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # noqa: BLE001 a fork must not run on into the caller
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-if __name__ == "__main__":
-    _serve(Channel.open(int(sys.argv[1])))

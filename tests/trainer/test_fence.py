@@ -34,25 +34,25 @@ def test_a_world_that_wakes_up_after_its_replacement_leaves_an_orphan_and_the_li
     ranks: Ranks, tmp_path: Path, text: Path
 ) -> None:
     parallelism = {"dp_shard": 2}
-    old_ranks = Ranks()
+    old_ranks = ranks.twin()
     shared = {environment.CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
     old = Job(old_ranks, tmp_path / "old", text, parallelism=parallelism, steps=STEPS)
     new = Job(ranks, tmp_path / "new", text, parallelism=parallelism, steps=STEPS)
     faults = encode([Fault("stop", step=5, rank=0), Fault("stop", step=5, rank=1)])
     ended: list[Outcome] = []
     try:
-        with fault_socket(tmp_path / "faults"):
+        with fault_socket(tmp_path / "faults") as fired:
             how = shared | {environment.FAULTS: faults, environment.FAULT_SOCKET: str(tmp_path / "faults")}
             asleep = threading.Thread(target=lambda: ended.append(old.round(1, env=how, agent=True)))
             asleep.start()
-            pids = stopped_children(old_ranks.process.pid, 2)
+            fired.wait(2)
+            pids = stopped_children(old_ranks.pid, 2)
             replacement = new.round(2, env=shared, agent=True)
             assert replacement.codes == [0, 0], replacement.output
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             asleep.join()
     finally:
-        old_ranks.process.kill()
         old_ranks.close()
 
     (late,) = ended

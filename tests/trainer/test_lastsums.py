@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.job import Undisturbed
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
 
@@ -40,11 +41,10 @@ loop.main()
 @pytest.mark.parametrize("passes", [0, 2])
 @pytest.mark.parametrize("every", ["0", "1"])
 def test_those_behind_complete_the_step_with_the_sums_of_who_is_through(
-    ranks: Ranks, tmp_path: Path, text: Path, mesh: str, passes: int, every: str
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path, mesh: str, passes: int, every: str
 ) -> None:
     size, parallelism = MESHES[mesh]
-    whole = RamJob(ranks, tmp_path / "whole", text, every="0", parallelism=parallelism, batch={"global": 12})
-    whole.sound(1, size)
+    whole = undisturbed(size, parallelism=parallelism, batch={"global": 12})
     job = RamJob(ranks, tmp_path / "broken", text, every=every, parallelism=parallelism, batch={"global": 12})
     script = tmp_path / "broken.py"
     script.write_text(SCRIPT.format(step=STEP, passes=passes, dead=DEAD))

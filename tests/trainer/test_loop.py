@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.job import Job
+from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
@@ -18,10 +18,9 @@ pytestmark = pytest.mark.processes
 
 @pytest.mark.parametrize("parallelism", [{"dp_replicate": 2}, {"dp_shard": 2}], ids=["replicate", "shard"])
 def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupted_one(
-    ranks: Ranks, tmp_path: Path, text: Path, parallelism: dict[str, int]
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path, parallelism: dict[str, int]
 ) -> None:
-    whole = Job(ranks, tmp_path / "whole", text, parallelism=parallelism)
-    assert whole.round(1).codes == [0, 0]
+    whole = undisturbed(2, parallelism=parallelism)
     broken = Job(ranks, tmp_path / "broken", text, parallelism=parallelism)
     socket = tmp_path / "faults"
     faults = {
@@ -76,9 +75,10 @@ def test_a_batch_that_scales_is_in_each_world_what_its_rule_says(ranks: Ranks, t
     assert scaled.final["digest"] == plain.final["digest"]
 
 
-def test_a_run_goes_on_in_another_world_size_with_the_same_losses(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    whole = Job(ranks, tmp_path / "whole", text, parallelism={"dp_replicate": 1})
-    assert whole.round(1, world_size=2).codes == [0, 0]
+def test_a_run_goes_on_in_another_world_size_with_the_same_losses(
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
+) -> None:
+    whole = undisturbed(2, parallelism={"dp_replicate": 1})
     moving = Job(ranks, tmp_path / "moving", text, parallelism={"dp_replicate": 1}, steps=9)
     for number, (size, until) in enumerate([(2, 3), (1, 6), (2, 9)], start=1):
         outcome = moving.round(number, world_size=size)
@@ -188,10 +188,9 @@ def cursor(job: Job, directory: str) -> dict[str, Any]:
 
 
 def test_a_smaller_micro_batch_after_the_device_ran_out_of_memory_has_the_same_losses(
-    ranks: Ranks, tmp_path: Path, text: Path
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
 ) -> None:
-    whole = Job(ranks, tmp_path / "whole", text)
-    assert whole.round(1).codes == [0, 0]
+    whole = undisturbed()
     broken = Job(ranks, tmp_path / "broken", text)
     socket = tmp_path / "faults"
     fault = parse("oom:rank=1,step=5,where=device")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tests.trainer.job import Job
+from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks
 from trainmaster import data, models, parallel
 from trainmaster.contract.config import TrainingConfig
@@ -91,10 +91,9 @@ def test_it_is_in_each_layout_that_of_one_process(
 
 @pytest.mark.processes
 def test_training_is_the_same_bits_and_a_resumed_run_goes_on_with_its_averages(
-    ranks: Ranks, tmp_path: Path, text: Path
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
 ) -> None:
-    plain = Job(ranks, tmp_path / "plain", text)
-    assert plain.round(1).codes == [0, 0]
+    plain = undisturbed()
     batch = {"global": 8, "micro": 2, "noiseScale": {"every": 2}}
     whole = Job(ranks, tmp_path / "whole", text, batch=batch)
     assert whole.round(1).codes == [0, 0]

@@ -132,17 +132,23 @@ def losses(
     return found
 
 
+@pytest.fixture(scope="session")
+def alone(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """The losses of one rank, by step."""
+    return losses(ranks, tmp_path_factory.mktemp("alone"), 1, {})
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_module_of_ones_own_trains_over_several_ranks_as_in_one(ranks: Ranks, tmp_path: Path, name: str) -> None:
-    alone = losses(ranks, tmp_path / "alone", 1, {})
+def test_a_module_of_ones_own_trains_over_several_ranks_as_in_one(
+    ranks: Ranks, tmp_path: Path, alone: dict[str, float], name: str
+) -> None:
     several = losses(ranks, tmp_path / "several", 2, LAYOUTS[name])
     assert several == {step: pytest.approx(loss, rel=2e-6) for step, loss in alone.items()}
 
 
 @pytest.mark.processes
-def test_it_goes_on_in_another_layout(ranks: Ranks, tmp_path: Path) -> None:
-    alone = losses(ranks, tmp_path / "alone", 1, {})
+def test_it_goes_on_in_another_layout(ranks: Ranks, tmp_path: Path, alone: dict[str, float]) -> None:
     folder = tmp_path / "moving"
     for number, name in enumerate(["pipeline", "tensor", "shard"], start=1):
         found = losses(ranks, folder, 2, LAYOUTS[name], number)
@@ -154,8 +160,9 @@ def test_it_goes_on_in_another_layout(ranks: Ranks, tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_compressed_gradients_are_summed_and_what_is_kept_is_saved(ranks: Ranks, tmp_path: Path) -> None:
-    alone = losses(ranks, tmp_path / "alone", 1, {})
+def test_compressed_gradients_are_summed_and_what_is_kept_is_saved(
+    ranks: Ranks, tmp_path: Path, alone: dict[str, float]
+) -> None:
     replicas, everything = {"dp_replicate": 2}, {"method": "TopK", "share": 1}
     for name, more in (("whole", {}), ("by-hand", {"BY_HAND": "1"})):
         found = losses(ranks, tmp_path / name, 2, replicas, compression=everything, **more)
@@ -171,9 +178,10 @@ def test_compressed_gradients_are_summed_and_what_is_kept_is_saved(ranks: Ranks,
 
 
 @pytest.mark.processes
-def test_blocks_are_compiled_and_compute_in_eight_bits(compiling_ranks: Ranks, tmp_path: Path) -> None:
+def test_blocks_are_compiled_and_compute_in_eight_bits(
+    compiling_ranks: Ranks, tmp_path: Path, alone: dict[str, float]
+) -> None:
     ranks = compiling_ranks
-    alone = losses(ranks, tmp_path / "alone", 1, {})
     compiled = losses(ranks, tmp_path / "compiled", 2, {"dp_shard": 2}, MORE='{"compile": true, "recompute": "Full"}')
     assert compiled == {step: pytest.approx(loss, rel=1e-5) for step, loss in alone.items()}
     eight = losses(ranks, tmp_path / "eight", 2, {"dp_shard": 2}, MORE='{"precision": "fp8"}')

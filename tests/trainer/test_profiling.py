@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.job import Job
+from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment, recording
@@ -87,10 +87,9 @@ def test_steps_that_cant_be_recorded_are_refused(steps: list[int], message: str)
 @pytest.mark.processes
 @pytest.mark.parametrize("parallelism", [{"dp_replicate": 2}, {"dp_shard": 2}], ids=["replicate", "shard"])
 def test_recorded_steps_change_nothing_and_tell_whom_the_others_wait_for(
-    ranks: Ranks, tmp_path: Path, text: Path, parallelism: dict[str, int]
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path, parallelism: dict[str, int]
 ) -> None:
-    calm = Job(ranks, tmp_path / "calm", text, parallelism=parallelism)
-    assert calm.round(1).codes == [0, 0]
+    calm = undisturbed(2, parallelism=parallelism)
     recorded = Job(ranks, tmp_path / "recorded", text, parallelism=parallelism, profile={"steps": [4, 6]})
     slow = encode([Fault("slow", step=4, rank=1, seconds=0.5, steps=3)])
     socket = tmp_path / "faults"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.job import Job
+from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Outcome, Ranks, fault_socket
 from tests.trainer.test_steps import SCRIPT, lines
 from trainmaster.checkpoint.ram import RamFolder, checksum_of, into
@@ -67,11 +67,10 @@ def reasons(outcome: Outcome) -> dict[str, str]:
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_with_memory_at_each_step_a_killed_rank_costs_no_completed_step(
-    ranks: Ranks, tmp_path: Path, text: Path, mesh: str
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path, mesh: str
 ) -> None:
     size, parallelism = MESHES[mesh]
-    whole = RamJob(ranks, tmp_path / "whole", text, parallelism=parallelism)
-    whole.sound(1, size)
+    whole = undisturbed(size, parallelism=parallelism)
     job = RamJob(ranks, tmp_path / "broken", text, parallelism=parallelism)
     job.broken(1, size, Fault("kill", step=5, rank=1))
     second = job.broken(2, size, Fault("kill", step=8, rank=0))
@@ -121,9 +120,10 @@ def test_a_damaged_copy_in_memory_is_passed_over_for_a_replica_an_older_step_and
     assert [m["step"] for m in third.said("resumed")] == [3, 3]
 
 
-def test_a_damaged_copy_of_one_rank_is_taken_from_its_replica(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    whole = RamJob(ranks, tmp_path / "whole", text, parallelism={"dp_replicate": 2})
-    whole.sound(1, 2)
+def test_a_damaged_copy_of_one_rank_is_taken_from_its_replica(
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
+) -> None:
+    whole = undisturbed(2, parallelism={"dp_replicate": 2})
     job = RamJob(ranks, tmp_path / "broken", text, parallelism={"dp_replicate": 2})
     job.broken(1, 2, Fault("kill", step=6, rank=0))
     _flip(job.folder.path(5, 1, 0))

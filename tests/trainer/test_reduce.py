@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tests.trainer.job import Job
+from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
 from trainmaster.compression import of_sum, whole_parts
@@ -180,19 +180,19 @@ def test_halves_keep_nothing_so_that_survivors_save_the_last_step(ranks: Ranks, 
 
 
 @pytest.mark.processes
-def test_the_first_steps_of_a_run_send_everything_also_after_a_resume(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    def job(name: str, how: dict[str, Any] | None) -> Job:
-        more = {"communication": {"compression": how}} if how is not None else {}
-        return Job(ranks, tmp_path / name, text, parallelism={"dp_replicate": 2}, **more)
-
-    how = {"method": "PowerSGD", "warmupSteps": 5}
-    whole, exact = job("whole", how), job("exact", None)
-    assert whole.round(1).codes == exact.round(1).codes == [0, 0]
+def test_the_first_steps_of_a_run_send_everything_also_after_a_resume(
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
+) -> None:
+    training = {
+        "parallelism": {"dp_replicate": 2},
+        "communication": {"compression": {"method": "PowerSGD", "warmupSteps": 5}},
+    }
+    whole, exact = undisturbed(2, **training), undisturbed(2, parallelism={"dp_replicate": 2})
     losses = [whole.losses[step] == pytest.approx(exact.losses[step], rel=1e-6) for step in range(1, 10)]
     assert losses == [True] * 6 + [False] * 3  # the sixth loss is of the sum of the fifth
     sent = [line["gradient_bytes"] < line["gradient_bytes_uncompressed"] for line in whole.metrics]
     assert sent == [False] * 5 + [True] * 4
-    parted = job("parted", how)
+    parted = Job(ranks, tmp_path, text, **training)
     for number, stop in ((1, 3), (2, 7)):
         assert parted.round(number, agent=True, stop_at=stop, stop_bound=1).codes == [ExitCode.SAVED] * 2
     assert parted.round(3, agent=True).codes == [0, 0]
