@@ -38,7 +38,7 @@ reach: venv  ## record anew what each test executes, for test-changed; ONLY=test
 	$(BIN)/python -m tests.suite.reach.record $(if $(ONLY),--only $(ONLY))
 
 durations: venv  ## measure all tests, on a machine that does nothing else, for tests/suite/durations.json
-	$(PYTEST) --record-durations runs/durations.json
+	$(PYTEST) --record-durations=runs/durations.json
 	$(BIN)/python -m tests.suite.durations runs/durations.json
 
 budgets: venv  ## tests that are over the budget of their kind, by the durations in tests/suite/durations.json
