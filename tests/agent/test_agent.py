@@ -108,7 +108,7 @@ def test_nothing_survives_an_agent_that_is_killed(make_world: Callable[..., Worl
     agent = world.start(["python", world.script(tree)])
     _running(world, 2)
     world.until(lambda: "[rank 0] up" in world.log() and "[rank 1] up" in world.log())
-    assert len(world.processes()) == 5
+    assert len(world.processes()) >= 5  # and the next round's store, once the ranks have run for a second
     agent.send_signal(signal.SIGKILL)
     agent.wait()
     world.until(lambda: not world.processes())

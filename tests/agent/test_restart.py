@@ -22,8 +22,10 @@ def test_a_killed_ddp_script_restarts_in_place_from_the_learned_zygote(
     world = make_world(machine_zygote, slots=1, ranks=2)
     operator = world.operator
     checkpoint = world.folder / "checkpoint.pt"
+    # A variable of its own: what this machine's zygote learned, or gave up, for other tests' ranks is not for these.
     agent = world.start(
-        ["torchrun", "--nproc-per-node=2", world.script(DDP_SCRIPT), str(checkpoint), "1000000", "0.01"]
+        ["torchrun", "--nproc-per-node=2", world.script(DDP_SCRIPT), str(checkpoint), "1000000", "0.01"],
+        ONLY_HERE=world.mark,
     )
     operator.wait_for_step(6, round=1)
     operator.wait_for(lambda: any("are forked from now on" in e["message"] for e in operator.events), "learning")
