@@ -5,9 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, shared
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tensors of tests are small, and two workers share a machine: a second thread would only wait, and busily."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
