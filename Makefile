@@ -26,10 +26,12 @@ demo: venv  ## train a small GPT over four ranks, lose one in mid-run, and lose 
 PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),2)
 
 test: venv  ## every test that needs no cluster, but those that guard releases only
-	$(PYTEST) -m "not release"
+	$(PYTEST) -m "not processes and not release"
+	$(PYTEST) -m "processes and not release"
 
 test-all: venv  ## those that guard releases, too (tests/suite/releases.txt lists them)
-	$(PYTEST)
+	$(PYTEST) -m "not processes"
+	$(PYTEST) -m "processes"
 
 test-changed: venv  ## what the change since main, or since BASE, can reach
 	$(BIN)/python -m tests.suite.reach $(if $(BASE),--base $(BASE))

@@ -16,7 +16,17 @@ from pathlib import Path
 import pytest
 
 from tests import tied
+from trainmaster.agent.settings import load_environment
 from trainmaster_operator.cluster.local_pod import base_environment
+
+_AT_START = load_environment(os.environ)
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process, but those that are read at load as they were when the tests began: a library that
+    a test imports may set some (scikit-learn does), and agents with others than the zygote's execute their ranks."""
+    changed = load_environment(os.environ)
+    return {name: value for name, value in os.environ.items() if name not in changed} | _AT_START
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +37,7 @@ def machine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with open(folder / "log", "wb") as log:
         zygote = tied.popen(
             [sys.executable, "-m", "trainmaster.agent.zygote", "--socket", str(path)],
-            env=base_environment(os.environ),
+            env=base_environment(environment()),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests import tied
 from tests.agent.fake_operator import WAIT_S, Operator
+from tests.machine_zygote import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,7 +89,7 @@ class World:
         with open(log, "wb") as file:
             agent = tied.popen(
                 [sys.executable, "-m", "trainmaster.agent"],
-                env={**os.environ, **variables},
+                env={**environment(), **variables},
                 cwd=self.folder,
                 stdout=file,
                 stderr=subprocess.STDOUT,

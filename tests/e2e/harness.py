@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from tests import tied
+from tests import machine_zygote, tied
 from tests.e2e.warm import COMMAND, WarmInterpreter, WarmRun
 from trainmaster.contract.wire import environment
 
@@ -118,7 +118,7 @@ def command(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool =
 def run_environment() -> dict[str, str]:
     """The variables of a command that runs a job."""
     shared = {environment.ZYGOTE: str(zygote)} if zygote is not None else {}
-    return {**os.environ, "COLUMNS": "120", **shared}
+    return {**machine_zygote.environment(), "COLUMNS": "120", **shared}
 
 
 @contextmanager

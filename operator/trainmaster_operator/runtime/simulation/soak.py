@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import multiprocessing.pool
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -107,6 +108,7 @@ def _line(done: Done, elapsed: float) -> str:
 def _calm() -> None:
     """A worker: what is there now stays, and what a schedule leaves behind is collected now and then."""
     logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler of the process that forked it would keep it from ending
     gc.freeze()
     gc.set_threshold(50_000, 20, 1000)
 
