@@ -39,9 +39,10 @@ def test_no_file_is_an_empty_record(tmp_path: Path) -> None:
     assert load(tmp_path / "record.json.gz") == Record()
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"{"), gzip.compress(b"{}"), gzip.compress(b"[]")])
-def test_a_file_that_is_no_record_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "record.json.gz").write_bytes(content)
+@pytest.mark.parametrize("content", ["", "no gzip", "{", "{}", "[]"])
+def test_a_file_that_is_no_record_is_refused_with_its_name(tmp_path: Path, content: str) -> None:
+    raw = content.encode()
+    (tmp_path / "record.json.gz").write_bytes(gzip.compress(raw) if content[:1] in "{[" and content else raw)
     with pytest.raises(BadRecord, match=r"record\.json\.gz isn't a record .*; `make reach` writes one"):
         load(tmp_path / "record.json.gz")
 
