@@ -30,6 +30,7 @@ from trainmaster_operator.planning import (
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import FATAL, NOT_THE_JOBS, Fault, of_verdict
 from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -237,6 +238,7 @@ def newer_round(message: str) -> int:
     return max((int(n) for n in re.findall(r"\bround (\d{1,9})\b", message)), default=0)
 
 
+@once
 def _verdicts(view: View) -> list[AgentRecord]:
     """Agents with a verdict of this round, the earliest first."""
     found = [a for a in view.in_round() if a.verdict is not None and a.verdict.round == view.status.round]

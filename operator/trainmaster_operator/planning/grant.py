@@ -16,6 +16,7 @@ from trainmaster_operator.planning import budget, rounds
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -101,6 +102,7 @@ def due_s(view: View) -> float | None:
     return min((wait for wait in waits if wait > 0), default=None)
 
 
+@once
 def _ahead(view: View) -> list[AgentRecord]:
     """Members that run a granted round after the one of the status."""
     if not view.round_is_open:

@@ -110,11 +110,8 @@ def tail_index(pause: Pause) -> float:
 
 def _told(view: View, name: str) -> Pause | None:
     """Of all agents of this round: the longest of all, and typical is what is shortest, which errs towards patience."""
-    told = [
-        [_number(numbers, at) for at in range(4)]
-        for agent in view.in_round()
-        if (numbers := agent.pauses.get(name)) and _number(numbers, 0) > 0
-    ]
+    given = (_numbers(numbers) for agent in view.in_round() if (numbers := agent.pauses.get(name)))
+    told = [numbers for numbers in given if numbers[0] > 0]
     if not told:
         return None
     counts, typical, longest, totals = zip(*told, strict=True)
@@ -124,6 +121,13 @@ def _told(view: View, name: str) -> Pause | None:
         longest=round(max(longest), 4),
         total=round(max(totals), 3),
     )
+
+
+def _numbers(numbers: list[float]) -> list[float]:
+    """An agent's four numbers, 0 for each that is none. Nearly always they are what they ought to be."""
+    if len(numbers) == 4 and min(numbers) >= 0.0 and sum(numbers) <= MOST:
+        return numbers
+    return [_number(numbers, at) for at in range(4)]
 
 
 def _number(numbers: list[float] | None, at: int) -> float:

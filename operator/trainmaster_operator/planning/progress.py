@@ -54,7 +54,8 @@ def update(view: View, status: JobStatus) -> JobStatus:
         fields |= {"progress": progress, "pauses": pauses.learned(view), "pausesRound": view.status.round}
         if _trains(view):
             fields |= goodput.stepped(view, status.model_copy(update=fields), status.progress, progress)
-    ready, spares = (sum(1 for s in slots if _joined(view, s)) for slots in (view.members, view.parked))
+    joined = [agent is not None and agent.joined for agent in view.agents]
+    ready, spares = (sum(map(joined.__getitem__, slots)) for slots in (view.members, view.parked))
     if (ready, spares) != (status.workers.ready, status.workers.spares):
         fields["workers"] = status.workers.model_copy(update={"ready": ready, "spares": spares})
     seen, kept = view.observed.checkpoint, status.checkpoint
@@ -78,11 +79,6 @@ def update(view: View, status: JobStatus) -> JobStatus:
 def _trains(view: View) -> bool:
     """Steps follow each other in one round."""
     return view.status.phase in (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)
-
-
-def _joined(view: View, slot: int) -> bool:
-    agent = view.agents[slot]
-    return agent is not None and agent.joined
 
 
 def _steps(view: View) -> list[tuple[AgentRecord, RankReport]]:
