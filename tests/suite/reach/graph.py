@@ -122,7 +122,7 @@ class Graph:
             yield from ((file, True) for module, file in self.modules.items() if module.startswith(f"{prefix}."))
         for _, name in facts.files:
             if name.endswith(SOURCE) and "*" not in name and not is_test_file(name):  # pytest alone runs tests
-                yield from ((file, True) for file in self._by_name.get(PurePosixPath(name).name, []) if file != path)
+                yield from ((file, True) for file in self._scripts(name, path) if file != path)
 
     def _loaded(self, conftest: str, definition: Facts) -> Iterable[_Node]:
         """What a definition of a conftest.py uses of the same file: imports, definitions, the fixtures that it asks."""
@@ -179,6 +179,13 @@ class Graph:
                 if f"{module}.__main__" in self.modules:
                     yield self.modules[f"{module}.__main__"], True
                 return
+
+    def _scripts(self, name: str, by: str) -> list[str]:
+        """Return the files that a path ending in .py can mean; many folders have an `__init__.py` of their own."""
+        if _is_dunder(PurePosixPath(name).stem) and "/" not in name:
+            beside = str(PurePosixPath(by).with_name(name))
+            return [beside] if beside in self.facts else []
+        return [file for file in self._by_name.get(PurePosixPath(name).name, []) if f"/{file}".endswith(f"/{name}")]
 
     def _lazy(self, package: str) -> set[str]:
         """Return the names that a package may give when it is asked for them."""
