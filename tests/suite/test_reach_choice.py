@@ -56,7 +56,7 @@ def load():
     "tests/conftest.py": "",
     "tests/a/conftest.py": "",
     "tests/a/world.py": "from trainmaster_operator import rules\n",
-    TEST_PLAN: "from trainmaster_operator import plan\n",
+    TEST_PLAN: "from trainmaster_operator import plan\nplan.plan(1)\n",
     TEST_RULES: "from tests.a import world\nfrom trainmaster_operator import rules\n",
     TEST_OTHER: "def test_one():\n    from trainmaster_operator import plan, late\n",
     "manifests/rules.yaml": "a: 1\n",
@@ -102,7 +102,7 @@ def sight(
     """Return what there is to see after TREE became `before` (in commits) and then `now` (in the working tree)."""
     old = {path: text for path, text in {**TREE, **(before or {})}.items() if text is not None}
     new = {path: text for path, text in {**old, **now}.items() if text is not None}
-    facts = {path: read_facts(text, by_definition="conftest" in path) for path, text in new.items() if ".py" in path}
+    facts = {path: read_facts(text) for path, text in new.items() if ".py" in path}
     return Sight(
         blobs_before=old,
         blobs_now=new,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.suite import order, plugin
 from tests.suite.reach import __main__ as command
 from tests.suite.reach import selection
 from tests.suite.reach.checkout import Checkout
@@ -125,6 +126,10 @@ def test_groups_of_near_tests_come_first_and_stay_together() -> None:
     groups = ["far", "near", "far", "alone", "near", "middle"]
     places = [(2, True), (1, False), (0, True), (0, False), (2, False), (0, False)]
     assert sort(groups, places) == [5, 0, 2, 1, 4, 3]
+
+
+def test_groups_are_where_the_plugin_of_the_suite_writes_them() -> None:
+    assert (selection.HANDOVER, selection.LAST) == (plugin.HANDOVER, order.ALONE)
 
 
 def test_a_test_is_as_near_as_its_unit() -> None:

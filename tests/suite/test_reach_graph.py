@@ -36,12 +36,48 @@ def page():
     "tests/a/test_plan.py": "from trainmaster_operator.plan import plan",
     "tests/a/test_codes.py": "from trainmaster import codes",
     "tests/a/test_whole.py": "import trainmaster as tm\ntm.init()",
-    "tests/a/test_start.py": "from trainmaster_operator import start",
+    "tests/a/test_start.py": "from trainmaster_operator import start\nprint(start.COMMAND)",
     "tests/a/test_probe.py": 'PROBE = Path(__file__).with_name("probe.py")',
     "tests/a/test_program.py": 'PROGRAM = """\nfrom trainmaster.codes import Code\n"""',
+    "tests/a/test_program_of_a_module.py": 'PROGRAM = "import sys; from trainmaster import heavy as h, codes"',
+    "tests/a/test_program_of_any.py": 'def load(name):\n    return f"from trainmaster.agent import {name}"',
+    "tests/a/test_around.py": "from trainmaster_operator import around\naround.FOLDER",
+    "operator/trainmaster_operator/around.py": (
+        "FOLDER = Path(__file__).parent\ndef f():\n    from trainmaster import heavy"
+    ),
+    "tests/a/test_both.py": "from trainmaster_operator.both import codes\ncodes()",
+    "operator/trainmaster_operator/both/__init__.py": "def codes():\n    from trainmaster import codes",
+    "operator/trainmaster_operator/both/codes.py": "",
+    "tests/a/test_self.py": "from trainmaster_operator import itself\nitself.start()",
+    "operator/trainmaster_operator/itself.py": (
+        "def start():\n    run([__file__])\ndef main():\n    from trainmaster import codes\n"
+        "if __name__ == '__main__':\n    main()\n"
+    ),
     "tests/a/test_prefix.py": 'def load(name):\n    return import_module(f"trainmaster.agent.{name}")',
     "tests/a/test_fixture.py": "def test_it(started):\n    pass",
     "tests/a/test_version.py": "import trainmaster\nfrom trainmaster import __version__\nprint(trainmaster.__file__)",
+    "operator/trainmaster_operator/many.py": """
+import trainmaster.codes as codes
+from trainmaster_operator.rules import check as verify
+LIMIT = 3
+TABLE = {"one": lambda: verify()}
+def light():
+    return LIMIT
+def loads():
+    return codes.load()
+@command
+def registered():
+    from trainmaster_operator import page
+class Model(Base):
+    field: codes.Code
+def again():
+    return light()
+""",
+    "operator/trainmaster_operator/facade.py": "from trainmaster_operator.many import again, loads",
+    "tests/a/test_light.py": "from trainmaster_operator import many\nmany.light()",
+    "tests/a/test_again.py": "from trainmaster_operator.facade import again\nagain()",
+    "tests/a/test_object.py": "from trainmaster_operator import many\nuse(many)",
+    "tests/a/test_imported_fixture.py": "from tests.zygote import zygote\ndef test_it(zygote):\n    pass",
     "tests/a/test_main.py": 'MAIN = f"{folder}/__main__.py"',
     "tests/a/test_script.py": 'SCRIPT = ROOT / "trainer" / "trainmaster" / "agent" / "__main__.py"',
     "tests/a/test_label.py": 'LABEL = "trainmaster.dev/job"',
@@ -56,7 +92,7 @@ DATA = ["manifests/examples/job.yaml", "operator/trainmaster_operator/page.css",
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    facts = {path: read_facts(text, by_definition="conftest" in path) for path, text in SOURCES.items()}
+    facts = {path: read_facts(text) for path, text in SOURCES.items()}
     return Graph(facts, DATA)
 
 
@@ -69,6 +105,11 @@ def graph() -> Graph:
         ("start", ["start", "agent/__main__", "rank"], ["plan", "heavy"]),
         ("probe", ["probe", "beside", "codes"], ["heavy"]),
         ("program", ["codes"], ["heavy"]),
+        ("program_of_a_module", ["heavy", "codes"], ["rank"]),
+        ("program_of_any", ["rank"], ["heavy"]),
+        ("self", ["codes"], ["heavy"]),
+        ("both", ["trainmaster/codes", "both/codes"], ["heavy"]),
+        ("around", ["around"], ["heavy"]),
         ("prefix", ["rank", "agent/__main__"], ["heavy"]),
         ("fixture", ["tests/zygote", "steps", "heavy", "start", "rank"], ["page"]),
         ("version", ["trainmaster/__init__"], ["heavy"]),
@@ -77,6 +118,7 @@ def graph() -> Graph:
         ("script", ["agent/__main__", "rank"], ["heavy"]),
         ("patched", ["steps", "heavy", "codes"], ["rank"]),
         ("loaded", ["agent/__main__", "rank"], ["heavy"]),
+        ("imported_fixture", ["steps", "heavy"], ["rank"]),
         ("types", [], ["codes"]),
     ],
 )
@@ -86,6 +128,31 @@ def test_a_test_reaches_what_its_text_says(graph: Graph, test: str, reached: lis
         assert any(path.endswith(f"{name}.py") for path in closure), name
     for name in not_reached:
         assert not any(path.endswith(f"/{name}.py") for path in closure), name
+
+
+@pytest.mark.parametrize(
+    ("test", "reached", "not_reached"),
+    [
+        ("light", ["light", "registered", ""], ["loads", "again", "Model", "TABLE"]),
+        ("again", ["again", "light"], ["loads"]),
+        ("object", ["again", "light", "loads", "Model.method", "TABLE"], []),
+        ("codes", [], ["light", "registered", ""]),
+    ],
+)
+def test_of_a_module_only_those_definitions_are_reached_that_somebody_names(
+    graph: Graph, test: str, reached: list[str], not_reached: list[str]
+) -> None:
+    many = "operator/trainmaster_operator/many.py"
+    for name in reached:
+        assert graph.reaches(f"tests/a/test_{test}.py", many, [name]), name
+    for name in not_reached:
+        assert not graph.reaches(f"tests/a/test_{test}.py", many, [name]), name
+
+
+def test_a_function_that_is_gone_is_as_far_as_its_module(graph: Graph) -> None:
+    many = "operator/trainmaster_operator/many.py"
+    assert graph.reaches("tests/a/test_light.py", many, ["gone"])
+    assert not graph.reaches("tests/a/test_codes.py", many, ["gone"])
 
 
 def test_every_test_reaches_the_conftest_above_it(graph: Graph) -> None:

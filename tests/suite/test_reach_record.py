@@ -12,7 +12,7 @@ from tests.suite.reach.checkout import Checkout, blob_of, listings
 from tests.suite.reach.collection import Test
 from tests.suite.reach.facts import read_facts
 from tests.suite.reach.graph import Graph
-from tests.suite.reach.record import plan, read_sources, select
+from tests.suite.reach.record import missed_by, plan, read_sources, select
 from tests.suite.reach.recorder import Job
 from tests.suite.reach.recordfile import BadRecord, Record, Text, Unit, load, save
 
@@ -85,11 +85,20 @@ def test_a_test_consists_of_its_file_and_of_what_has_no_probes() -> None:
         "tests/test_a.py": "from tests import model",
         "tests/test_b.py": "",
     }
-    graph = Graph({p: read_facts(t, by_definition="conftest" in p) for p, t in sources.items()}, [])
+    graph = Graph({p: read_facts(t) for p, t in sources.items()}, [])
     found = read_sources(graph, sources)
     assert {text.path for text in found["tests/test_a.py"].own} == {"tests/conftest.py", "tests/test_a.py"}
     assert found["tests/test_a.py"].searches
     assert not found["tests/test_b.py"].searches
+
+
+def test_what_a_unit_executed_though_the_import_graph_does_not_know_is_told() -> None:
+    graph = Graph({"tests/test_it.py": read_facts("import os"), "operator/a.py": read_facts("def f():\n    pass")}, [])
+    unit = UNITS["tests/test_it.py"]
+    names = {"operator/a.py": ["", "f", "f", *[""] * 68]}
+    assert missed_by(graph, "tests/test_it.py", unit, names) == ["operator/a.py: f", "operator/a.py: module level"]
+    graph = Graph({**graph.facts, "tests/test_it.py": read_facts("import a\na.f()")}, [])
+    assert missed_by(graph, "tests/test_it.py", unit, names) == []
 
 
 def test_a_hash_is_the_one_of_git() -> None:

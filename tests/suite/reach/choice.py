@@ -182,16 +182,19 @@ class _Chooser:
         if PurePosixPath(path).name == CONFTEST:
             below = f"{PurePosixPath(path).parent}/"
             found.update(dict.fromkeys((unit for unit in self._all() if unit.startswith(below)), GRAPH))
+        whole = not (before and now) or change.module_level or path in self._whole
+        functions = None if whole else change.names
         for unit in self._all():
             recorded = self.sight.record.units.get(unit)
             if recorded is not None and self._reaches(recorded, path):
                 found.setdefault(unit, RECORD)
             elif recorded is not None and recorded.reached_in(path) and not self._is_trusted(unit):
                 found.setdefault(unit, OLD)
-            elif not self._excludes(unit, path) and path in self.graph.closure(file_of(unit)):
+            elif not self._excludes(unit, path) and self.graph.reaches(file_of(unit), path, functions):
                 found.setdefault(unit, GRAPH)
         if change.loads:
-            found.update({unit: RECORD for unit in self._importers(path) if unit not in found})
+            for unit in self._importers(path):
+                found.setdefault(unit, RECORD if unit in self.sight.record.units else GRAPH)
         if is_test_file(path):
             return "tests"
         if not before or not now:
@@ -220,11 +223,13 @@ class _Chooser:
 
     def _importers(self, path: str) -> list[str]:
         """Return a few units that import `path` and execute little besides: they show whether it can be imported."""
-        importing = [
-            (len(recorded.reached), unit)
-            for unit in self._all()
-            if (recorded := self.sight.record.units.get(unit)) is not None and recorded.reached_in(path)
-        ]
+        importing = []
+        for unit in self._all():
+            recorded = self.sight.record.units.get(unit)
+            if recorded is not None and recorded.reached_in(path):
+                importing.append((len(recorded.reached), unit))
+            elif recorded is None and path in self.graph.closure(file_of(unit)):
+                importing.append((len(self.graph.closure(file_of(unit))), unit))
         return [unit for _, unit in sorted(importing)[:FEW_IMPORTERS]]
 
     def _readers(self, path: str) -> Iterator[str]:

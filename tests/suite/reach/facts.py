@@ -1,8 +1,7 @@
-"""What one Python file says that it uses: modules that it imports or names in strings, and files that it names.
+"""What one Python file says that it uses: names that it imports, modules that strings name, and files that it names.
 
-Nothing is executed. An import inside a function is told from one that happens when the module is imported. Imports
-under `if TYPE_CHECKING:` are left out, because they never happen. Of a conftest.py each definition is read by itself,
-because a test uses only some of its fixtures.
+Nothing is executed. Each definition at the top of a file is read by itself, because who uses one function of a module
+need not use the others. Imports under `if TYPE_CHECKING:` are left out, because they never happen.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-SCHEME = 2
+SCHEME = 5
 """Raise it when the meaning of facts changes: kept facts of another scheme are not read."""
 
 PACKAGES = ("trainmaster_operator", "trainmaster", "tests", "e2e", "benchmarks", "charts", "docker", "examples")
@@ -22,11 +21,13 @@ SOURCE = ".py"
 
 _OURS = "(?:" + "|".join(PACKAGES) + ")"
 _DOTTED = re.compile(rf"(?<![\w./]){_OURS}(?:\.\w+)+")
-_IMPORTED = re.compile(rf"(?:^|[;\n])[ \t]*(?:from|import)[ \t]+({_OURS}\b[\w.]*)")
-_PREFIX = re.compile(rf"(?<![\w./])({_OURS}(?:\.\w+)*)\.$")
+_IMPORTED = re.compile(rf"(?:^|[;\n])[ \t]*(?:from|import)[ \t]+({_OURS}\b[\w.]*)(?:[ \t]+import[ \t]+([\w, \t]+))?")
+_PREFIX = re.compile(rf"(?<![\w./])({_OURS}(?:\.\w+)*)(?:\.|[ \t]+import[ \t]+)$")
 _FILE = re.compile(r"[\w\-.*/]*[\w\-*]\.\w+|[\w\-.]+(?:/[\w\-.*]+)+/?|\.?/[\w\-./*]+|[A-Z][A-Za-z]*file|LICENSE")
 _PART = re.compile(r"[\w\-.*]+")
 _JOINS = {"Path", "PurePath", "joinpath", "join", "with_name", "glob", "rglob", "open"}
+_PLAIN_DECORATORS = {"dataclass", "cache", "lru_cache", "contextmanager", "asynccontextmanager", "total_ordering"}
+_PATHS = {"Path", "abspath", "dirname", "realpath"}
 _IMPORTERS = {"import_module", "__import__", "importorskip"}
 
 
@@ -34,19 +35,18 @@ _IMPORTERS = {"import_module", "__import__", "importorskip"}
 class Import:
     """`import module` has no names; `from module import names`. `level` counts the dots of a relative import.
 
-    `bound` are the names that it gives in the file. `called` tells whether the module level uses one of them.
+    `bound` are the names that it gives in the file; ("*",) for a call that imports, whose result may go anywhere.
     """
 
     module: str
     names: tuple[str, ...] = ()
     level: int = 0
     bound: tuple[str, ...] = ()
-    called: bool = False
 
 
 @dataclass
 class Facts:
-    """Facts about a file, or about one definition in it."""
+    """Facts about a file, or about one definition at its top."""
 
     at_import: list[Import] = field(default_factory=list)
     in_functions: list[Import] = field(default_factory=list)
@@ -55,14 +55,10 @@ class Facts:
     files: list[tuple[int, str]] = field(default_factory=list)  # line, path or end of a path, perhaps with `*`
     requests: list[str] = field(default_factory=list)  # parameters of functions, and strings that may name a fixture
     loaded: list[str] = field(default_factory=list)  # names whose value is used, `name.attribute` if only that is
-    definitions: dict[str, Facts] = field(default_factory=dict)  # of a conftest.py: by name; "" is all the rest
-    always: bool = False  # of a definition: pytest calls it without being asked
-
-    def uses(self, name: str) -> bool:
-        """Tell whether more is used of the imported `name` than what every module has, such as `__file__`."""
-        return any(
-            held == name or (held.startswith(f"{name}.") and not held.startswith(f"{name}.__")) for held in self.loaded
-        )
+    at_level: list[str] = field(default_factory=list)  # those of them that an import of the module uses
+    definitions: dict[str, Facts] = field(default_factory=dict)  # functions, classes, constants; "" is all the rest
+    others: list[str] = field(default_factory=list)  # names that the rest binds
+    always: bool = False  # of a definition: it may be called though nobody names it
 
     @property
     def imports(self) -> list[Import]:
@@ -75,20 +71,53 @@ class Facts:
         return any(path.endswith(f"*{SOURCE}") for _, path in self.files)
 
 
-def read_facts(text: str, *, by_definition: bool = False) -> Facts:
+def read_facts(text: str) -> Facts:
     """Return what a Python text says that it uses. Raises SyntaxError."""
     body = ast.parse(text).body
     facts = _read(body)
-    if by_definition:
-        rest = [statement for statement in body if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)]
-        facts.definitions = {"": _read(rest)}
-        for statement in body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                definition = _read([statement])
-                decorators = " ".join(map(ast.unparse, statement.decorator_list))
-                definition.always = statement.name.startswith("pytest_") or "autouse=True" in decorators
-                facts.definitions[statement.name] = definition
+    parts: dict[str, list[ast.stmt]] = {"": []}
+    for statement in body:
+        for name in _defines(statement):
+            parts.setdefault(name, []).append(statement)
+        if not _defines(statement) and not isinstance(statement, ast.Import | ast.ImportFrom):
+            parts[""].append(statement)
+    facts.definitions = {name: _read(statements) for name, statements in parts.items()}
+    for name, statements in parts.items():
+        facts.definitions[name].always = bool(name) and any(map(_is_registered, statements))
+    facts.others = sorted(set(_bound_in(parts[""])))
+    # Who runs a module as a program uses all of it; an import stops before that.
+    facts.at_level = sorted(set(_read([s for s in body if not _is_for_programs(s)]).at_level))
     return facts
+
+
+def _defines(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top of a file gives a meaning, if that is all it does."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not all(isinstance(t, ast.Name) for t in targets):
+        return []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _is_registered(statement: ast.stmt) -> bool:
+    """Tell whether a decorator, or pytest, may know a definition: then nobody needs to name it."""
+    decorators = {ast.unparse(d).partition("(")[0].rpartition(".")[2] for d in getattr(statement, "decorator_list", [])}
+    if decorators == {"fixture"}:
+        return "autouse=True" in ast.unparse(statement)
+    return bool(decorators - _PLAIN_DECORATORS) or any(name.startswith("pytest_") for name in _defines(statement))
+
+
+def _is_for_programs(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'"
+
+
+def _bound_in(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def _read(body: Iterable[ast.stmt]) -> Facts:
@@ -96,26 +125,14 @@ def _read(body: Iterable[ast.stmt]) -> Facts:
     for statement in body:
         reader.visit(statement)
     found = reader.facts
-    return Facts(
-        [_marked(imported, reader.at_level) for imported in found.at_import],
-        found.in_functions,
-        sorted(set(found.named)),
-        sorted(set(found.prefixes)),
-        sorted(set(found.files)),
-        sorted(set(found.requests)),
-        sorted(set(found.loaded)),
-    )
-
-
-def _marked(imported: Import, loaded: set[str]) -> Import:
-    called = "*" in imported.bound or bool(loaded.intersection(imported.bound))
-    return Import(imported.module, imported.names, imported.level, imported.bound, called)
+    for name in ("named", "prefixes", "files", "requests", "loaded", "at_level"):
+        setattr(found, name, sorted(set(getattr(found, name))))
+    return found
 
 
 class _Reader(ast.NodeVisitor):
     def __init__(self) -> None:
         self.facts = Facts()
-        self.at_level: set[str] = set()  # names that the module level uses
         self.depth = 0
 
     def _add(self, imported: Import) -> None:
@@ -137,8 +154,22 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:  # annotations are not evaluated
+        if node.value is not None:
             self.visit(node.value)
+        if not self.depth:  # the types of fields are what models are made of
+            self._visit_later(node.annotation)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for expression in [*node.bases, *(keyword.value for keyword in node.keywords)]:
+            self._visit_later(expression)
+        for part in [*node.decorator_list, *node.body]:
+            self.visit(part)
+
+    def _visit_later(self, node: ast.AST) -> None:
+        """Visit what counts only if the definition is used."""
+        self.depth += 1
+        self.visit(node)
+        self.depth -= 1
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._visit_function(node)
@@ -159,23 +190,22 @@ class _Reader(ast.NodeVisitor):
         self.depth -= 1
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        self.depth += 1
-        self.generic_visit(node)
-        self.depth -= 1
+        self._visit_later(node.body)
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
-            self.facts.loaded.append(node.id)
-            if not self.depth:
-                self.at_level.add(node.id)
+            self._load(node.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        if not isinstance(node.value, ast.Name):
+        if isinstance(node.value, ast.Name):
+            self._load(f"{node.value.id}.{node.attr}")
+        else:
             self.generic_visit(node)
-            return
-        self.facts.loaded.append(f"{node.value.id}.{node.attr}")
+
+    def _load(self, name: str) -> None:
+        self.facts.loaded.append(name)
         if not self.depth:
-            self.at_level.add(node.value.id)
+            self.facts.at_level.append(name)
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(getattr(node.value, "value", None), str):  # a docstring names much and uses nothing
@@ -207,11 +237,15 @@ class _Reader(ast.NodeVisitor):
             self._read_path([*node.args], node.lineno)
         if called in _IMPORTERS and node.args and isinstance(node.args[0], ast.Constant):
             self._add(Import(str(node.args[0].value), bound=("*",)))
-        self.generic_visit(node)
+        self.visit(node.func)
+        for argument in [*node.args, *node.keywords]:
+            if called not in _PATHS or getattr(argument, "id", "") != "__file__":  # only what lies around it is meant
+                self.visit(argument)
 
     def _read_string(self, text: str, line: int) -> None:
         self.facts.named += _DOTTED.findall(text)
-        self.facts.named += _IMPORTED.findall(text)
+        for module, names in _IMPORTED.findall(text):
+            self.facts.named += [module, *(f"{module}.{name.split()[0]}" for name in names.split(",") if name.split())]
         if text.isidentifier():
             self.facts.requests.append(text)
         if len(text) < 200 and _FILE.fullmatch(text):

@@ -1,16 +1,16 @@
-"""Which files a test can use, by what their texts say: the source of knowledge where nothing was recorded.
+"""What a test can use, by what texts say: the source of knowledge where nothing was recorded.
 
-A file is reached in one of two ways. *Imported*: its module level is executed, as the `__init__` of a package is when
-a module of the package is imported. *Used*: anything in it may be executed, so also the imports inside its functions
-and the modules that its strings name (`-m` arguments, tables of lazy imports, programs as text). What an imported file
-imports is used if its module level does anything with it, and otherwise imported. A conftest.py above a test is
-imported; of its fixtures those are used that the test's file asks for.
+A node is a definition at the top of a file. Using it leads to what it names: other definitions of the file, names that
+the file imports, imports inside it, modules that its strings name (`-m` arguments, tables of lazy imports, programs as
+text). A module that is imported leads to what its level executes, and to what a decorator may have registered. Whoever
+takes a module as an object, or runs it as a program, may use all of it. Above a test lie conftest.py files: of these
+the level is executed, and those fixtures are used that the test's file asks for.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import takewhile
@@ -18,14 +18,17 @@ from pathlib import PurePosixPath
 
 from tests.suite.reach.facts import SOURCE, Facts, Import
 
-_PRODUCT = ("operator/", "trainer/")
-
 CONFTEST = "conftest.py"
 
 ROOTS = ("operator/", "trainer/", "")
 """Folders in which top-level packages lie, as `pythonpath` of the tests says."""
 
-_Node = tuple[str, bool | str]  # path; True: used, False: imported, a name: this definition of a conftest.py is used
+LEVEL, ALL = "", "*"
+"""Instead of the name of a definition: what an import of the file executes; everything in the file."""
+
+_PRODUCT = ("operator/", "trainer/")
+
+Node = tuple[str, str]  # path, name of a definition
 
 
 class Graph:
@@ -35,39 +38,60 @@ class Graph:
         self.facts = facts
         self.files = sorted({*files, *facts})
         self.modules = _modules(facts)
-        self._edges: dict[_Node, tuple[_Node, ...]] = {}
+        self._edges: dict[Node, tuple[Node, ...]] = {}
+        self._nodes: dict[str, frozenset[Node]] = {}
         self._closures: dict[str, frozenset[str]] = {}
 
     def closure(self, path: str) -> frozenset[str]:
         """Return all Python files that using `path` can reach, itself and the conftest.py files above it included."""
         if path not in self._closures:
-            left = [(path, True), *self._of_conftests(path)]
+            self._closures[path] = frozenset(file for file, _ in self.nodes(path))
+        return self._closures[path]
+
+    def reaches(self, path: str, file: str, functions: Iterable[str] | None = None) -> bool:
+        """Tell whether using `path` can reach one of the functions of `file`, by qualified name; None: the file."""
+        if functions is None:
+            return file in self.closure(path)
+        known = self.facts[file].definitions if file in self.facts else {}
+        tops = {function.partition(".")[0] for function in functions}
+        nodes = self.nodes(path)
+        tops = {top if top in known and not _is_dunder(top) else LEVEL for top in tops}  # Python itself may call those
+        return (file, ALL) in nodes or any((file, top) in nodes for top in tops)
+
+    def nodes(self, path: str) -> frozenset[Node]:
+        """Return all that using `path` can reach."""
+        if path not in self._nodes:
+            left = [(path, ALL), *self._of_conftests(path)] if path in self.facts else []
             seen = set(left)
             while left:
                 for node in self._next(left.pop()):
                     if node not in seen:
                         seen.add(node)
                         left.append(node)
-            self._closures[path] = frozenset(file for file, _ in seen)
-        return self._closures[path]
+            self._nodes[path] = frozenset(seen)
+        return self._nodes[path]
 
-    def _of_conftests(self, path: str) -> list[_Node]:
+    def _of_conftests(self, path: str) -> list[Node]:
         asked = set(self.facts[path].requests)
-        found: list[_Node] = []
+        found: list[Node] = []
         for conftest in self.conftests(path):
-            found.append((conftest, ""))
-            for name, definition in self.facts[conftest].definitions.items():
+            facts = self.facts[conftest]
+            found.append((conftest, LEVEL))
+            for name, definition in facts.definitions.items():
                 if definition.always or name in asked:
-                    found.append((conftest, name))
                     asked.update(definition.requests)
-            for imported in self.facts[conftest].at_import:
-                if any(name in asked or name.startswith("pytest_") for name in imported.bound):
-                    found += self._imported(conftest, imported, used=True)
+            for name in asked | {name for name, definition in facts.definitions.items() if definition.always}:
+                found += self._resolve(conftest, name)
         return found
 
     def importers(self, path: str) -> list[str]:
         """Return the files that import `path` themselves."""
-        return [file for file in self.facts if file != path and any(to == path for to, _ in self._compute(file, True))]
+        found = []
+        for file, facts in self.facts.items():
+            targets = (node for imported in facts.imports for node in self._imported(file, imported))
+            if file != path and any(to == path for to, _ in targets):
+                found.append(file)
+        return found
 
     def conftests(self, path: str) -> list[str]:
         """Return the conftest.py files whose fixtures a test file has at hand."""
@@ -97,87 +121,142 @@ class Graph:
                 found.append((file, 0))
         return found
 
-    def _next(self, node: _Node) -> tuple[_Node, ...]:
+    def _next(self, node: Node) -> tuple[Node, ...]:
         if node not in self._edges:
             self._edges[node] = tuple(self._compute(*node))
         return self._edges[node]
 
-    def _compute(self, path: str, way: bool | str) -> Iterable[_Node]:
+    def _compute(self, path: str, name: str) -> Iterator[Node]:
         whole = self.facts[path]
-        if way is False:
+        if name == ALL:
+            yield from ((path, definition) for definition in whole.definitions)
+            rest = whole.definitions.get(LEVEL, whole)
+            for used in [*rest.loaded, *_fixtures_of(path, whole)]:
+                yield from self._resolve(path, used)
+        if name == LEVEL:
             for imported in whole.at_import:
-                yield from self._imported(path, imported, used=imported.called)
+                yield from self._imported(path, imported)
+            for used in whole.at_level:
+                yield from self._resolve(path, used)
+            yield from ((path, other) for other, definition in whole.definitions.items() if definition.always)
+        if name not in whole.definitions:
             return
-        facts = whole if way is True else whole.definitions[way]
-        if way is not True:
-            yield from self._loaded(path, facts)
-        else:
-            for imported in whole.at_import:
-                yield from self._imported(path, imported, used=True)
+        facts = whole.definitions[name]
+        if name != LEVEL:
+            yield path, LEVEL
+            for used in [*facts.loaded, *_fixtures_of(path, facts)]:
+                yield from self._resolve(path, used)
         for imported in facts.in_functions:
-            yield from self._imported(path, imported, used=True)
+            yield from self._imported(path, imported)
+            for bound in imported.bound:
+                yield from self._meant(path, imported, bound, "")
+        yield from self._of_strings(path, facts)
+
+    def _of_strings(self, path: str, facts: Facts) -> Iterator[Node]:
         for named in facts.named:
             yield from self._module_or_attribute(named)
         for prefix in facts.prefixes:
-            yield from ((file, True) for module, file in self.modules.items() if module.startswith(f"{prefix}."))
+            yield from ((file, ALL) for module, file in self.modules.items() if module.startswith(f"{prefix}."))
         for _, name in facts.files:
             if name.endswith(SOURCE) and "*" not in name and not is_test_file(name):  # pytest alone runs tests
-                yield from ((file, True) for file in self._scripts(name, path) if file != path)
+                yield from ((file, ALL) for file in self._scripts(name, path) if file != path)
 
-    def _loaded(self, conftest: str, definition: Facts) -> Iterable[_Node]:
-        """What a definition of a conftest.py uses of the same file: imports, definitions, the fixtures that it asks."""
-        asked = {*(name.partition(".")[0] for name in definition.loaded), *definition.requests}
-        yield from ((conftest, name) for name in self.facts[conftest].definitions if name in asked)
-        for imported in self.facts[conftest].at_import:
-            yield from self._imported(conftest, imported, used=bool(asked.intersection(imported.bound)))
-
-    def _imported(self, path: str, imported: Import, *, used: bool) -> Iterable[_Node]:
-        module = imported.module
-        if imported.level:
-            package = PurePosixPath(path).parents[imported.level - 1]
-            above = next((m for m, file in self.modules.items() if file == f"{package}/__init__.py"), None)
-            above = above or str(package).replace("/", ".")
-            module = f"{above}.{module}" if module else above
-        if not imported.names:
-            used = used and ("*" in imported.bound or any(map(self.facts[path].uses, imported.bound)))
-            yield from self._module(path, module, used)
-            if (
-                module not in imported.bound and "*" not in imported.bound
-            ):  # the name of the first package is bound, and leads to all
-                parts = module.split(".")
-                for count in range(1, len(parts)):
-                    yield from self._module(path, ".".join(parts[:count]), used)
+    def _resolve(self, path: str, used: str, seen: frozenset[tuple[str, str]] = frozenset()) -> Iterator[Node]:
+        """What `name`, or `name.attribute`, means in a file. A name of Python itself means nothing here."""
+        facts, (name, _, attribute) = self.facts[path], used.partition(".")
+        if (path, used) in seen:
             return
-        inner = [name for name in imported.names if f"{module}.{name}" in self.modules]
-        for name in inner:
-            yield from self._module(path, f"{module}.{name}", used)
-        if len(inner) < len(imported.names):
-            yield from self._module(path, module, used and not all(map(_is_dunder, imported.names)))
+        # A file that knows its own path may start itself as a program.
+        if name in ("globals", "__file__") or name in facts.others:
+            yield path, ALL
+        if name in facts.definitions and name:
+            yield path, name
+        for imported in facts.at_import:
+            if name in imported.bound or imported.names == ("*",):
+                yield from self._meant(path, imported, name, attribute, seen | {(path, used)})
 
-    def _module(self, path: str, module: str, used: bool) -> Iterable[_Node]:
-        """The module itself, and the packages that are imported on the way to it."""
+    def _meant(
+        self, path: str, imported: Import, bound: str, attribute: str, seen: frozenset[tuple[str, str]] = frozenset()
+    ) -> Iterator[Node]:
+        """What a name that an import gives means, with an attribute behind it or without."""
+        module = self._absolute(path, imported)
+        if imported.bound == (ALL,):
+            yield from self._module(path, module, ALL)
+        elif not imported.names:
+            yield from self._attribute(path, module, attribute if module == bound else "", seen)
+            if module != bound and module.partition(".")[0] == bound and not _is_dunder(attribute):
+                parts = module.split(".")  # the name of the first package is bound, and leads to all
+                for count in range(1, len(parts)):
+                    yield from self._module(path, ".".join(parts[:count]), ALL)
+        elif imported.names == (ALL,):
+            yield from self._attribute(path, module, bound, seen)
+        else:
+            name, package = imported.names[imported.bound.index(bound)], self._file(path, module)
+            inner = f"{module}.{name}" in self.modules
+            if inner:
+                yield from self._attribute(path, f"{module}.{name}", attribute, seen)
+            if not inner or (
+                package is not None and name in self.facts[package].definitions
+            ):  # or a module of its name
+                yield from self._attribute(path, module, name, seen)
+
+    def _attribute(
+        self, path: str, module: str, attribute: str, seen: frozenset[tuple[str, str]] = frozenset()
+    ) -> Iterator[Node]:
+        """What an attribute of a module means; without one, all of the module: it goes somewhere as an object."""
+        file = self._file(path, module)
+        if file is None:
+            return
+        if not attribute or (attribute not in self.facts[file].definitions and not _is_dunder(attribute)):
+            found = [*self._resolve(file, attribute, seen)] if attribute else []
+            yield from found or [(file, ALL)]  # of a name that isn't there a function of the module may know
+        elif not _is_dunder(attribute):
+            yield file, attribute
+
+    def _absolute(self, path: str, imported: Import) -> str:
+        if not imported.level:
+            return imported.module
+        package = PurePosixPath(path).parents[imported.level - 1]
+        above = next((m for m, file in self.modules.items() if file == f"{package}/__init__.py"), None)
+        above = above or str(package).replace("/", ".")
+        return f"{above}.{imported.module}" if imported.module else above
+
+    def _imported(self, path: str, imported: Import) -> Iterator[Node]:
+        """The modules of which an import executes the level."""
+        module = self._absolute(path, imported)
+        yield from self._module(path, module, LEVEL)
+        for name in imported.names:
+            if f"{module}.{name}" in self.modules:
+                yield from self._module(path, f"{module}.{name}", LEVEL)
+
+    def _module(self, path: str, module: str, name: str) -> Iterator[Node]:
+        """A node of the module, and the levels of the packages that are imported on the way to it."""
+        file = self._file(path, module)
+        if file is not None:
+            yield file, name
         parts = module.split(".")
-        if module in self.modules:
-            yield self.modules[module], used
-        elif len(parts) == 1:  # a script finds what lies beside it
-            beside = str(PurePosixPath(path).with_name(f"{module}{SOURCE}"))
-            if beside in self.facts:
-                yield beside, used
         for count in range(1, len(parts)):
             package = self.modules.get(".".join(parts[:count]))
             if package is not None:
-                yield package, False
+                yield package, LEVEL
 
-    def _module_or_attribute(self, named: str) -> Iterable[_Node]:
+    def _file(self, path: str, module: str) -> str | None:
+        if module in self.modules:
+            return self.modules[module]
+        beside = str(PurePosixPath(path).with_name(f"{module}{SOURCE}"))  # a script finds what lies beside it
+        return beside if "." not in module and beside in self.facts else None
+
+    def _module_or_attribute(self, named: str) -> Iterator[Node]:
+        """What a string names: a module, which may be run, or an attribute of one."""
         parts = named.split(".")
         for count in range(len(parts), 0, -1):
             module = ".".join(parts[:count])
             if module in self.modules:
                 if count == 1 and len(parts) > 1 and parts[1] not in self._lazy(module):
                     return  # some name that begins as ours do, such as one of a label or a logger
-                yield from self._module("", module, True)
+                yield from self._module("", module, ALL)
                 if f"{module}.__main__" in self.modules:
-                    yield self.modules[f"{module}.__main__"], True
+                    yield self.modules[f"{module}.__main__"], ALL
                 return
 
     def _scripts(self, name: str, by: str) -> list[str]:
@@ -190,7 +269,7 @@ class Graph:
     def _lazy(self, package: str) -> set[str]:
         """Return the names that a package may give when it is asked for them."""
         facts = self.facts[self.modules[package]]
-        return {*facts.requests, *facts.loaded}
+        return {*facts.requests, *facts.loaded, *facts.definitions}
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
@@ -203,6 +282,11 @@ class Graph:
 def is_test_file(path: str) -> bool:
     """Return True for a file from which pytest collects tests."""
     return PurePosixPath(path).match("test_*.py")
+
+
+def _fixtures_of(path: str, facts: Facts) -> list[str]:
+    """Return names that may be those of fixtures."""
+    return facts.requests if path.startswith("tests/") else []
 
 
 def _is_dunder(name: str) -> bool:

@@ -45,12 +45,11 @@ def read_graph(checkout: Checkout) -> Graph:
     for path in checkout.files:
         if not path.endswith(SOURCE):
             continue
-        blob, whole = checkout.blobs[path], path.rpartition("/")[2] != "conftest.py"
-        key = blob if whole else f"{blob} by definition"
+        key = checkout.blobs[path]
         if key not in kept:
             missing = True
             try:
-                kept[key] = read_facts(checkout.text_now(path) or "", by_definition=not whole)
+                kept[key] = read_facts(checkout.text_now(path) or "")
             except (SyntaxError, ValueError):
                 kept[key] = Facts()
         facts[path] = kept[key]
@@ -68,9 +67,7 @@ def _load(path: Path) -> dict[str, Facts]:
 
 
 def _save(path: Path, facts: Mapping[str, Facts], blobs: Mapping[str, str]) -> None:
-    kept = {
-        blobs[file] + (" by definition" if known.definitions else ""): asdict(known) for file, known in facts.items()
-    }
+    kept = {blobs[file]: asdict(known) for file, known in facts.items()}
     path.parent.mkdir(exist_ok=True)
     fresh = path.with_suffix(".fresh")
     fresh.write_text(json.dumps({"scheme": SCHEME, "facts": kept}, separators=(",", ":")))
@@ -86,10 +83,12 @@ def _facts(raw: Mapping[str, Any]) -> Facts:
         files=[(line, path) for line, path in raw["files"]],
         requests=raw["requests"],
         loaded=raw["loaded"],
+        at_level=raw["at_level"],
         definitions={name: _facts(one) for name, one in raw["definitions"].items()},
+        others=raw["others"],
         always=raw["always"],
     )
 
 
 def _import(raw: Mapping[str, Any]) -> Import:
-    return Import(raw["module"], tuple(raw["names"]), raw["level"], tuple(raw["bound"]), raw["called"])
+    return Import(raw["module"], tuple(raw["names"]), raw["level"], tuple(raw["bound"]))
