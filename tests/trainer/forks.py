@@ -136,8 +136,7 @@ def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) 
 def _fork_calls(channel: Channel, fd: int) -> int:
     def run() -> None:
         channel.close()
-        calls = Channel.open(os.dup(fd))
-        os.close(fd)
+        calls = Channel.open(fd)
         while (received := calls.receive()) is not None:
             calls.send("called", _called(**received[0]))
 
@@ -147,9 +146,7 @@ def _fork_calls(channel: Channel, fd: int) -> int:
 def _fork_twin(channel: Channel, fd: int) -> int:
     def run() -> None:
         channel.close()
-        twins = Channel.open(os.dup(fd))
-        os.close(fd)
-        _serve(twins)
+        _serve(Channel.open(fd))
 
     return forked(run)
 
