@@ -125,7 +125,7 @@ DOWN_current := true
 
 e2e: venv  ## end-to-end tests; CLUSTER=own, kind or current; a cluster that was made is taken down, whatever happens
 	@test -n "$(UP_$(CLUSTER))" || { echo "CLUSTER=$(CLUSTER): own, kind or current"; exit 2; }
-	trap '$(DOWN_$(CLUSTER)) || exit 1' EXIT; $(UP_$(CLUSTER)) && E2E_CLUSTER=$(CLUSTER) $(BIN)/python -m pytest e2e --durations=15
+	trap '$(DOWN_$(CLUSTER)) || exit 1' EXIT; $(UP_$(CLUSTER)) && E2E_CLUSTER=$(CLUSTER) $(BIN)/python -m e2e
 
 cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
 	$(PYTHON) -m e2e.cluster down
