@@ -22,16 +22,15 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv  ## train a small GPT over four ranks, lose one in mid-run, and lose nothing
 	$(BIN)/trainmaster demo
 
-# Two workers: one for each core that CI has. Tests go to them in the order of tests/suite/durations.json.
-PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),2)
+# Three workers for the two cores that CI has: one of them mostly waits for a process. Tests go to them in the order of
+# tests/suite/durations.json.
+PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),3)
 
 test: venv  ## every test that needs no cluster, but those that guard releases only
-	$(PYTEST) -m "not processes and not release"
-	$(PYTEST) -m "processes and not release"
+	$(PYTEST) -m "not release"
 
 test-all: venv  ## those that guard releases, too (tests/suite/releases.txt lists them)
-	$(PYTEST) -m "not processes"
-	$(PYTEST) -m "processes"
+	$(PYTEST)
 
 test-changed: venv  ## what the change since main, or since BASE, can reach
 	$(BIN)/python -m tests.suite.reach $(if $(BASE),--base $(BASE))
@@ -40,7 +39,7 @@ reach: venv  ## record anew what each test executes, for test-changed; ONLY=test
 	$(BIN)/python -m tests.suite.reach.record $(if $(ONLY),--only $(ONLY))
 
 durations: venv  ## measure all tests, on a machine that does nothing else, for tests/suite/durations.json
-	$(PYTEST) --record-durations=runs/durations.json
+	$(BIN)/python -m pytest -n 2 --record-durations=runs/durations.json
 	$(BIN)/python -m tests.suite.durations runs/durations.json
 
 budgets: venv  ## tests that are over the budget of their kind, by the durations in tests/suite/durations.json

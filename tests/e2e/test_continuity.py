@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Calm, run, small_demo_job
+from tests.e2e.harness import Calm, small_demo_job
+from tests.e2e.live import live
+from trainmaster_operator.cluster.port import Object
 
 STEPS = 50
 MESHES = {
@@ -16,6 +18,12 @@ MESHES = {
     3: {"dp_replicate": 3, "dp_shard": 1},
     4: {"dp_replicate": 2, "dp_shard": 2},
 }
+PATIENT, SHORT = ({"recovery": {"hang": {"limitSeconds": seconds}}} for seconds in (20, 4))
+"""A start may take long on a busy machine, and is no hang. While all wait for the stopped one it may be short."""
+
+
+def hung(status: Object) -> bool:
+    return bool((status.get("lastFailure") or {}).get("cause") == "Hang")
 
 
 @pytest.mark.processes
@@ -31,7 +39,12 @@ def test_a_run_with_faults_has_the_losses_and_the_state_of_one_without(calm: Cal
 
     undisturbed = calm(job)
     assert undisturbed.exit_code == 0, undisturbed.output
-    stormy = run(job, tmp_path / "stormy", faults)
+    with live(job, tmp_path / "stormy", "stdlib-gpt", faults=faults) as run:
+        run.wait_step(steps[kinds.index("stop")] - 1)
+        run.patch(SHORT)
+        run.wait(hung, "the stopped rank's hang")
+        run.patch(PATIENT)
+        stormy = run.ended()
     assert stormy.exit_code == 0, f"{told}\n{stormy.output}"
 
     restarts = stormy.status["restarts"]

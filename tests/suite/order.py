@@ -3,7 +3,8 @@
 A group runs on one worker. Tests in the pytest process are grouped by file. A test that starts processes or pods is a
 group of its own, and so is a test that takes long, unless it shares an expensive fixture with other tests of its file.
 The longest group comes first, so that both cores end at about the same time; what was never measured comes before it,
-because it may take any time. Nothing here does I/O.
+because it may take any time. Tests with the marker `together` are a group with all of their file that have the same
+parameters: they use what one of them has computed. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ ALONE = "alone"
 
 @dataclass(frozen=True)
 class Case:
-    """A collected test. `shared`: the fixtures that it shares with other tests of its file only."""
+    """A collected test. `shared`: the fixtures that it shares with other tests of its file only. `together`: what names
+    the tests of its file that use what one of them has computed; "": none do."""
 
     id: str
     kind: Kind = PURE
     shared: tuple[str, ...] = ()
+    together: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def group_of(case: Case, known: Durations) -> str:
     file = file_of(case.id)
     if any(_is_expensive(fixture, known) for fixture in case.shared):
         return file
+    if case.together:
+        return f"{file}[{case.together}]"
     if case.kind in (PROCESS, CLUSTER) or known.tests.get(case.id, 0.0) >= LONG_S:
         return case.id
     return file

@@ -26,6 +26,7 @@ from tests.suite.measuring import Results, Stopwatch, shared_fixture
 
 MARKERS = (
     "alone: needs its machine alone; with workers these run last, one after another, when the other workers have ended",
+    "together: uses what other tests of the file with the same parameters have computed; they run on one worker",
     "release: guards releases only (tests/suite/releases.txt names it); `make test-all` runs these too",
 )
 OUR_SCHEDULER = ("load", "loadgroup")
@@ -202,4 +203,6 @@ def _case(item: pytest.Item) -> order.Case:
     definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     names = {shared_fixture(found[-1], file) for found in definitions.values() if found}
     shared = tuple(sorted(name for name in names if name is not None and file_of(name) == file))
-    return order.Case(item.nodeid, kind_of(item.nodeid, item.get_closest_marker("processes") is not None), shared)
+    together = item.callspec.id if isinstance(item, pytest.Function) and item.get_closest_marker("together") else ""
+    kind = kind_of(item.nodeid, item.get_closest_marker("processes") is not None)
+    return order.Case(item.nodeid, kind, shared, together)

@@ -40,6 +40,11 @@ def test_tests_that_share_an_expensive_fixture_stay_together() -> None:
     assert group_of(Case(f"{FILE}::test_a", PROCESS, (TABLE,)), known) == FILE
 
 
+def test_tests_that_use_what_one_of_them_has_computed_stay_together() -> None:
+    cases = [Case(f"{FILE}::{name}", PROCESS, together="2-ranks") for name in ("test_a", "test_b")]
+    assert [group_of(case, Durations()) for case in cases] == [f"{FILE}[2-ranks]"] * 2
+
+
 def test_a_cheap_shared_fixture_holds_nothing_together() -> None:
     case = Case(f"{FILE}::test_a", PROCESS, (TABLE,))
     assert group_of(case, Durations({case.id: 3.0}, {}, {TABLE: 0.2})) == case.id

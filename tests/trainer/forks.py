@@ -7,6 +7,7 @@ calls functions for tests (`Ranks.call`), in which whoever is tested can fork ra
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import runpy
@@ -18,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.agent import processes
+from trainmaster.agent import hugepages, processes
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
 
@@ -49,6 +50,7 @@ COMPILER = (
 def _serve(channel: Channel) -> None:
     for name in ("trainmaster.loop", *PRELOADED):
         importlib.import_module(name)
+    _settle()
     others: list[int] = []
     while (received := channel.receive()) is not None:
         request, fds = received
@@ -73,6 +75,13 @@ def _serve(channel: Channel) -> None:
     os._exit(0)  # the interpreter would take its time to clear away what torch has imported
 
 
+def _settle() -> None:
+    """Make forks cheap: their garbage collector leaves what is here alone, and their memory is few pages."""
+    gc.collect()
+    gc.freeze()
+    hugepages.collapse()
+
+
 def import_compiler() -> None:
     """Import what torch.compile needs, for forks of this process. Starts no thread."""
     import torch._inductor.config
@@ -80,6 +89,7 @@ def import_compiler() -> None:
     torch._inductor.config.compile_threads = 1  # or a pool of processes starts; our ranks set it, too
     for name in COMPILER:
         importlib.import_module(name)
+    _settle()
 
 
 def _wait(channel: Channel, pids: list[int]) -> list[int]:

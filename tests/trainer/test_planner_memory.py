@@ -22,6 +22,8 @@ from trainmaster.planner.estimate import Estimate, Machine, estimate, stages_of_
 from trainmaster.planner.layouts import Layout
 from trainmaster.planner.survey import Survey
 
+pytestmark = [pytest.mark.processes, pytest.mark.together]  # a row is measured once for its tests
+
 MACHINE = Machine(1e12, 1e9, None)
 
 
@@ -43,7 +45,6 @@ def estimated(row: Row) -> Estimate:
     return estimate(*layout(row), MACHINE)
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_parameters_gradients_and_optimizer_states_are_exact_on_every_rank(ranks: Ranks, row: Row) -> None:
     ways, survey = layout(row)
@@ -66,7 +67,6 @@ def worst(ranks: Ranks, row: Row) -> tuple[int, int]:
 TRACKED = [row for row in ROWS if row.name not in UNTRACKED]
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("row", TRACKED, ids=lambda row: row.name)
 def test_activations_are_within_a_quarter(ranks: Ranks, row: Row) -> None:
     activations, _ = worst(ranks, row)
@@ -74,7 +74,6 @@ def test_activations_are_within_a_quarter(ranks: Ranks, row: Row) -> None:
     assert guess.memory.activations == pytest.approx(activations, rel=0.25)
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("row", TRACKED, ids=lambda row: row.name)
 def test_the_peak_is_within_a_quarter_and_not_too_low(ranks: Ranks, row: Row) -> None:
     _, peak = worst(ranks, row)
@@ -84,7 +83,6 @@ def test_the_peak_is_within_a_quarter_and_not_too_low(ranks: Ranks, row: Row) ->
     assert 0.94 * peak <= guess.memory.peak <= 1.25 * peak
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("row", [row for row in ROWS if "compressed" in row.name], ids=lambda row: row.name)
 def test_what_is_sent_of_gradients_is_exact(ranks: Ranks, row: Row) -> None:
     assert estimated(row).sent["dp_replicate"] == max(rank["sent"] for rank in measured(ranks, row))
