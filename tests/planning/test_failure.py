@@ -184,7 +184,8 @@ def test_failing_hardware_is_left_behind_with_its_pod() -> None:
         ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, Cause.REFUSED, "free"),
         ({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}, Cause.REFUSED, "free"),
         ({"phase": "Failed", "reason": "InitContainerFailed"}, Cause.CRASH, "pod"),
-        ({"phase": "Failed", "exit_code": 128, "reason": "StartError"}, Cause.CONFIG_ERROR, "pod"),
+        ({"phase": "Failed", "exit_code": 128, "reason": "StartError"}, Cause.REFUSED, "free"),
+        ({"phase": "Failed", "exit_code": 128, "reason": "StartError", "deleting": True}, Cause.EVICTED, "free"),
         ({"phase": "Failed", "exit_code": 90}, Cause.PREEMPTED, "free"),
         ({"phase": "Succeeded", "exit_code": 0}, Cause.AGENT_LOST, "pod"),
         (None, Cause.EVICTED, "free"),
@@ -251,6 +252,26 @@ def test_a_program_that_is_not_in_the_image_fails_the_job_at_once() -> None:
     assert world.status.phase is JobPhase.FAILED
     assert world.status.lastFailure is not None
     assert "executable file not found" in world.status.lastFailure.message
+
+
+@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "can't start 'train': [Errno 2] No such file or directory: 'train'",
+        "chdir to cwd (/work) set in config.json failed: not a directory: unknown",
+        "unable to find user trainer: no matching entries in passwd file",
+        "failed to create shim task: cgroups: cannot find cgroup mount destination",
+        "",
+    ],
+)
+def test_what_is_called_a_config_error_is_never_restarted(reason: str, words: str) -> None:
+    world = running()
+    world.pod(1, phase="Failed", exit_code=128, reason=reason, message=words)
+    world.write()
+    assert world.status.lastFailure is not None
+    assert (world.status.lastFailure.cause == "ConfigError") is (world.status.phase is JobPhase.FAILED)
+    assert (world.status.phase is JobPhase.FAILED) is (words != "" and "cgroup" not in words)
 
 
 def left_behind(**fields: Any) -> str:

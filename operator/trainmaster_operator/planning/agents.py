@@ -24,12 +24,16 @@ _REASONS = {
     "NodeLost": Cause.NODE_LOST,
     "NodeAffinity": Cause.REFUSED,  # by the kubelet, which knew better than the scheduler
     "UnexpectedAdmissionError": Cause.REFUSED,
-    "StartError": Cause.CONFIG_ERROR,
-    "ContainerCannotRun": Cause.CONFIG_ERROR,
     "InitContainerFailed": Cause.CRASH,
 }
 _DISRUPTIONS = {"PreemptionByScheduler": Cause.PREEMPTED, "DeletionByPodGC": Cause.NODE_LOST}
-_NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|exec format error|permission denied")
+_NOT_STARTED = ("StartError", "ContainerCannotRun")
+_NO_PROGRAM = re.compile(
+    r"executable file not found|no such file or directory|not a directory|exec format error|permission denied"
+    r"|unable to find user|no matching entries in passwd file",
+    re.IGNORECASE,
+)
+"""What a container runtime says where the template is to blame: each node would say the same."""
 _FATAL_CODES = (ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.DIVERGED, ExitCode.DO_NOT_RESTART)
 
 QUIET_S = 5.0
@@ -75,7 +79,7 @@ def ended(view: View) -> Fault | None:
         tuple(slot for slot, _, _ in found),
         pod,
         free=pod is None or pod.deleting or pod.disruption != "",
-        fatal=pod is not None and _is_fatal(pod, said),
+        fatal=cause in FATAL,
         said=said,
     )
 
@@ -173,6 +177,9 @@ def _cause(pod: PodRecord) -> Cause:
         return _DISRUPTIONS.get(pod.disruption, Cause.EVICTED)
     if pod.reason in _REASONS:
         return _REASONS[pod.reason]
+    if pod.reason in _NOT_STARTED and not pod.deleting:
+        # Without a known reason it is more likely the node's container runtime: another node may do better.
+        return Cause.CONFIG_ERROR if _NO_PROGRAM.search(pod.message) else Cause.REFUSED
     if pod.reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: as UnexpectedAdmissionError
         return Cause.REFUSED
     if pod.exit_code == ExitCode.SAVED:
@@ -182,16 +189,6 @@ def _cause(pod: PodRecord) -> Cause:
     if pod.exit_code in _FATAL_CODES:
         return EXIT_CODES[pod.exit_code]
     return Cause.AGENT_LOST
-
-
-def _is_fatal(pod: PodRecord, said: Verdict | None) -> bool:
-    if pod.disruption or pod.deleting:
-        return False
-    if pod.reason in ("StartError", "ContainerCannotRun"):
-        return _NO_PROGRAM.search(pod.message) is not None  # else the node's container runtime may be to blame
-    return pod.exit_code in _FATAL_CODES or (
-        said is not None and _cause(pod) is Cause.AGENT_LOST and said.cause in FATAL
-    )
 
 
 def _last_words(view: View, pod: PodRecord) -> Verdict | None:
