@@ -87,6 +87,9 @@ def test_whatever_a_person_writes_has_a_bound() -> None:
             assert "maxItems" in schema, path
         if schema["type"] == "string":
             assert "maxLength" in schema or "enum" in schema, path
+        if schema["type"] in ("integer", "number") and "enum" not in schema:
+            assert "minimum" in schema, path
+            assert "maximum" in schema or path == ".training.seed", path  # which takes all that an int64 holds
 
 
 def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_has() -> None:
@@ -147,6 +150,7 @@ def test_the_schema_takes_a_full_status() -> None:
         {"spec__training__steps": ...},
         {"spec__training__optimizer": {"lr": 0}},
         {"spec__training__optimizer": {"betas": [0.9]}},
+        {"spec__training__optimizer": {"betas": [5, -3]}},
         {"metadata__name": "Not_a_name"},
         {"metadata__name": "a" * 51},
     ],

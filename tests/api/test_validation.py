@@ -87,6 +87,18 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         ({"spec__training__optimizer": {"lr": 0}}, "spec.training.optimizer.lr: more than 0 is expected, not 0"),
         (
+            {"spec__training__optimizer": {"betas": [5, 0.9]}},
+            "spec.training.optimizer.betas[0]: less than 1 is expected, not 5",
+        ),
+        (
+            {"spec__training__optimizer": {"betas": [0.9, -3]}},
+            "spec.training.optimizer.betas[1]: at least 0 is expected, not -3",
+        ),
+        (
+            {"spec__activeDeadlineSeconds": 1e300},
+            "spec.activeDeadlineSeconds: at most 1000000000 is expected, not 1e+300",
+        ),
+        (
             {"spec__training__optimizer": {"lr": float("nan")}},
             "spec.training.optimizer.lr: a finite number is expected, not nan",
         ),

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from trainmaster.contract.config import Name, Strict, TrainingConfig, share_of_each_rank
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.ram import Quantity, RamSpec, bytes_of
-from trainmaster_operator.api.recovery import RecoverySpec
+from trainmaster_operator.api.recovery import SECONDS, RecoverySpec
 from trainmaster_operator.api.rules import refuse_unfit
 from trainmaster_operator.api.status import JobStatus
 
@@ -134,6 +134,7 @@ class SchedulingSpec(Strict):
     releaseSeconds: float | None = Field(
         120,
         gt=0,
+        le=SECONDS,
         description="When some pods have a place and others find none for so long, all are given back and tried again "
         "later, so that two jobs that each got half of what they need don't block each other. null: never.",
     )
@@ -147,9 +148,14 @@ class JobSpec(Strict):
     recovery: RecoverySpec = Field(default_factory=RecoverySpec)
     scheduling: SchedulingSpec = Field(default_factory=SchedulingSpec)
     suspend: bool = False
-    activeDeadlineSeconds: float | None = Field(None, gt=0, description="The job fails when it runs longer.")
+    activeDeadlineSeconds: float | None = Field(
+        None, gt=0, le=SECONDS, description="The job fails when it runs longer."
+    )
     pendingDeadlineSeconds: float | None = Field(
-        None, gt=0, description="The job fails when its pods don't all run within so long, at its start or a restart."
+        None,
+        gt=0,
+        le=SECONDS,
+        description="The job fails when its pods don't all run within so long, at its start or a restart.",
     )
     cleanPodPolicy: Literal["All", "Running", "None"] = Field("Running", description="Pods to delete at the end.")
 

@@ -9,6 +9,9 @@ from pydantic import Field
 from trainmaster.contract.config import Strict
 from trainmaster_operator.api.rules import RuleSpec
 
+SECONDS = 1e9
+"""The longest time that a field can say: thirty years, which a clock can add to any date."""
+
 
 class HangMode(str, Enum):
     OBSERVE = "Observe"  # the status and the metrics tell
@@ -22,6 +25,7 @@ class HangSpec(Strict):
     limitSeconds: float | None = Field(
         600,
         gt=0,
+        le=SECONDS,
         description="Ranks that say nothing for so long, and whose Python stacks stand still, are stuck. Where more is "
         "known of a run, less is enough. null: nothing is watched.",
     )
@@ -47,9 +51,12 @@ class StragglerSpec(Strict):
     """A rank that the others wait for, step after step."""
 
     slowdown: float = Field(
-        1.5, gt=1, description="It counts as a straggler when it computes so many times as long as the median rank."
+        1.5,
+        gt=1,
+        le=1e6,
+        description="It counts as a straggler when it computes so many times as long as the median rank.",
     )
-    windowSeconds: float = Field(60, gt=0, description="It must have been so for so long.")
+    windowSeconds: float = Field(60, gt=0, le=SECONDS, description="It must have been so for so long.")
     action: StragglerAction = Field(
         StragglerAction.NOTIFY, description="Notify: an event. Replace: its pod is replaced, within the budget."
     )
@@ -61,7 +68,7 @@ class BudgetSpec(Strict):
     inPlace: int = Field(10, ge=0, le=10_000, description="Restarts of processes, within the window.")
     pod: int = Field(5, ge=0, le=10_000, description="Replacements of pods, within the window.")
     full: int = Field(2, ge=0, le=10_000, description="Restarts of all pods, within the window.")
-    windowSeconds: float = Field(3600, gt=0, description="Restarts older than this no longer count.")
+    windowSeconds: float = Field(3600, gt=0, le=SECONDS, description="Restarts older than this no longer count.")
     perCause: int = Field(
         3, ge=1, le=10_000, description="Restarts for the same cause without a step of progress, before a higher rung."
     )
@@ -73,10 +80,14 @@ class ElasticSpec(Strict):
     waitSeconds: float = Field(
         30,
         ge=0,
+        le=SECONDS,
         description="How long a round waits for pods that don't come before it opens with fewer.",
     )
     cooldownSeconds: float = Field(
-        60, ge=0, description="How long a job stays at the smaller size at least before it takes pods that came back."
+        60,
+        ge=0,
+        le=SECONDS,
+        description="How long a job stays at the smaller size at least before it takes pods that came back.",
     )
 
 
@@ -106,4 +117,6 @@ class RecoverySpec(Strict):
     elastic: ElasticSpec = Field(default_factory=ElasticSpec)
     nodes: NodesSpec = Field(default_factory=NodesSpec)
     zygote: bool = Field(True, description="Fork ranks from a process that has imported what they need.")
-    agentLostSeconds: float = Field(20, gt=0, description="Silence after which a pod's agent counts as dead.")
+    agentLostSeconds: float = Field(
+        20, gt=0, le=SECONDS, description="Silence after which a pod's agent counts as dead."
+    )

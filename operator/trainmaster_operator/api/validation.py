@@ -343,4 +343,5 @@ def _not_finite(value: Any, path: Path) -> Iterator[Problem]:
 
 
 def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e15)
+    return str(int(value)) if whole else f"{value:g}"

@@ -15,6 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Recompute = Literal["None", "Full", "Selective", "Reversible"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""The share that a moving average keeps in each step."""
+STEPS = 2**53
+"""The most steps that a field can say: what a JSON number holds exactly."""
+RANKS = 2**31
+"""The highest degree of an axis."""
 
 
 class Strict(BaseModel):
@@ -71,7 +77,7 @@ class BatchScaling(Strict):
 class NoiseScaleConfig(Strict):
     """The gradient noise scale (McCandlish et al., arXiv 1812.06162)."""
 
-    every: int = Field(10, ge=1, le=2**53, description="Steps between estimates; it takes a pass over all gradients.")
+    every: int = Field(10, ge=1, le=STEPS, description="Steps between estimates; it takes a pass over all gradients.")
 
 
 class BatchConfig(Grown):
@@ -143,15 +149,17 @@ class OptimizerConfig(Strict):
     """
 
     name: Literal["adamw", "sgd", "muon"] = "adamw"
-    lr: float = Field(3e-4, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
+    lr: float = Field(3e-4, gt=0, le=1e9)
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.95), description="How much of the moments adamw keeps in each step, of the first and of the second."
+    )
+    eps: float = Field(1e-8, gt=0, le=1)
     momentum: float | None = Field(None, ge=0, lt=1, description="Of sgd, 0.9 by default; of muon's matrices, 0.95.")
-    weightDecay: float = Field(0.1, ge=0)
-    warmupSteps: int = Field(0, ge=0)
+    weightDecay: float = Field(0.1, ge=0, le=1e6)
+    warmupSteps: int = Field(0, ge=0, le=STEPS)
     schedule: Literal["cosine", "constant"] = "cosine"
     minLrRatio: float = Field(0.1, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
-    clipNorm: float | None = Field(1.0, gt=0, description="Global gradient norm. null: no clipping.")
+    clipNorm: float | None = Field(1.0, gt=0, le=1e9, description="Global gradient norm. null: no clipping.")
 
     @property
     def momentum_or_default(self) -> float:
@@ -250,8 +258,10 @@ class ParallelismConfig(Grown):
 
     since = frozenset({"island", "pp", "cp", "tp", "ep", "pipeline", "tensor", "context", "sharding"})
 
-    dp_replicate: int | None = Field(None, ge=1, description="Replicas of the (sharded) model.")
-    dp_shard: int | None = Field(None, ge=1, description="Shards of parameters, gradients and optimizer state.")
+    dp_replicate: int | None = Field(None, ge=1, le=RANKS, description="Replicas of the (sharded) model.")
+    dp_shard: int | None = Field(
+        None, ge=1, le=RANKS, description="Shards of parameters, gradients and optimizer state."
+    )
     island: int | None = Field(
         None,
         ge=1,
@@ -352,7 +362,10 @@ class CompressionConfig(Strict):
     rank: int | None = Field(None, ge=1, le=1024, description="Columns of PowerSGD's factors; 8 by default.")
     share: float | None = Field(None, gt=0, le=1, description="Of all elements, that TopK sends; 0.1 by default.")
     warmupSteps: int = Field(
-        0, ge=0, description="Steps at the beginning of a run whose gradients are sent whole; of PowerSGD and TopK."
+        0,
+        ge=0,
+        le=STEPS,
+        description="Steps at the beginning of a run whose gradients are sent whole; of PowerSGD and TopK.",
     )
 
     @model_validator(mode="after")
@@ -416,7 +429,7 @@ class CommunicationConfig(Grown):
 class CheckpointConfig(Grown):
     since = frozenset({"keepBest"})
 
-    every: int = Field(50, ge=1, description="Steps between checkpoints.")
+    every: int = Field(50, ge=1, le=STEPS, description="Steps between checkpoints.")
     keep: int = Field(3, ge=1, le=1000, description="Complete checkpoints to keep; older ones are removed.")
     keepBest: bool = Field(
         False,
@@ -434,10 +447,10 @@ class EarlyStopConfig(Strict):
 class EvaluationConfig(Strict):
     """The loss on data that isn't trained on."""
 
-    every: int = Field(ge=1, le=2**53, description="Steps between evaluations; there is one at the end in any case.")
+    every: int = Field(ge=1, le=STEPS, description="Steps between evaluations; there is one at the end in any case.")
     data: DataConfig
     samples: int | None = Field(
-        None, ge=1, le=2**53, description="Sequences, the same ones each time. Default: all that the data has."
+        None, ge=1, le=STEPS, description="Sequences, the same ones each time. Default: all that the data has."
     )
     stop: EarlyStopConfig | None = Field(None, description="Default: the run goes on to its last step.")
 
@@ -487,7 +500,7 @@ class LoggersConfig(Grown):
 class ProfileConfig(Strict):
     """Steps that every rank records, with one page made of them."""
 
-    steps: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = Field(
+    steps: tuple[Annotated[int, Field(ge=1, le=STEPS)], Annotated[int, Field(ge=1, le=STEPS)]] = Field(
         description="The first and the last step to record, at most 100 of them."
     )
 
@@ -536,7 +549,7 @@ class TrainingConfig(Grown):
 
     model: ModelConfig = Field(default_factory=ModelConfig)
     data: DataConfig
-    steps: int = Field(ge=1, le=2**53)
+    steps: int = Field(ge=1, le=STEPS)
     batch: BatchConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     parallelism: ParallelismConfig = Field(default_factory=ParallelismConfig)
