@@ -58,6 +58,38 @@ def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
     assert document.value == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": {"x": 1}}
 
 
+LEVELS = range(1, 12)
+
+
+def merged() -> str:
+    """A map of merge keys, each of which takes the one within it nine times."""
+    text = "{a: 1}"
+    for n in LEVELS:
+        text = f"{{<<: [&m{n} {text}, {', '.join([f'*m{n}'] * 8)}]}}"
+    return f"a: {text}\n"
+
+
+BOMBS = {
+    "lists": "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in LEVELS),
+    "maps": "".join(f"l{n}: &l{n} {{{', '.join(f'k{i}: *l{n - 1}' for i in range(9))}}}\n" for n in LEVELS),
+    "merge keys": merged(),
+    "long text": f"long: &long {'x' * 500_000}\nl: [*long, *long, *long]\n",
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_aliases_of_aliases_are_refused_before_they_are_written_out(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        load(written(tmp_path, f"l0: &l0 {{a: 1}}\n{BOMBS[kind]}"))
+    (line,) = refused.value.lines
+    assert line.endswith("stand for more than 20000 values or 1048576 characters; a job has fewer")
+
+
+def test_a_value_that_is_used_again_and_again_is_no_bomb(tmp_path: Path) -> None:
+    uses = "".join(f"u{n}: *a\n" for n in range(1000))
+    assert len(load(written(tmp_path, f"a: &a {{x: [1, 2, 3]}}\n{uses}")).value) == 1001
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -17,9 +17,16 @@ from trainmaster_operator.api import validation
 from trainmaster_operator.cli.refusal import Refusal
 
 SIZE_LIMIT = 1024 * 1024  # what an API server takes, about
+VALUES_LIMIT = 20_000
+"""The most fields and list entries of a document. An alias counts as often as it is used: a few lines with aliases of
+aliases stand for more values than a machine can hold."""
 
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+class _TooLarge(Exception):
+    """What the aliases of a document stand for is more than a job can have."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -27,6 +34,19 @@ class _Loader(yaml.SafeLoader):
         first: [(tag, expression) for tag, expression in resolvers if not tag.endswith((":timestamp", ":float"))]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Take merge keys (`<<`) apart. Raises _TooLarge before there are more fields than a document may have."""
+        fields = 0
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(part, yaml.MappingNode):
+                        self.flatten_mapping(part)
+                        fields += len(part.value)
+                    if fields > VALUES_LIMIT:
+                        raise _TooLarge
+        super().flatten_mapping(node)
 
 
 # After the resolver of integers, which come first.
@@ -61,8 +81,12 @@ def load(file: Path) -> Document:
         node = loader.get_single_node()
         if node is None:
             raise Refusal(f"{file}: is empty; a job in YAML is expected")
-        lines: dict[validation.Path, int] = {}
-        return Document(file, _value(loader, node, (), lines, [], file), lines)
+        reader = _Reader(loader, file)
+        return Document(file, reader.value(node, (), []), reader.lines)
+    except _TooLarge:
+        raise Refusal(
+            f"{file}: its aliases stand for more than {VALUES_LIMIT} values or {SIZE_LIMIT} characters; a job has fewer"
+        ) from None
     except OSError as error:
         raise Refusal(f"{file}: {_why(error)}") from None
     except UnicodeDecodeError:
@@ -82,44 +106,59 @@ def load(file: Path) -> Document:
             loader.dispose()
 
 
-def _value(
-    loader: _Loader,
-    node: yaml.Node,
-    path: validation.Path,
-    lines: dict[validation.Path, int],
-    above: list[yaml.Node],
-    file: Path,
-) -> Any:
-    """The JSON value of a node; notes lines on the way. Raises Refusal for what JSON can't say."""
-    here = f"{file}:{node.start_mark.line + 1}"
-    lines.setdefault(path, node.start_mark.line + 1)
-    if any(node is other for other in above):
-        raise Refusal(f"{here}: an alias that contains itself")
-    if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
-        raise Refusal(f"{here}: the tag {node.tag} isn't known here; plain YAML is expected")
-    above = [*above, node]
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, child, (*path, i), lines, above, file) for i, child in enumerate(node.value)]
-    if isinstance(node, yaml.MappingNode):
-        loader.flatten_mapping(node)
+class _Reader:
+    """Makes JSON values of the nodes of a document, and notes the line of each on the way."""
+
+    def __init__(self, loader: _Loader, file: Path) -> None:
+        self.lines: dict[validation.Path, int] = {}
+        self._loader, self._file = loader, file
+        self._values = self._characters = 0
+
+    def value(self, node: yaml.Node, path: validation.Path, above: list[yaml.Node]) -> Any:
+        """Return the JSON value of a node. Raises Refusal for what JSON can't say, _TooLarge for too much of it."""
+        here = f"{self._file}:{node.start_mark.line + 1}"
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if any(node is other for other in above):
+            raise Refusal(f"{here}: an alias that contains itself")
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
+            raise Refusal(f"{here}: the tag {node.tag} isn't known here; plain YAML is expected")
+        self._count(node)
+        above = [*above, node]
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(child, (*path, i), above) for i, child in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return self._map(node, path, above)
+        return self._scalar(node, here)
+
+    def _count(self, node: yaml.Node) -> None:
+        self._values += 1
+        self._characters += len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+        if self._values > VALUES_LIMIT or self._characters > SIZE_LIMIT:
+            raise _TooLarge
+
+    def _map(self, node: yaml.MappingNode, path: validation.Path, above: list[yaml.Node]) -> dict[str, Any]:
+        self._loader.flatten_mapping(node)
         result: dict[str, Any] = {}
         for key_node, child in node.value:
             key = key_node.value
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):
-                raise Refusal(f"{file}:{line}: a field's name is expected, not a list or a map")
+                raise Refusal(f"{self._file}:{line}: a field's name is expected, not a list or a map")
             if key in result:
-                raise Refusal(f"{file}:{line}: {validation.dotted((*path, key))} is given twice")
-            lines[(*path, key)] = line
-            result[key] = _value(loader, child, (*path, key), lines, above, file)
+                raise Refusal(f"{self._file}:{line}: {validation.dotted((*path, key))} is given twice")
+            self._characters += len(key)
+            self.lines[(*path, key)] = line
+            result[key] = self.value(child, (*path, key), above)
         return result
-    try:
-        value = loader.construct_object(node)
-    except (ValueError, yaml.YAMLError):
-        raise Refusal(f"{here}: {node.value!r} can't be read as {node.tag.rpartition(':')[2]}") from None
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    raise Refusal(f"{here}: {node.value!r} is neither text nor a number; put it in quotes")
+
+    def _scalar(self, node: yaml.ScalarNode, here: str) -> Any:
+        try:
+            value = self._loader.construct_object(node)
+        except (ValueError, yaml.YAMLError):
+            raise Refusal(f"{here}: {node.value!r} can't be read as {node.tag.rpartition(':')[2]}") from None
+        if value is None or isinstance(value, (str, int, float)):
+            return value
+        raise Refusal(f"{here}: {node.value!r} is neither text nor a number; put it in quotes")
 
 
 def _sentence(error: yaml.MarkedYAMLError) -> str:
