@@ -151,12 +151,16 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
             "spec.workers: replicas must be from min 2 to max 3, not 4",
         ),
         (
-            {"spec__workers": {"replicas": 99_999, "spares": 2}, "spec__training__parallelism": {}},
+            {
+                "spec__workers": {"replicas": 99_999, "spares": 2},
+                "spec__training__parallelism": {},
+                "spec__training__batch": {"global": 99_999},
+            },
             "spec.workers: replicas 99999 and spares 2 are more than 100000 pods",
         ),
         (
             {"spec__workers": {"replicas": 7, "min": 5}, "spec__training__parallelism": {}},
-            "spec: workers: no number of pods from 5 to 7 will do: batch.global 8 doesn't divide by the 7 "
+            "spec.workers: no number of pods from 5 to 7 will do: batch.global 8 doesn't divide by the 7 "
             "data-parallel ranks; 7 and 14 would",
         ),
         ({"spec__training": ...}, "spec: framework Trainmaster needs spec.training"),
@@ -237,7 +241,7 @@ RULES = "spec.recovery.rules[0]"
             {"action": "RestartInPlace", "causes": ["Crash", "HardwareFault"]},
             f"{RULES}: RestartInPlace can't mend HardwareFault, which takes another pod; ReplacePod would",
         ),
-        ({"action": "Shrink"}, "spec: recovery.rules[0]: Shrink needs workers.min, the fewest pods to go on with"),
+        ({"action": "Shrink"}, f"{RULES}: Shrink needs workers.min, the fewest pods to go on with"),
     ],
 )
 def test_a_bad_rule_is_one_sentence(rule: dict[str, Any], sentence: str) -> None:
@@ -334,6 +338,55 @@ def test_all_problems_are_told_at_once_in_the_order_of_their_paths() -> None:
         "spec.training.parallelism",
         "spec.training.seed",
         "spec.workers.ranks",
+    ]
+
+
+def test_rules_across_fields_are_told_beside_fields_that_are_wrong() -> None:
+    problems = told(
+        job(
+            spec__colour="red",
+            spec__workers={"replicas": 3},
+            spec__training__seed=-1,
+            spec__training__optimizer={"name": "muon", "warmupSteps": 100, "lr": 0},
+            spec__training__parallelism={"dp_shard": 3, "tp": 2, "sharding": {"offload": True}},
+            spec__training__checkpoint={"keepBest": True},
+            spec__training__compile=True,
+            spec__recovery={"rules": [{"action": "Shrink"}], "zygot": False},
+        )
+    )
+    assert [problem.split(":")[0] for problem in problems] == [
+        "spec.colour",
+        "spec.recovery.rules[0]",
+        "spec.recovery.zygot",
+        "spec.training",  # keepBest without an evaluation
+        "spec.training",  # muon with offload
+        "spec.training",  # compile with tp
+        "spec.training.optimizer.lr",
+        "spec.training.optimizer.warmupSteps",
+        "spec.training.parallelism",
+        "spec.training.seed",
+    ]
+
+
+def test_a_rule_that_needs_a_field_that_is_wrong_says_nothing() -> None:
+    assert told(job(spec__workers={"replicas": "four"})) == [
+        "spec.workers.replicas: a whole number is expected, not 'four'"
+    ]
+    assert told(job(spec__framework="Torch", spec__training=...))[0].startswith("spec.framework: one of")
+
+
+def test_a_pipeline_with_too_few_micro_batches_is_told_once() -> None:
+    parallelism = {"pp": 2, "dp_replicate": 2, "pipeline": {"schedule": "ZBV"}}
+    assert told(job(spec__training__batch={"global": 4}, spec__training__parallelism=parallelism)) == [
+        "spec.training.parallelism.pipeline: ZBV over pp 2 needs at least 4 micro-batches, and batch.global 4 over 2 "
+        "data-parallel ranks makes 2"
+    ]
+
+
+def test_the_ranks_that_a_person_asked_for_are_held_against_those_that_there_are() -> None:
+    changes = {"spec__workers": {"replicas": 2}, "spec__training__parallelism": {"dp_shard": 3, "tp": 2}}
+    assert told(job(**changes)) == [
+        "spec.training.parallelism: dp_shard 3 x tp 2 = 6 ranks, but the job has 2 (workers.replicas 2 x ranksPerPod 1)"
     ]
 
 

@@ -86,8 +86,9 @@ def test_what_is_not_there_is_refused_before_anything_starts(
     (tmp_path / "void").mkdir()
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "manifest.json").write_text('{"step": ')
-    (line,) = refused(capsys, "run", str(write_job(**changes)))
-    assert sentence.format(here=tmp_path.resolve()) in line
+    for command in ("validate", "run"):
+        (line,) = refused(capsys, command, str(write_job(**changes)))
+        assert sentence.format(here=tmp_path.resolve()) in line
 
 
 @pytest.mark.parametrize(
@@ -138,8 +139,36 @@ def test_a_script_that_does_not_exist_is_refused(
     sentence: str,
 ) -> None:
     file = write_job(PYTORCH, **{CONTAINER: [{"name": "worker", **container}]})
-    (line,) = refused(capsys, "run", str(file))
-    assert sentence.format(here=tmp_path.resolve()) in line
+    for command in ("validate", "run"):
+        (line,) = refused(capsys, command, str(file))
+        assert sentence.format(here=tmp_path.resolve()) in line
+
+
+def test_what_is_missing_on_this_machine_is_told_beside_fields_that_are_wrong(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(
+        spec__workers__replicas=0,
+        spec__training__data={"path": "nowhere"},
+        spec__training__evaluation={"every": 5, "data": {"path": "lost", "options": {"glob": 3}}},
+        spec__checkpoint={"resume": "gone"},
+    )
+    for command in ("validate", "run"):
+        told = [line.partition(": ")[2] for line in refused(capsys, command, str(file))]
+        assert [line.split(": ")[0] for line in told] == [
+            "spec.workers.replicas",
+            "spec.training.data.path",
+            "spec.training.evaluation.data.options.glob",
+            "spec.checkpoint.resume",
+        ]
+
+
+def test_folders_of_a_job_for_a_cluster_are_not_looked_for(
+    write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(spec__training__data={"path": "/only/there"}, spec__suspend=True)
+    assert main(["validate", str(file), "--cluster"]) == 0
+    assert "job tiny is valid (4 ranks)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,21 @@ def test_a_job_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "none.yaml" in line
 
 
+def test_degrees_that_do_not_suit_the_jobs_own_ranks_are_no_obstacle(
+    write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(child, "run", lambda module, arguments, *rest, **how: asked.append(arguments) or 0)
+    file = write_job(
+        spec__workers={"replicas": 2},
+        spec__training__parallelism={"dp_shard": 32, "sharding": {"stage": 2}},
+        spec__training__batch={"global": 64},
+    )
+    assert main(["plan", str(file), "--ranks", "64"]) == 0
+    assert main(["plan", str(file)]) == 0
+    assert [arguments[:2] for arguments in asked] == [["--ranks", "64"], ["--ranks", "2"]]
+
+
 def test_a_script_has_no_layout_to_plan(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(write_job(PYTORCH))]) == 2
     (line,) = capsys.readouterr().err.splitlines()

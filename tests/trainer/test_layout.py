@@ -111,8 +111,14 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         (
             {"tp": 2, "dp_shard": 3},
             8,
-            "dp_shard 3 doesn't divide the job's 4 left of 8 ranks, so dp_replicate can't be",
+            "dp_shard 3 x tp 2 = 6 doesn't divide the job's 8 ranks, so dp_replicate can't be derived",
         ),
+        ({"dp_shard": 3, "tp": 2}, 2, "dp_shard 3 x tp 2 = 6 ranks, but the job has 2"),
+        ({"dp_shard": 3, "tp": 4}, 6, "dp_shard 3 x tp 4 = 12 ranks, but the job has 6"),
+        ({"dp_replicate": 2, "dp_shard": 2, "pp": 2}, 4, "pp 2 x dp_replicate 2 x dp_shard 2 = 8 ranks, but the job"),
+        ({"dp_replicate": 1, "dp_shard": 2}, 4, "dp_replicate 1 x dp_shard 2 = 2 ranks, but the job has 4"),
+        ({"island": 2, "dp_replicate": 3}, 4, "island 2 x dp_replicate 3 = 6 ranks, but the job has 4"),
+        ({"dp_shard": 3}, 2, "dp_shard 3 doesn't divide the job's 2 ranks, so dp_replicate can't be derived"),
         (
             {"dp_shard": 4, "ep": 3},
             4,

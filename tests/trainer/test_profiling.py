@@ -75,7 +75,7 @@ def test_no_name_ends_the_script_of_the_page() -> None:
     [
         ([5, 4], r"steps \[5, 4\] aren't a first and a last step with at most 100 in all"),
         ([1, 200], r"steps \[1, 200\] aren't a first and a last step with at most 100 in all"),
-        ([8, 10], r"profile.steps ends at 10, and the run has 9 steps"),
+        ([8, 10], r"profile.steps: they end at 10, and the run has 9 steps"),
     ],
 )
 def test_steps_that_cant_be_recorded_are_refused(steps: list[int], message: str) -> None:

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainmaster.contract.config import Name, Strict, TrainingConfig, share_of_each_rank
+from trainmaster.contract.config import Name, Strict, TrainingConfig
+from trainmaster_operator.api import across
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
+from trainmaster_operator.api.problem import dotted
 from trainmaster_operator.api.ram import Quantity, RamSpec, bytes_of
 from trainmaster_operator.api.recovery import SECONDS, RecoverySpec
-from trainmaster_operator.api.rules import refuse_unfit
 from trainmaster_operator.api.status import JobStatus
 
 CHECKPOINTS = "/checkpoints"
@@ -183,38 +184,11 @@ class JobSpec(Strict):
         """workers.replicas is a wish, and may be changed while the job runs whatever it runs."""
         return self.workers.min is not None or self.workers.max is not None
 
-    def _has_a_size(self, training: TrainingConfig) -> None:
-        """Raises ValueError when no number of pods that the job may have suits its model and its batch."""
-        workers = self.workers
-        fewest = (workers.min or 1) if self.elastic else workers.replicas
-        first: ValueError | None = None
-        for replicas in range(workers.replicas, fewest - 1, -1):
-            try:
-                share_of_each_rank(training.parallelism, training.batch, replicas * workers.ranksPerPod)
-            except ValueError as error:
-                first = first or error
-            else:
-                return
-        if self.elastic:
-            raise ValueError(f"workers: no number of pods from {fewest} to {workers.replicas} will do: {first}")
-        assert first is not None
-        raise first
-
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
-        refuse_unfit(self.recovery.rules, own_loop=self.framework is Framework.TRAINMASTER, least=self.workers.min)
-        if self.framework is Framework.TRAINMASTER:
-            if self.training is None:
-                raise ValueError("framework Trainmaster needs spec.training")
-            self._has_a_size(self.training)
-        else:
-            if self.training is not None:
-                raise ValueError(f"spec.training belongs to framework Trainmaster, not to {self.framework.value}")
-            if not self.command():
-                raise ValueError(
-                    f"framework {self.framework.value} needs workers.template.spec.containers[0].command, "
-                    f"for example [python, train.py]"
-                )
+        for rule in across.RULES:
+            for path, words in rule(self):
+                raise ValueError(f"{dotted(path)}: {words}" if path else words)
         return self
 
     def container(self) -> dict[str, Any]:

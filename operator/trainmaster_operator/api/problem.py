@@ -27,6 +27,12 @@ def dotted(path: Path) -> str:
     return text
 
 
+def placed(words: str) -> tuple[Path, str]:
+    """Split a sentence that begins with the place of a field, as in `batch.micro: …`; without one the place is ()."""
+    place, colon, rest = words.partition(": ")
+    return (tuple(place.split(".")), rest) if colon and " " not in place else ((), words)
+
+
 def instead(value: Any) -> str:
     """What stands there instead, as a clause; "" for nothing."""
     return f", not {shown(value)}" if value is not None else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Annotated, Literal
 
@@ -82,12 +82,10 @@ class RuleSpec(Strict):
         return self
 
 
-def refuse_unfit(rules: Sequence[RuleSpec], *, own_loop: bool, least: int | None) -> None:
-    """Raises ValueError for a rule that this job can't obey. `least`: workers.min."""
+def unfit(rules: Sequence[RuleSpec], *, own_loop: bool, least: int | None) -> Iterator[tuple[int, str]]:
+    """Yield the number of each rule that this job can't obey, and why. `least`: workers.min."""
     for number, rule in enumerate(rules):
         if rule.action is RuleAction.SKIP_DATA and not own_loop:
-            raise ValueError(
-                f"recovery.rules[{number}]: SkipData belongs to framework Trainmaster: a script's samples aren't known"
-            )
+            yield number, "SkipData belongs to framework Trainmaster: a script's samples aren't known"
         if rule.action is RuleAction.SHRINK and least is None:
-            raise ValueError(f"recovery.rules[{number}]: Shrink needs workers.min, the fewest pods to go on with")
+            yield number, "Shrink needs workers.min, the fewest pods to go on with"

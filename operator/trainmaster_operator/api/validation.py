@@ -10,20 +10,17 @@ import difflib
 import json
 import math
 import re
-import types
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster.contract.config import BatchConfig, ParallelismConfig, divisors, multiples_near, share_of_each_rank
-from trainmaster_operator.api import template
+from trainmaster_operator.api import across, partly, template
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
-from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, WorkersSpec
+from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
-from trainmaster_operator.api.problem import Path, Problem, dotted, instead, shown
+from trainmaster_operator.api.problem import Path, Problem, dotted, instead, placed, shown
 
 _METADATA = (
     *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
@@ -52,10 +49,14 @@ _ABSENT = object()
 __all__ = ["Path", "Problem", "dotted", "validate"]
 
 
-def validate(document: Any) -> list[Problem]:
+_SPEC: Path = ("spec",)
+_TRAINING: Path = ("spec", "training")
+
+
+def validate(document: Any, *, sized: bool = True) -> list[Problem]:
     """All problems of a job as a person wrote it (JSON values), in the order of the path; [] when it is valid.
 
-    A status in it is ignored, as an API server would.
+    A status in it is ignored, as an API server would. sized: whether its degrees must suit its number of ranks.
     """
     if not isinstance(document, dict):
         return [Problem((), f"a {JOB_KIND} is expected, not {shown(document)}")]
@@ -67,13 +68,19 @@ def validate(document: Any) -> list[Problem]:
         return problems
     problems += _metadata(document.get("metadata"))
     mounted = _at(document, ("spec", "checkpoint"))
-    checkpoint = _parsed(CheckpointSpec, mounted) if isinstance(mounted, dict) else None
-    mounts = {checkpoint.mount_path: "checkpoints"} if checkpoint is not None and checkpoint.volume else {}
-    bad_template = list(template.problems(_at(document, ("spec", "workers", "template")), mounts))
+    mounts = partly.told(lambda: _mounts(partly.read(CheckpointSpec, mounted))) if isinstance(mounted, dict) else []
+    bad_template = list(template.problems(_at(document, ("spec", "workers", "template")), dict(mounts)))
     problems += bad_template
-    problems += _fields(document, usable_template=not bad_template)
-    problems += _across(document)
+    if bad_template:
+        document = _with_usable_template(document)
+    problems += _fields(document)
+    problems += _across(document.get("spec"), sized)
     return _in_order(problems)
+
+
+def _mounts(checkpoint: CheckpointSpec) -> Iterator[tuple[str, str]]:
+    if checkpoint.volume:
+        yield checkpoint.mount_path, "checkpoints"
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:
@@ -81,12 +88,15 @@ def _in_order(problems: list[Problem]) -> list[Problem]:
     return sorted(unique.values(), key=lambda problem: [(isinstance(part, str), str(part)) for part in problem.path])
 
 
-def _fields(document: dict[str, Any], usable_template: bool) -> Iterator[Problem]:
-    """What the models say of each field on its own, and the rules across fields that `_across` doesn't repeat."""
+def _with_usable_template(document: dict[str, Any]) -> dict[str, Any]:
+    copied: dict[str, Any] = json.loads(json.dumps(document))
+    copied["spec"]["workers"]["template"] = {"spec": {"containers": [{"command": ["true"]}]}}
+    return copied
+
+
+def _fields(document: dict[str, Any]) -> Iterator[Problem]:
+    """What the models say of each field on its own, and rules across the fields of one map."""
     document = {"apiVersion": None, "kind": None, **document}
-    if not usable_template:
-        document = json.loads(json.dumps(document))
-        document["spec"]["workers"]["template"] = {"spec": {"containers": [{"command": ["true"]}]}}
     try:
         # As JSON and strictly: "4" is no number and 4.5 no whole one, as an API server would say.
         DistributedTrainingJob.model_validate_json(json.dumps(document), strict=True)
@@ -111,16 +121,11 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
             None if path in (("metadata",), ("metadata", "name")) else Problem(path, _said(kind, context, given, path))
         )
     if kind == "value_error":
-        # Rules across fields are told by `_across`, at the field that a person would change.
-        words = str(context.get("error", detail["msg"]))
-        return None if _told_elsewhere(words) else Problem(path, words)
+        # The rules of these two are told by `_across`: all of them, at the field that a person would change.
+        return None if path in (_SPEC, _TRAINING) else Problem(path, str(context.get("error", detail["msg"])))
     if kind == "extra_forbidden":
         return Problem(path, _unknown(path))
     return Problem(path, _said(kind, context, given, path))
-
-
-def _told_elsewhere(words: str) -> bool:
-    return words.startswith(("batch.", "dp_", "optimizer.warmupSteps"))
 
 
 def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
@@ -185,16 +190,8 @@ def _model_at(path: Path) -> type[BaseModel] | None:
         if isinstance(part, int):
             continue  # of a list: its items' model
         field = next((f for name, f in model.model_fields.items() if (f.alias or name) == part), None)
-        model = _model_in(field.annotation) if field else None
+        model = partly.model_in(field.annotation) if field else None
     return model
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in `X`, `X | None`, `list[X]` and the like."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
-        found = [_model_in(option) for option in typing.get_args(annotation)]
-        return next((model for model in found if model), None)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -> Iterator[Path]:
@@ -204,7 +201,7 @@ def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -
         if path == ("status",):
             continue
         yield path
-        child = _model_in(field.annotation)
+        child = partly.model_in(field.annotation)
         if child:
             yield from _places(child, path)
 
@@ -244,79 +241,20 @@ def _metadata(metadata: Any) -> Iterator[Problem]:
         )
 
 
-def _across(document: dict[str, Any]) -> Iterator[Problem]:
+def _across(value: Any, sized: bool) -> Iterator[Problem]:
     """What crosses fields, as far as the fields themselves are right."""
-    training = _at(document, ("spec", "training"))
-    if not isinstance(training, dict):
+    if not isinstance(value, dict):
         return
-    where: Path = ("spec", "training")
-    steps, warmup = training.get("steps"), _at(training, ("optimizer", "warmupSteps"))
-    if _is_count(steps) and _is_count(warmup) and warmup >= steps:
-        words = f"less than the {steps} steps is expected, not {warmup}"
-        yield Problem((*where, "optimizer", "warmupSteps"), words)
-    workers = _parsed(WorkersSpec, _at(document, ("spec", "workers")))
-    parallelism = _parsed(ParallelismConfig, training.get("parallelism", {}))
-    if workers is None:
-        return
-    if workers.min is not None or workers.max is not None:
-        return  # a size is found below; if there is none, the models say so
-    world_size = workers.replicas * workers.ranksPerPod
-    problem = _refusal(lambda: parallelism.resolve(world_size)) if parallelism is not None else None
-    if problem:
-        made_of = f"workers.replicas {workers.replicas} x ranksPerPod {workers.ranksPerPod}"
-        yield Problem((*where, "parallelism"), f"{problem} ({made_of})")
-    batch = _parsed(BatchConfig, training.get("batch"))
-    if batch is None:
-        return
-    ranks = world_size
-    if parallelism is not None and parallelism.inner:
-        if problem:
-            return  # nobody knows among how many ranks a batch is shared
-        ranks = parallelism.data_ranks(world_size)
-    key, problem = _share(batch.at(world_size), ranks, "ranks" if ranks == world_size else "data-parallel ranks")
-    if problem:
-        yield Problem((*where, "batch", key), problem)
-    elif parallelism is not None and parallelism.inner:
-        refusal = _refusal(lambda: share_of_each_rank(parallelism, batch, world_size))
-        if refusal:
-            place, _, words = refusal.partition(": ")
-            yield Problem((*where, *place.split(".")), words)
-
-
-def _share(batch: BatchConfig, ranks: int, what: str) -> tuple[str, str]:
-    """(field to change, what is wrong) of a batch over the data-parallel ranks; what is wrong is "" if it divides."""
-    share, rest = divmod(batch.global_, ranks)
-    if rest:
-        near = multiples_near(batch.global_, ranks)
-        return "global", f"{batch.global_} doesn't divide by the job's {ranks} {what}; {near}"
-    if batch.micro and share % batch.micro:
-        return "micro", (
-            f"{batch.micro} doesn't divide a rank's share of {share} sequences (global {share * ranks} / "
-            f"{ranks} {what}); {', '.join(map(str, divisors(share)[-6:]))} would"
-        )
-    return "global", ""
-
-
-def _refusal(check: Callable[[], object]) -> str | None:
-    try:
-        check()
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-M = typing.TypeVar("M", bound=BaseModel)
-
-
-def _parsed(model: type[M], value: Any) -> M | None:
-    """Without unknown fields; None when the rest isn't valid by itself. Its own problems are told already."""
-    known = _names(model)
-    if isinstance(value, dict):
-        value = {key: part for key, part in value.items() if key in known}
-    try:
-        return model.model_validate_json(json.dumps({} if value is _ABSENT else value), strict=True)
-    except ValidationError:
-        return None
+    spec = partly.read(JobSpec, value)
+    for rule in across.RULES:
+        if sized or rule is not across.of_size:
+            for path, words in partly.told(lambda rule=rule: rule(spec)):  # type: ignore[misc]
+                yield Problem((*_SPEC, *path), words)
+    training = getattr(spec, "training", None)
+    for refusal in training.refusals() if training is not None else ():
+        for told in partly.told(lambda refusal=refusal: filter(None, [refusal()])):  # type: ignore[misc]
+            place, words = placed(told)
+            yield Problem((*_TRAINING, *place), words)
 
 
 def _at(document: Any, path: Path) -> Any:
@@ -325,10 +263,6 @@ def _at(document: Any, path: Path) -> Any:
             return _ABSENT
         document = document[part]
     return document
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _not_finite(value: Any, path: Path) -> Iterator[Problem]:

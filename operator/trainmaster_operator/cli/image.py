@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.contract.config import DataConfig, ModelConfig, TrainingConfig
-from trainmaster_operator.api.validation import Path, Problem
+from trainmaster_operator.api.problem import Path, Problem, placed
 
 _TRAINING: Path = ("spec", "training")
 
@@ -33,14 +33,21 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
     What the models of the job refuse is told elsewhere and skipped here.
     """
-    for key, module, model in (("model", trainer("models"), ModelConfig), ("data", trainer("data"), DataConfig)):
-        value = training.get(key, {}) if isinstance(training, dict) else None
+    models, data = trainer("models"), trainer("data")
+    evaluation = training.get("evaluation") if isinstance(training, dict) else None
+    parts: tuple[tuple[Any, Path, ModuleType | None, type[BaseModel]], ...] = (
+        (training, ("model",), models, ModelConfig),
+        (training, ("data",), data, DataConfig),
+        (evaluation, ("evaluation", "data"), data, DataConfig),
+    )
+    for holder, path, module, model in parts:
         try:
-            config: BaseModel = model.model_validate(value)
+            config = model.model_validate(holder.get(path[-1], {}) if isinstance(holder, dict) else None)
         except ValidationError:
             continue
         if module is not None:
-            yield from _problems(partial(module.validate, config))
+            above = (*_TRAINING, *path[:-1])
+            yield from _problems(partial(module.validate, config), above)
 
 
 def layout_problems(training: TrainingConfig) -> Iterator[Problem]:
@@ -65,14 +72,11 @@ def data_problems(training: TrainingConfig, world_size: int) -> Iterator[Problem
     data = trainer("data")
     if data is None:
         return
-
-    def check() -> None:
-        data.check(training.at(world_size), data.find(training.data))
-        if training.evaluation is not None:
-            heldout = importlib.import_module("trainmaster.data.heldout")
-            heldout.find(training, training.evaluation)
-
-    yield from _problems(check)
+    yield from _problems(lambda: data.check(training.at(world_size), data.find(training.data)))
+    evaluation = training.evaluation
+    if evaluation is not None:
+        heldout = importlib.import_module("trainmaster.data.heldout")
+        yield from _problems(lambda: heldout.find(training, evaluation))
 
 
 def unigram_entropy(training: TrainingConfig) -> float | None:
@@ -83,15 +87,12 @@ def unigram_entropy(training: TrainingConfig) -> float | None:
     return float(data.find(training.data).unigram_entropy())
 
 
-def _problems(check: Callable[[], Any]) -> Iterator[Problem]:
-    """Each line of a refusal has the place before a colon: `model.options.layers: why`."""
+def _problems(check: Callable[[], Any], above: Path = _TRAINING) -> Iterator[Problem]:
+    """Each line of a refusal has the place before a colon: `model.options.layers: why`. `above`: where places are."""
     errors = importlib.import_module("trainmaster.errors")
     try:
         check()
     except (errors.ConfigError, errors.DataError) as error:
         for line in str(error).splitlines():
-            place, colon, words = line.partition(": ")
-            if colon and " " not in place:
-                yield Problem((*_TRAINING, *place.split(".")), words)
-            else:
-                yield Problem(_TRAINING, line)
+            place, words = placed(line)
+            yield Problem((*above, *place), words)

@@ -32,8 +32,18 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--fresh", action="store_true", help="throw away what an earlier run left in DIR")
     run.add_argument("--digests", action="store_true", help="write digests of all states after each step (slow)")
 
-    validate = commands.add_parser("validate", help="say what is wrong with a job")
+    validate = commands.add_parser(
+        "validate",
+        help="say what is wrong with a job",
+        description="Says everything that is wrong with a job, each problem once, and starts nothing. Exit code 0: "
+        "`trainmaster run` would take it. 2: it would not.",
+    )
     validate.add_argument("job", type=Path, metavar="job.yaml")
+    validate.add_argument(
+        "--cluster",
+        action="store_true",
+        help="the job is for a cluster: don't look for its folders, programs and scripts on this machine",
+    )
 
     plan = commands.add_parser(
         "plan",
@@ -210,7 +220,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "validate":
         from trainmaster_operator.cli.validate import validate
 
-        return validate(options.job)
+        return validate(options.job, cluster=options.cluster)
     if options.command in ("status", "submit", "watch", "logs", "delete", "fault", "profile"):
         return _dispatch_to_cluster(options)
     if options.command == "parity":

@@ -12,7 +12,7 @@ from trainmaster_operator.api.ram import bytes_of
 from trainmaster_operator.cli import child
 from trainmaster_operator.cli.image import trainer
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.validate import load_job
+from trainmaster_operator.cli.validate import load_training
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ class PlanOptions:
 def plan(options: PlanOptions) -> int:
     """Raises Refusal."""
     _check(options)
-    _, job = load_job(options.job)
-    config = job.spec.training
+    config, ranks = load_training(options.job)
     if config is None:
         raise Refusal(f"{options.job}: a layout is planned for a job with spec.training; a script's ranks are its own")
     if config.outer is not None:
@@ -40,7 +39,7 @@ def plan(options: PlanOptions) -> int:
             f"one island; without island and communication.outer, and with --ranks of one island, they can be"
         )
     child.check_installed("plan")
-    ranks = job.spec.world_size if options.ranks is None else options.ranks
+    ranks = ranks if options.ranks is None else options.ranks
     _check_layouts(config, ranks)
     arguments = ["--ranks", str(ranks), "--tflops", str(options.tflops), "--bandwidth", str(options.bandwidth)]
     arguments += ["--top", str(options.top), "--measure", str(options.measure)]

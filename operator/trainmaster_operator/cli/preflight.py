@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.api.validation import Problem
+from trainmaster.contract.config import DataConfig
+from trainmaster_operator.api import partly, template
+from trainmaster_operator.api.job import Framework, JobSpec
+from trainmaster_operator.api.problem import Problem
 from trainmaster_operator.cli import image
 
 _CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
@@ -40,24 +42,47 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
     return job
 
 
-def problems(job: DistributedTrainingJob) -> Iterator[Problem]:
-    """Everything that would fail at once. `job` is localized."""
-    if job.spec.suspend:
+def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    """Yield everything that would fail at once on this machine, where `directory` completes paths.
+
+    spec: fields that are wrong may be absent (`partly`); what needs these is not looked at.
+    """
+    for check in (_suspended, _data_problems, _command_problems, _checkpoint_problems):
+        yield from partly.told(lambda check=check: check(spec, directory))  # type: ignore[misc]
+
+
+def _suspended(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if spec.suspend:
         yield Problem(("spec", "suspend"), "is true: a suspended job doesn't run; leave it out")
-    if job.spec.training is not None:
-        yield from image.data_problems(job.spec.training, job.spec.world_size)
-    if job.spec.framework is not Framework.TRAINMASTER:
-        yield from _command_problems(job)
-    if job.spec.checkpoint.resume not in ("Auto", "Never"):
-        yield from _checkpoint_problems(Path(job.spec.checkpoint.resume), job)
 
 
-def _command_problems(job: DistributedTrainingJob) -> Iterator[Problem]:
-    working_directory = Path(job.spec.container()["workingDir"])
+def _data_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    training = spec.training
+    if training is None:
+        return
+    evaluation = training.evaluation
+    if evaluation is not None:
+        evaluation = evaluation.model_copy(update={"data": _located(evaluation.data, directory)})
+    changes = {"data": _located(training.data, directory), "evaluation": evaluation}
+    known = partly.told(lambda: [spec.world_size])
+    yield from image.data_problems(training.model_copy(update=changes), known[0] if known else 1)
+
+
+def _located(data: DataConfig, directory: Path) -> DataConfig:
+    path = data.path if data.path.startswith("@") else str(_absolute(data.path, directory))
+    return data.model_copy(update={"path": path})
+
+
+def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if spec.framework is Framework.TRAINMASTER or any(template.problems(spec.workers.template)):
+        return
+    command = spec.command()
+    if not command:
+        return
+    working_directory = _absolute(spec.container().get("workingDir") or ".", directory)
     if not working_directory.is_dir():
         yield Problem((*_CONTAINER, "workingDir"), f"{working_directory} is no folder")
         return
-    command = job.spec.command()
     first = command[0]
     if first not in _PROVIDED and not shutil.which(first, path=None) and not (working_directory / first).is_file():
         yield Problem((*_CONTAINER, "command"), f"no program {first} is found")
@@ -66,8 +91,11 @@ def _command_problems(job: DistributedTrainingJob) -> Iterator[Problem]:
         yield Problem((*_CONTAINER, "command"), f"there is no script {working_directory / script}")
 
 
-def _checkpoint_problems(directory: Path, job: DistributedTrainingJob) -> Iterator[Problem]:
+def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if spec.checkpoint.resume in ("Auto", "Never"):
+        return
     path = ("spec", "checkpoint", "resume")
+    directory = _absolute(spec.checkpoint.resume, directory)
     manifest = directory / "manifest.json"
     if not directory.is_dir():
         yield Problem(path, f"there is no checkpoint {directory}; Auto, Never or the folder of one is expected")
@@ -81,8 +109,8 @@ def _checkpoint_problems(directory: Path, job: DistributedTrainingJob) -> Iterat
             return
         if not isinstance(content, dict):
             yield Problem(path, f"{manifest} can't be read: it holds no JSON object")
-        elif job.spec.training is not None:
-            yield from image.checkpoint_problems(job.spec.training, content.get("model"), directory)
+        elif spec.training is not None:
+            yield from image.checkpoint_problems(spec.training, content.get("model"), directory)
 
 
 def _absolute(path: str, directory: Path) -> Path:

@@ -14,7 +14,7 @@ from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli import faults, output, preflight
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.validate import load_job, refuse
+from trainmaster_operator.cli.validate import load_job
 
 LOOPBACK = "127.0.0.1"
 
@@ -60,11 +60,10 @@ def run(options: RunOptions) -> int:
 
 def prepare(options: RunOptions) -> Prepared | str:
     """Everything that can be refused is refused here, before anything is made. A text: there is nothing to do."""
-    document, given = load_job(options.job)
+    document, given = load_job(options.job, here=Path.cwd())
     out = (options.out or Path("runs") / given.metadata.name).expanduser().resolve()
     localized = preflight.localized(document.value, Path.cwd(), out)
     job = DistributedTrainingJob.model_validate(localized)
-    refuse(document, preflight.problems(job))
     encoded_faults = faults.parse(options.faults, job)
 
     before = output.read_status(out)

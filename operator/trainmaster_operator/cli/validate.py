@@ -3,39 +3,82 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from trainmaster_operator.api import validation
-from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.cli import image
+from pydantic import ValidationError
+
+from trainmaster.contract.config import ParallelismConfig, TrainingConfig
+from trainmaster_operator.api import partly, validation
+from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec, WorkersSpec
+from trainmaster_operator.cli import image, preflight
 from trainmaster_operator.cli.document import Document, load
 from trainmaster_operator.cli.refusal import Refusal
 
 
-def load_job(file: Path) -> tuple[Document, DistributedTrainingJob]:
-    """Raises Refusal with all problems of the job, one a line."""
+def load_job(file: Path, *, here: Path | None = None) -> tuple[Document, DistributedTrainingJob]:
+    """The job in a file. here: the folder that completes its paths, if it is to run on this machine.
+
+    Raises Refusal with all problems of the job, one a line.
+    """
     document = load(file)
     problems = validation.validate(document.value)
     spec = document.value.get("spec") if isinstance(document.value, dict) else None
     if isinstance(spec, dict):
-        problems += image.option_problems(spec.get("training"))
+        problems += _of_the_trainer(spec, planned=False)
+        if here is not None:
+            problems += preflight.problems(partly.read(JobSpec, spec), here)
     refuse(document, problems)
-    job = DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
-    if job.spec.training is not None:
-        refuse(document, image.layout_problems(job.spec.training))
-    return document, job
+    return document, DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
+
+
+def load_training(file: Path) -> tuple[TrainingConfig | None, int]:
+    """(what a job trains, its number of ranks), for a plan of its layout: its degrees and its number of ranks needn't
+    suit each other.
+
+    Raises Refusal with all problems of the job, one a line.
+    """
+    document = load(file)
+    problems = validation.validate(document.value, sized=False)
+    spec = document.value.get("spec") if isinstance(document.value, dict) else None
+    if isinstance(spec, dict):
+        problems += _of_the_trainer(spec, planned=True)
+    refuse(document, problems)
+    assert isinstance(spec, dict)
+    workers = WorkersSpec.model_validate(spec.get("workers", {}))
+    return _training(spec), workers.replicas * workers.ranksPerPod
 
 
 def refuse(document: Document, problems: Iterable[validation.Problem]) -> None:
-    """Raises Refusal with the problems in the order of their lines, if there are any."""
-    told = sorted(problems, key=lambda problem: document.line(problem.path))
+    """Raises Refusal with the problems in the order of their lines, each once, if there are any."""
+    told = sorted(dict.fromkeys(problems), key=lambda problem: document.line(problem.path))
     if told:
         raise Refusal(*[document.told(problem) for problem in told])
 
 
-def validate(file: Path) -> int:
-    _, job = load_job(file)
+def validate(file: Path, *, cluster: bool = False) -> int:
+    """Say that the job is valid. cluster: it needn't run on this machine. Raises Refusal with all its problems."""
+    _, job = load_job(file, here=None if cluster else Path.cwd())
     ranks = job.spec.world_size
     sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''})\n")
     return 0
+
+
+def _of_the_trainer(spec: dict[str, Any], *, planned: bool) -> Iterator[validation.Problem]:
+    """What the trainer says, as far as the job's own models have nothing to say. planned: its degrees don't count."""
+    options = list(image.option_problems(spec.get("training")))
+    yield from options
+    training = _training(spec)
+    if training is not None and not options:
+        if planned:
+            training = training.model_copy(update={"parallelism": ParallelismConfig()})
+        yield from image.layout_problems(training)
+
+
+def _training(spec: dict[str, Any]) -> TrainingConfig | None:
+    """None if there is none, or none that the models take."""
+    try:
+        return TrainingConfig.model_validate(spec.get("training"))
+    except ValidationError:
+        return None

@@ -8,6 +8,7 @@ new CRD. A field that no code obeys does not exist here: it is refused as unknow
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -293,17 +294,7 @@ class ParallelismConfig(Grown):
         """
         if world_size < 1:
             raise ValueError(f"a world has at least one rank, not {world_size}")
-        islands = self.island or 1
-        inner = {**({"island": islands} if islands > 1 else {}), **self.inner}
-        ranks, rest = divmod(world_size, math.prod(inner.values()))
-        if rest or not ranks:
-            product = math.prod(inner.values())
-            of = " x ".join(f"{axis} {n}" for axis, n in inner.items())
-            equals = f" = {product}" if len(inner) > 1 else ""
-            raise ValueError(
-                f"{of}{equals} doesn't divide the job's {world_size} ranks; {multiples_near(world_size, product)}"
-            )
-        found = {**self._data_parallel(ranks, world_size), **inner}
+        found = self._all_degrees(world_size)
         degrees = {axis: found[axis] for axis in AXES if axis in found}
         if (self.ep or 1) > 1:
             assert self.ep is not None
@@ -326,25 +317,24 @@ class ParallelismConfig(Grown):
         degrees = self.resolve(world_size)
         return degrees.get("island", 1) * degrees["dp_replicate"] * degrees["dp_shard"]
 
-    def _data_parallel(self, ranks: int, world_size: int) -> dict[str, int]:
-        """Degrees for what the other axes leave of the world."""
-        replicate, shard = self.dp_replicate, self.dp_shard
-        left = f"{world_size}" if ranks == world_size else f"{ranks} left of {world_size}"
-        if replicate is None and shard is None:
-            return {"dp_replicate": ranks, "dp_shard": 1}
-        if replicate is not None and shard is not None:
-            if replicate * shard != ranks:
-                raise ValueError(
-                    f"dp_replicate {replicate} x dp_shard {shard} = {replicate * shard} ranks, but the job has {left}"
-                )
-            return {"dp_replicate": replicate, "dp_shard": shard}
-        given, name, other = (
-            (replicate, "dp_replicate", "dp_shard") if shard is None else (shard, "dp_shard", "dp_replicate")
-        )
-        assert given is not None
-        if ranks % given:
-            raise ValueError(f"{name} {given} doesn't divide the job's {left} ranks, so {other} can't be derived")
-        return {name: given, other: ranks // given}
+    def _all_degrees(self, world_size: int) -> dict[str, int]:
+        """The degree of each axis but ep, in any order. Raises ValueError that says what the given degrees make, and
+        how many ranks there are."""
+        outer = {"island": self.island} if self.island and self.island > 1 else {}
+        data = {axis: n for axis in ("dp_replicate", "dp_shard") if (n := getattr(self, axis)) is not None}
+        given = {**outer, **self.inner, **data}
+        product = math.prod(given.values())
+        names = " x ".join(f"{axis} {given[axis]}" for axis in AXES if axis in given)
+        equals = f" = {product}" if len(given) > 1 else ""
+        left, rest = divmod(world_size, product)
+        if (len(data) == 2 and product != world_size) or (data and equals and product > world_size):
+            raise ValueError(f"{names}{equals} ranks, but the job has {world_size}")
+        if rest or not left:
+            (missing,) = {"dp_replicate", "dp_shard"} - {*data} if data else {""}
+            end = f", so {missing} can't be derived" if missing else f"; {multiples_near(world_size, product)}"
+            raise ValueError(f"{names}{equals} doesn't divide the job's {world_size} ranks{end}")
+        derived = {"dp_replicate": left, "dp_shard": 1} if "dp_replicate" not in data else {"dp_shard": left}
+        return {**derived, **given}
 
 
 BUCKET_MIB = 25
@@ -577,32 +567,13 @@ class TrainingConfig(Grown):
     profile: ProfileConfig | None = Field(None, description="Record a few steps: where their time goes, on each rank.")
     seed: int = Field(0, ge=0, lt=2**63)
 
-    @model_validator(mode="after")
-    def _warm_up_fits(self) -> TrainingConfig:
-        if self.optimizer.warmupSteps >= self.steps:
-            raise ValueError(
-                f"optimizer.warmupSteps {self.optimizer.warmupSteps} leaves nothing of the {self.steps} steps; "
-                f"it must be lower than steps"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _best_is_known(self) -> TrainingConfig:
-        if self.checkpoint.keepBest and self.evaluation is None:
-            raise ValueError(
-                "checkpoint.keepBest needs to know which one is the best; training.evaluation would say it"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _profile_is_reached(self) -> TrainingConfig:
-        if self.profile is not None and self.profile.steps[1] > self.steps:
-            raise ValueError(f"profile.steps ends at {self.profile.steps[1]}, and the run has {self.steps} steps")
-        return self
-
-    @model_validator(mode="after")
-    def _techniques_go_together(self) -> TrainingConfig:
-        refusals = (
+    def refusals(self) -> tuple[Callable[[], str | None], ...]:
+        """Return the rules across fields. Each returns the first breach that it finds in a sentence, or None; before a
+        colon stands the field that a person would change, if it is one field."""
+        return (
+            self.warm_up_refusal,
+            self.best_refusal,
+            self.profile_refusal,
             self.muon_refusal,
             self.compile_refusal,
             self.compression_refusal,
@@ -610,10 +581,31 @@ class TrainingConfig(Grown):
             self.noise_refusal,
             self.precision_refusal,
         )
-        for refusal in refusals:
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> TrainingConfig:
+        for refusal in self.refusals():
             if words := refusal():
                 raise ValueError(words)
         return self
+
+    def warm_up_refusal(self) -> str | None:
+        """Why the learning rate can't warm up for so many steps."""
+        if self.optimizer.warmupSteps < self.steps:
+            return None
+        return f"optimizer.warmupSteps: less than the {self.steps} steps is expected, not {self.optimizer.warmupSteps}"
+
+    def best_refusal(self) -> str | None:
+        """Why the best checkpoint can't be kept."""
+        if not self.checkpoint.keepBest or self.evaluation is not None:
+            return None
+        return "checkpoint.keepBest needs to know which one is the best; training.evaluation would say it"
+
+    def profile_refusal(self) -> str | None:
+        """Why these steps can't be recorded."""
+        if self.profile is None or self.profile.steps[1] <= self.steps:
+            return None
+        return f"profile.steps: they end at {self.profile.steps[1]}, and the run has {self.steps} steps"
 
     def precision_refusal(self) -> str | None:
         """Why blocks can't compute in this precision with these techniques."""

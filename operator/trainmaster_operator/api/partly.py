@@ -1,0 +1,69 @@
+"""A model of which some fields can't be read, so that rules across the others can be asked.
+
+A field that is wrong is absent from such a model: a rule that needs it fails with AttributeError, and has nothing to
+tell. The field's own problem is told elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+
+def read(model: type[M], value: dict[str, Any]) -> M:
+    """Return `value`, JSON as a person wrote it, as a model without the fields that are wrong. Unknown fields are left
+    out."""
+    fields: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        if key not in value:
+            if not field.is_required():
+                fields[name] = field.get_default(call_default_factory=True)
+            continue
+        given, inner = value[key], model_in(field.annotation)
+        try:
+            fields[name] = _adapter(model, name).validate_json(json.dumps(given), strict=True)
+        except ValidationError:
+            if inner is not None and isinstance(given, dict):
+                fields[name] = read(inner, given)
+    found = model.model_construct(**fields)
+    for name in model.model_fields:
+        if name not in fields:
+            found.__dict__.pop(name, None)  # a default that nobody asked for
+    return found
+
+
+def told(rule: Callable[[], Iterable[T]]) -> list[T]:
+    """Return what a rule tells of such a model, until it needs a field that is absent."""
+    found: list[T] = []
+    try:
+        for each in rule():
+            found.append(each)
+    except AttributeError as error:
+        if not (isinstance(error.obj, BaseModel) and error.name in type(error.obj).model_fields):
+            raise
+    return found
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in `X`, `X | None`, `list[X]` and the like."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
+        found = [model_in(option) for option in typing.get_args(annotation)]
+        return next((model for model in found if model), None)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+@cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    bounds = (*field.metadata,)
+    return TypeAdapter(Annotated[(field.annotation, *bounds)] if bounds else field.annotation)
