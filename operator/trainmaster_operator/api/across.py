@@ -71,7 +71,8 @@ def of_size(spec: JobSpec) -> Iterator[Breach]:
         yield (*where, *place), words
 
 
-RULES: tuple[Rule, ...] = (of_failures, of_framework, of_size)
+RULES: tuple[Rule, ...] = (of_failures, of_framework)
+"""`of_size` is asked beside these: a plan of a layout doesn't need it."""
 
 
 def _of_sizes(workers: WorkersSpec, parallelism: ParallelismConfig, batch: BatchConfig) -> Iterator[Breach]:

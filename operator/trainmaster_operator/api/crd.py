@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainmaster_operator.api import unused
 from trainmaster_operator.api.job import SHAPES, DistributedTrainingJob
 from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
 from trainmaster_operator.api.rules import NEEDS_ANOTHER_POD
@@ -171,13 +172,6 @@ SPEC_RULES = [
         f" || ({_SHARDS}) % {_MESH}.ep == 0",
         "message": "training.parallelism: ep must divide dp_shard x cp",
     },
-    *(
-        {
-            "rule": f"!has(self.training) || !has({_MESH}.{options}) || has({_MESH}.{axis})",
-            "message": f"training.parallelism.{options} says how axis {axis} works: {axis} must be given",
-        }
-        for options, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp"))
-    ),
     {
         "rule": f"{_ELASTIC} || !has(self.training) || {_DATA} < 1 || has({_BATCH}.scaling)"
         f" || {_BATCH}.global % ({_DATA}) == 0",
@@ -197,6 +191,7 @@ SPEC_RULES = [
         "rule": "!has(self.training) || self.training.optimizer.warmupSteps < self.training.steps",
         "message": "training.optimizer.warmupSteps must be lower than training.steps",
     },
+    *unused.CEL_RULES,
 ]
 
 _RULES = "self.recovery.rules"

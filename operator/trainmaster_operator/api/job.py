@@ -186,7 +186,7 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
-        for rule in across.RULES:
+        for rule in (*across.RULES, across.of_size):
             for path, words in rule(self):
                 raise ValueError(f"{dotted(path)}: {words}" if path else words)
         return self

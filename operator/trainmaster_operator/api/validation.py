@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster_operator.api import across, partly, template
+from trainmaster_operator.api import across, partly, template, unused
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
@@ -246,10 +246,10 @@ def _across(value: Any, sized: bool) -> Iterator[Problem]:
     if not isinstance(value, dict):
         return
     spec = partly.read(JobSpec, value)
-    for rule in across.RULES:
-        if sized or rule is not across.of_size:
-            for path, words in partly.told(lambda rule=rule: rule(spec)):  # type: ignore[misc]
-                yield Problem((*_SPEC, *path), words)
+    of_degrees = (across.of_size, *unused.RULES_OF_DEGREES) if sized else ()
+    for rule in (*across.RULES, *unused.RULES, *of_degrees):
+        for path, words in partly.told(lambda rule=rule: rule(spec)):  # type: ignore[misc]
+            yield Problem((*_SPEC, *path), words)
     training = getattr(spec, "training", None)
     for refusal in training.refusals() if training is not None else ():
         for told in partly.told(lambda refusal=refusal: filter(None, [refusal()])):  # type: ignore[misc]
