@@ -1,0 +1,156 @@
+"""A rank that trains one config after the other, and writes down what can be seen of each.
+
+`test_every_field.py` starts it in place of our loop. argv has no room for more than its path, so the folder that holds
+`asked.json` is the one that OUTPUT_DIR names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.modules.module import register_module_forward_hook
+
+from trainmaster import microbatch
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.wire import environment
+from trainmaster.errors import TrainmasterError
+from trainmaster.loop import Training
+from trainmaster.report import Reporter
+
+NUMBERS = ("loss", "grad_norm", "evaluation_loss")
+
+
+def main() -> None:
+    folder = Path(os.environ[environment.OUTPUT_DIR])
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    # Where memory is ample the largest micro-batch is the whole share. What is estimated has tests of its own.
+    microbatch._elsewhere = lambda config, ranks, budget: (1, 1)
+    found = []
+    for number, asked in enumerate(json.loads((folder / "asked.json").read_text())):
+        # Ranks of each training meet under a prefix of their own in the one store.
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
+        output = folder / str(number)
+        output.mkdir(exist_ok=True)
+        os.environ[environment.OUTPUT_DIR] = str(output)
+        os.environ[environment.CHECKPOINT_DIR] = str(output / "checkpoints")
+        raw = json.dumps(asked["config"]).replace("{data}", str(folder / "data")).replace("{output}", str(output))
+        found.append(seen(TrainingConfig.model_validate_json(raw), output, rank, steps=not asked["build"]))
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+def seen(config: TrainingConfig, output: Path, rank: int, *, steps: bool) -> dict[str, Any]:
+    """What can be seen of one training, in words and numbers that two of the same config have alike."""
+    ended, built = "", ""
+    with passes() as passed:
+        try:
+            training = Training(config, Reporter(rank, 1, output=output))
+            built = described(training)
+            training.resume()
+            if steps:
+                training.run()
+        except TrainmasterError as error:
+            ended = f"{type(error).__name__}: {error}"
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+    return {
+        "built": built,
+        "passes": hashlib.sha256(json.dumps(passed).encode()).hexdigest(),
+        "numbers": [numbers(output), training.noise.state() if training.noise is not None else {}],
+        "ended": ended,
+        "files": sorted({shape(path.relative_to(output)) for path in output.rglob("*") if path.is_file()})
+        + runs(config),
+    }
+
+
+@contextmanager
+def passes() -> Iterator[list[Any]]:
+    """What goes into modules and comes out of them: shapes, and of whole numbers which ones."""
+    found: list[Any] = []
+
+    def told(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return None
+        local = value.to_local() if hasattr(value, "to_local") else value
+        whole = not local.is_floating_point() and local.device.type == "cpu"
+        return [list(local.shape), hash(tuple(local.flatten().tolist())) if whole else 0]
+
+    hook = register_module_forward_hook(
+        lambda module, inputs, output: found.append(
+            [type(module).__name__, told(inputs[0] if inputs else None), told(output)]
+        )
+    )
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def described(training: Training) -> str:
+    """The model that this rank trains, and what moves its parameters and gradients."""
+    stages = training.parallel.pipeline.stages if training.parallel.pipeline is not None else []
+    roots: list[nn.Module] = [training.model, *stages]
+    lines = [torch.get_float32_matmul_precision()]
+    for name, parameter in training.model.named_parameters():
+        lines.append(f"{name} {type(parameter).__name__} {[*parameter.shape]} {getattr(parameter, 'placements', '')}")
+    for module in (module for root in roots for module in root.modules()):
+        lines.append(type(module).__name__)
+        if hasattr(type(module).forward, "_torchdynamo_orig_callable"):
+            lines.append("compiled")
+        if isinstance(module, FSDPModule):
+            lines += [
+                f"{type(group.offload_policy).__name__} {group.post_forward_mesh_info is not None}"
+                for group in module._get_fsdp_state()._fsdp_param_groups
+            ]
+    for stage in stages:
+        lines.append(f"stage {stage.index} of {len(stage.blocks)} blocks")
+    if training.parallel.pipeline is not None:
+        lines.append(type(training.parallel.pipeline._schedule).__name__)
+    replicas = training.parallel.sync.replicas
+    lines += [str(len(bucket.parameters)) for bucket in (replicas._buckets if replicas is not None else [])]
+    return "\n".join(lines)
+
+
+def numbers(output: Path) -> list[Any]:
+    """Of steps and evaluations, and what the state is at the end."""
+    file, final = output / "metrics.jsonl", output / "final.json"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    digest = json.loads(final.read_text())["digest"] if final.exists() else ""
+    return [[line["step"], *(line.get(name) for name in NUMBERS)] for line in lines] + [digest]
+
+
+def shape(path: Path) -> str:
+    """A file's place without what is made up: names of event files and of MLflow's runs. Of its folder the first part,
+    of checkpoints and recordings the first two."""
+    deep = path.parts[0] in ("checkpoints", "profile")
+    return "/".join(path.parts[: 2 if deep else 1])
+
+
+def runs(config: TrainingConfig) -> list[str]:
+    """The experiments and runs of MLflow."""
+    if config.loggers is None or config.loggers.mlflow is None:
+        return []
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=config.loggers.mlflow.trackingUri)
+    experiments = {experiment.experiment_id: experiment.name for experiment in client.search_experiments()}
+    return sorted(
+        f"experiment {experiments[run.info.experiment_id]} run {run.info.run_name}"
+        for run in client.search_runs([*experiments])
+    )
+
+
+if __name__ == "__main__":
+    main()
