@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -52,7 +53,7 @@ def main() -> None:
 
 def seen(config: TrainingConfig, output: Path, rank: int, *, steps: bool) -> dict[str, Any]:
     """What can be seen of one training, in words and numbers that two of the same config have alike."""
-    ended, built = "", ""
+    ended, built, noise = "", "", {}
     with passes() as passed:
         try:
             training = Training(config, Reporter(rank, 1, output=output))
@@ -60,6 +61,7 @@ def seen(config: TrainingConfig, output: Path, rank: int, *, steps: bool) -> dic
             training.resume()
             if steps:
                 training.run()
+            noise = training.noise.state() if training.noise is not None else {}
         except TrainmasterError as error:
             ended = f"{type(error).__name__}: {error}"
         finally:
@@ -68,10 +70,11 @@ def seen(config: TrainingConfig, output: Path, rank: int, *, steps: bool) -> dic
     return {
         "built": built,
         "passes": hashlib.sha256(json.dumps(passed).encode()).hexdigest(),
-        "numbers": [numbers(output), training.noise.state() if training.noise is not None else {}],
+        "numbers": [numbers(output), noise],
         "ended": ended,
         "files": sorted({shape(path.relative_to(output)) for path in output.rglob("*") if path.is_file()})
-        + runs(config),
+        + runs(config)
+        + recorded(output),
     }
 
 
@@ -132,10 +135,18 @@ def numbers(output: Path) -> list[Any]:
 
 
 def shape(path: Path) -> str:
-    """A file's place without what is made up: names of event files and of MLflow's runs. Of its folder the first part,
-    of checkpoints and recordings the first two."""
-    deep = path.parts[0] in ("checkpoints", "profile")
-    return "/".join(path.parts[: 2 if deep else 1])
+    """The first part of a file's place, of checkpoints the first two: below that names are made up."""
+    return "/".join(path.parts[: 2 if path.parts[0] == "checkpoints" else 1])
+
+
+def recorded(output: Path) -> list[str]:
+    """The steps that a timeline shows."""
+    found: set[str] = set()
+    for file in output.glob("profile/*/*.trace.json.gz"):
+        with gzip.open(file) as opened:
+            names = (event.get("name", "") for event in json.load(opened)["traceEvents"])
+            found |= {name for name in names if name.startswith("trainmaster step")}
+    return sorted(found)
 
 
 def runs(config: TrainingConfig) -> list[str]:

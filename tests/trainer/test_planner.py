@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.api import jobs
 from trainmaster import layout as rules
 from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.errors import ConfigError
@@ -15,6 +16,7 @@ from trainmaster.planner import communication, schedules
 from trainmaster.planner.estimate import Machine, best_first, estimate
 from trainmaster.planner.layouts import Layout, legal, nearest
 from trainmaster.planner.survey import Survey
+from trainmaster_operator.api.validation import validate
 
 
 def config(
@@ -66,7 +68,16 @@ def test_what_the_job_says_of_an_axis_holds() -> None:
     job = config(parallelism={"pp": 2, "pipeline": {"schedule": "GPipe"}, "sharding": {"stage": 1}})
     layouts = [*legal(job, 4)]
     assert {layout.pipeline.schedule for layout in layouts if layout.degrees["pp"] > 1} == {"GPipe"}
-    assert {layout.sharding.stage for layout in layouts} == {1}
+    assert {layout.sharding.stage for layout in layouts if layout.is_sharded and layout.degrees["pp"] == 1} == {1}
+
+
+def test_each_layout_is_one_that_a_job_may_say() -> None:
+    options = {"pipeline": {"balance": "Parameters"}, "tensor": {"sequence": False}, "sharding": {"stage": 2}}
+    fields = config(parallelism={"pp": 2, "tp": 2, **options}).model_dump(mode="json", exclude_none=True)
+    del fields["optimizer"]["momentum"]  # which trainers of before want to see
+    for layout in legal(TrainingConfig.model_validate(fields), 8):
+        training = {**fields, "parallelism": layout.fields}
+        assert validate(jobs.job(spec__workers={"replicas": 8}, spec__training=training)) == [], layout.name
 
 
 def test_compressed_gradients_are_of_layouts_with_replicas_and_less_is_sent() -> None:

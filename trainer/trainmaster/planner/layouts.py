@@ -162,8 +162,13 @@ def _products(config: TrainingConfig, ranks: int) -> Iterator[dict[str, Any]]:
 
 
 def _shardings(given: dict[str, Any] | None, pp: int, shards: int) -> list[dict[str, Any] | None]:
-    """ZeRO's stages, unless the job says which; in a pipeline they are all the same."""
-    if given is not None or pp > 1 or shards == 1:
+    """ZeRO's stages, unless the job says which. In a pipeline they are all the same, so none is said; without shards
+    nothing is."""
+    if shards == 1:
+        return [None]
+    if pp > 1:
+        return [{name: value for name, value in (given or {}).items() if name != "stage"} or None]
+    if given is not None:
         return [given]
     return [{"stage": 3}, {"stage": 2}, {"stage": 1}]
 
