@@ -21,16 +21,17 @@ Shows = Literal["built", "passes", "numbers", "ended", "files"]
 
 @dataclass(frozen=True)
 class Row:
-    """A field, a value that isn't the one that it has without it, and where that shows. `given`: fields beside it.
-
-    build: the model is built, and trains no step.
-    """
+    """A field, a value that isn't the one that it has without it, and where that shows. `given`: fields beside it."""
 
     field: str
     value: Any
     shows: Shows
     given: dict[str, Any] = field(default_factory=dict)
-    build: bool = False
+
+    @property
+    def build(self) -> bool:
+        """Whether it is seen before the first step."""
+        return self.shows == "built"
 
     def without(self) -> dict[str, Any]:
         """The training config that the value is not in."""
@@ -85,9 +86,9 @@ OF_ONE_RANK = [
     Row("optimizer.minLrRatio", 0.9, "numbers"),
     Row("optimizer.clipNorm", 0.01, "numbers", SGD),
     Row("precision", "bf16", "numbers"),
-    Row("matmulPrecision", "Medium", "built", build=True),
+    Row("matmulPrecision", "Medium", "built"),
     Row("recompute", "Full", "passes"),
-    Row("compile", True, "built", build=True),
+    Row("compile", True, "built"),
     Row("checkpoint.every", 2, "files", {"checkpoint.every": 1}),
     Row("checkpoint.keep", 1, "files", {"checkpoint.every": 1}),
     Row("checkpoint.keepBest", True, "files", EVALUATED),
@@ -144,7 +145,7 @@ OF_TWO_RANKS = [
     Row("parallelism.context.balance", "None", "passes", CONTEXT),
     Row("parallelism.sharding.stage", 2, "built", SHARDED),
     Row("parallelism.sharding.offload", True, "built", SHARDED),
-    Row("communication.bucketMiB", 1, "built", WIDE, build=True),
+    Row("communication.bucketMiB", 1, "built", WIDE),
     Row("communication.compression.method", "fp16", "numbers", _compressed(method="bf16")),
     Row("communication.compression.rank", 1, "numbers", _compressed(method="PowerSGD", rank=2)),
     Row("communication.compression.share", 0.5, "numbers", _compressed(method="TopK", share=0.01)),

@@ -1,22 +1,25 @@
-"""A rank that trains one config after the other, and writes down what can be seen of each.
+"""A rank that trains one config after the other, each in a fork of its own, and writes down what can be seen of each.
 
-`test_every_field.py` starts it in place of our loop. argv has no room for more than its path, so the folder that holds
-`asked.json` is the one that OUTPUT_DIR names.
+`test_every_field.py` starts it in place of our loop. It reads `asked.json` in the folder that OUTPUT_DIR names.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import json
 import os
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import register_module_forward_hook
@@ -32,23 +35,43 @@ NUMBERS = ("loss", "grad_norm", "evaluation_loss")
 
 
 def main() -> None:
-    folder = Path(os.environ[environment.OUTPUT_DIR])
-    rank = int(os.environ["RANK"])
-    torch.set_num_threads(1)
-    # Where memory is ample the largest micro-batch is the whole share. What is estimated has tests of its own.
-    microbatch._elsewhere = lambda config, ranks, budget: (1, 1)
-    found = []
-    for number, asked in enumerate(json.loads((folder / "asked.json").read_text())):
-        # Ranks of each training meet under a prefix of their own in the one store.
-        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
+    folder, rank = Path(os.environ[environment.OUTPUT_DIR]), int(os.environ["RANK"])
+    asked = (folder / "asked.json").read_text()
+    if "mlflow" in asked:
+        importlib.import_module("mlflow.tracking")  # once, not in each fork
+    for number, training in enumerate(json.loads(asked)):
+        pid = os.fork()  # no operation of torch has run here
+        if not pid:
+            _train(folder, rank, number, **training)
+        status = os.waitpid(pid, 0)[1]
+        if status:
+            sys.exit(f"training {number} ended with status {status}: {training}")
+
+
+def _train(folder: Path, rank: int, number: int, port: int, config: dict[str, Any], build: bool) -> NoReturn:
+    """Train one config, or only build it, with the ranks that meet at a store's port. Write down what is seen of it,
+    and end the process."""
+    code = 1
+    try:
+        torch.set_num_threads(1)
+        # Where memory is ample the largest micro-batch is the whole share. What is estimated has tests of its own.
+        microbatch._elsewhere = lambda config, ranks, budget: (1, 1)
+        os.environ["MASTER_PORT"] = str(port)
         output = folder / str(number)
         output.mkdir(exist_ok=True)
         os.environ[environment.OUTPUT_DIR] = str(output)
         os.environ[environment.CHECKPOINT_DIR] = str(output / "checkpoints")
-        raw = json.dumps(asked["config"]).replace("{data}", str(folder / "data")).replace("{output}", str(output))
-        found.append(seen(TrainingConfig.model_validate_json(raw), output, rank, steps=not asked["build"]))
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
+        raw = json.dumps(config).replace("{data}", str(folder / "data")).replace("{output}", str(output))
+        found = seen(TrainingConfig.model_validate_json(raw), output, rank, steps=not build)
+        if rank == 0:
+            (folder / f"found-{number}.json").write_text(json.dumps(found))
+        code = 0
+    except BaseException:  # noqa: BLE001 a fork must not go on into its parent's code
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def seen(config: TrainingConfig, output: Path, rank: int, *, steps: bool) -> dict[str, Any]:
@@ -80,8 +103,9 @@ def seen(config: TrainingConfig, output: Path, rank: int, *, steps: bool) -> dic
 
 @contextmanager
 def passes() -> Iterator[list[Any]]:
-    """What goes into modules and comes out of them: shapes, and of whole numbers which ones."""
+    """What goes into modules, and into attention, and comes out: shapes, and of whole numbers which ones."""
     found: list[Any] = []
+    attention = F.scaled_dot_product_attention
 
     def told(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -95,9 +119,16 @@ def passes() -> Iterator[list[Any]]:
             [type(module).__name__, told(inputs[0] if inputs else None), told(output)]
         )
     )
+
+    def attended(q: Tensor, k: Tensor, *others: Any, **how: Any) -> Tensor:
+        found.append(["attention", told(q), told(k)])
+        return attention(q, k, *others, **how)
+
+    F.scaled_dot_product_attention = attended
     try:
         yield found
     finally:
+        F.scaled_dot_product_attention = attention
         hook.remove()
 
 

@@ -65,5 +65,5 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
 @cache
 def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
     field = model.model_fields[name]
-    bounds = (*field.metadata,)
-    return TypeAdapter(Annotated[(field.annotation, *bounds)] if bounds else field.annotation)
+    kind: Any = field.annotation
+    return TypeAdapter(Annotated[(kind, *field.metadata)] if field.metadata else kind)

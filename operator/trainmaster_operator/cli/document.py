@@ -151,7 +151,7 @@ class _Reader:
             result[key] = self.value(child, (*path, key), above)
         return result
 
-    def _scalar(self, node: yaml.ScalarNode, here: str) -> Any:
+    def _scalar(self, node: yaml.Node, here: str) -> Any:
         try:
             value = self._loader.construct_object(node)
         except (ValueError, yaml.YAMLError):
