@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import importlib
@@ -12,7 +13,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import register_module_forward_hook
 
-from trainmaster import microbatch
+from trainmaster import compiling, microbatch
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import TrainmasterError
@@ -56,6 +57,9 @@ def _train(folder: Path, rank: int, number: int, port: int, config: dict[str, An
         torch.set_num_threads(1)
         # Where memory is ample the largest micro-batch is the whole share. What is estimated has tests of its own.
         microbatch._elsewhere = lambda config, ranks, budget: (1, 1)
+        # So has what a compiler makes of a block; importing one takes seconds.
+        compiling.prepare = lambda device_type: None
+        torch.compile = _to_be_compiled
         os.environ["MASTER_PORT"] = str(port)
         output = folder / str(number)
         output.mkdir(exist_ok=True)
@@ -72,6 +76,15 @@ def _train(folder: Path, rank: int, number: int, port: int, config: dict[str, An
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _to_be_compiled(forward: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def compiled(*inputs: Any, **named: Any) -> Any:
+        return forward(*inputs, **named)
+
+    compiled.to_be_compiled = how
+    return compiled
 
 
 def seen(config: TrainingConfig, output: Path, rank: int, *, steps: bool) -> dict[str, Any]:
@@ -141,7 +154,7 @@ def described(training: Training) -> str:
         lines.append(f"{name} {type(parameter).__name__} {[*parameter.shape]} {getattr(parameter, 'placements', '')}")
     for module in (module for root in roots for module in root.modules()):
         lines.append(type(module).__name__)
-        if hasattr(type(module).forward, "_torchdynamo_orig_callable"):
+        if hasattr(type(module).forward, "to_be_compiled"):
             lines.append("compiled")
         if isinstance(module, FSDPModule):
             lines += [

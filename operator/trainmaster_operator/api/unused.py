@@ -157,7 +157,19 @@ def _one(axis: str) -> str:
     return f"(!has({_MESH}.{axis}) || {_MESH}.{axis} == 1)"
 
 
+_RAM = "self.checkpoint.ram"
+_HANG = "self.recovery.hang"
+
 CEL_RULES: list[dict[str, Any]] = [
+    {
+        "rule": f"!has({_RAM}) || !has({_RAM}.limit) || {_RAM}.limit != '0'"
+        f" || (!has({_RAM}.every) && {_RAM}.peers == 1)",
+        "message": "checkpoint.ram: nothing is kept in memory with limit 0; leave every and peers out",
+    },
+    {
+        "rule": f"has({_HANG}.limitSeconds) || ({_HANG}.mode == 'Enforce' && {_HANG}.factor == 3.0)",
+        "message": "recovery.hang: nothing is watched with limitSeconds null; leave mode and factor out",
+    },
     {
         "rule": f"!has({_TRAINING}) || !has({_OPTIMIZER}.momentum) || {_OPTIMIZER}.name != 'adamw'",
         "message": "training.optimizer.momentum: adamw has betas and no momentum; leave it out",
