@@ -1,6 +1,7 @@
-"""A rank that trains one config after the other, each in a fork of its own, and writes down what can be seen of each.
+"""A rank that trains one config after the other, and writes down what can be seen of each.
 
-`test_every_field.py` starts it in place of our loop. It reads `asked.json` in the folder that OUTPUT_DIR names.
+`test_every_field.py` starts it in place of our loop. It reads `asked.json` in the folder that OUTPUT_DIR names. Where
+ranks talk to each other each training has a process of its own: a group of processes that is no more stalls the next.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import importlib
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import register_module_forward_hook
 
+from tests.trainer.forks import forked
 from trainmaster import compiling, microbatch
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
@@ -37,45 +37,31 @@ NUMBERS = ("loss", "grad_norm", "evaluation_loss")
 
 def main() -> None:
     folder, rank = Path(os.environ[environment.OUTPUT_DIR]), int(os.environ["RANK"])
-    asked = (folder / "asked.json").read_text()
-    if "mlflow" in asked:
-        importlib.import_module("mlflow.tracking")  # once, not in each fork
-    for number, training in enumerate(json.loads(asked)):
-        pid = os.fork()  # no operation of torch has run here
-        if not pid:
+    # Where memory is ample the largest micro-batch is the whole share. What is estimated has tests of its own.
+    microbatch._elsewhere = lambda config, ranks, budget: (1, 1)
+    # So has what a compiler makes of a block; importing one takes seconds.
+    compiling.prepare = lambda device_type: None
+    torch.compile = _to_be_compiled
+    torch.set_num_threads(1)
+    for number, training in enumerate(json.loads((folder / "asked.json").read_text())):
+        if os.environ["WORLD_SIZE"] == "1":
             _train(folder, rank, number, **training)
-        status = os.waitpid(pid, 0)[1]
-        if status:
-            sys.exit(f"training {number} ended with status {status}: {training}")
+            continue
+        pid = forked(lambda number=number, training=training: _train(folder, rank, number, **training))
+        if os.waitpid(pid, 0)[1]:
+            sys.exit(f"training {number} failed: {training}")
 
 
-def _train(folder: Path, rank: int, number: int, port: int, config: dict[str, Any], build: bool) -> NoReturn:
-    """Train one config, or only build it, with the ranks that meet at a store's port. Write down what is seen of it,
-    and end the process."""
-    code = 1
-    try:
-        torch.set_num_threads(1)
-        # Where memory is ample the largest micro-batch is the whole share. What is estimated has tests of its own.
-        microbatch._elsewhere = lambda config, ranks, budget: (1, 1)
-        # So has what a compiler makes of a block; importing one takes seconds.
-        compiling.prepare = lambda device_type: None
-        torch.compile = _to_be_compiled
-        os.environ["MASTER_PORT"] = str(port)
-        output = folder / str(number)
-        output.mkdir(exist_ok=True)
-        os.environ[environment.OUTPUT_DIR] = str(output)
-        os.environ[environment.CHECKPOINT_DIR] = str(output / "checkpoints")
-        raw = json.dumps(config).replace("{data}", str(folder / "data")).replace("{output}", str(output))
-        found = seen(TrainingConfig.model_validate_json(raw), output, rank, steps=not build)
-        if rank == 0:
-            (folder / f"found-{number}.json").write_text(json.dumps(found))
-        code = 0
-    except BaseException:  # noqa: BLE001 a fork must not go on into its parent's code
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _train(folder: Path, rank: int, number: int, port: int, config: dict[str, Any], build: bool) -> None:
+    """Train one config, or only build it, with the ranks that meet at a store's port; write down what is seen of it."""
+    output = folder / str(number)
+    output.mkdir(exist_ok=True)
+    os.environ["MASTER_PORT"] = str(port)
+    os.environ[environment.CHECKPOINT_DIR] = str(output / "checkpoints")
+    raw = json.dumps(config).replace("{data}", str(folder / "data")).replace("{output}", str(output))
+    found = seen(TrainingConfig.model_validate_json(raw), output, rank, steps=not build)
+    if rank == 0:
+        (folder / f"found-{number}.json").write_text(json.dumps(found))
 
 
 def _to_be_compiled(forward: Callable[..., Any], **how: Any) -> Callable[..., Any]:
