@@ -1,0 +1,45 @@
+"""What an API server says of options that nothing would obey, and of numbers that can't be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from e2e.kube import Refused
+from e2e.world import World
+from tests.api.jobs import job
+from tests.api.unused_options import REFUSED, TAKEN, optimizer
+
+
+def create(world: World, **changes: Any) -> None:
+    """Create a job that never starts."""
+    world.kube.create(job(**{"metadata__namespace": world.namespace, "spec__suspend": True, **changes}))
+
+
+def answer(world: World, **changes: Any) -> int:
+    """The API server's code."""
+    try:
+        create(world, **changes)
+    except Refused as refused:
+        return refused.code
+    return 201
+
+
+def test_the_api_server_refuses_options_that_nothing_would_obey(world: World) -> None:
+    asked = [*REFUSED, (optimizer(betas=[5, -3]), "out of bounds")]
+    answers = {
+        sentence: answer(world, metadata__name=f"unused-{number}", **changes)
+        for number, (changes, sentence) in enumerate(asked)
+    }
+    assert answers == {sentence: 422 for _, sentence in asked}
+
+
+@pytest.mark.parametrize("changes", [{}, optimizer(name="sgd"), optimizer(schedule="constant")], ids=str)
+def test_the_api_server_takes_a_job_with_the_defaults_that_it_fills_in(world: World, changes: dict[str, Any]) -> None:
+    create(world, **changes)
+
+
+def test_the_api_server_takes_the_same_options_where_something_obeys_them(world: World) -> None:
+    for number, changes in enumerate(TAKEN):
+        create(world, metadata__name=f"used-{number}", **changes)
