@@ -27,7 +27,7 @@ from rich.console import Console
 from trainmaster.contract.wire import environment as names
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli import children, display, report
+from trainmaster_operator.cli import children, display, printed, report
 from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import News, Tone, news
@@ -44,6 +44,8 @@ from trainmaster_operator.control.sessions import KEY_BYTES
 
 FRAME_S = 0.25
 RANKS_EVERY_S = 1.0
+PRINTED_EVERY_S = 0.1
+REST_CHUNKS = 16  # of 64 KiB: what is shown at the end of what rank 0 printed faster than it could be shown
 SAVE_STATUS_S = 0.3
 OPERATOR_ENDS_WITHIN_S = 3.0
 KUBELET_ENDS_WITHIN_S = 9.0
@@ -54,9 +56,11 @@ API = "api.sock"  # of the operator: the store
 
 
 class LocalRun:
-    def __init__(self, prepared: Prepared, plain: bool) -> None:
+    def __init__(self, prepared: Prepared, plain: bool, quiet: bool) -> None:
+        """`quiet`: what rank 0 prints is not shown."""
         job = prepared.job
         self._prepared = prepared
+        self._quiet = quiet
         self._folder = prepared.folder
         self._key = (job.metadata.namespace, job.metadata.name)
         self._resource: Object = prepared.resource
@@ -72,6 +76,7 @@ class LocalRun:
         self._peer_key = secrets.token_hex(KEY_BYTES)
         self._display = display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
+        self._printed = printed.RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod)
         self._writer = ThreadPoolExecutor(1)
         self._unsaved = asyncio.Event()
         self._ended = asyncio.Event()
@@ -123,6 +128,7 @@ class LocalRun:
                 self._save_status(),
                 self._draw(),
                 self._look_at_ranks(),
+                self._follow_rank_0(),
                 self._ended.wait(),
             )
         ]
@@ -139,6 +145,8 @@ class LocalRun:
                 kubelet.end(0 if at_once else KUBELET_ENDS_WITHIN_S),
             )
             await asyncio.gather(*tasks, return_exceptions=True)
+            if not at_once:
+                self._show_the_rest()
             self._display.stop()
             await faults.close()
             await api.close()
@@ -191,6 +199,7 @@ class LocalRun:
             old, new = self._scene.status, JobStatus.model_validate(event.object.get("status") or {})
             self._scene.status = new
             self._unsaved.set()
+            self._show_printed()  # last words come before what is said of the end
             for piece in news(old, new):
                 self._display.tell(piece)
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
@@ -241,6 +250,32 @@ class LocalRun:
         self._scene.ranks = sorted(ranks, key=lambda rank: rank["rank"])
         self._memory.add(time.time(), ranks)
 
+    async def _follow_rank_0(self) -> None:
+        while True:
+            self._show_printed()
+            await asyncio.sleep(PRINTED_EVERY_S)
+
+    def _show_printed(self, *, wait: bool = False) -> bool:
+        """What rank 0 has printed since, or a part of it. Returns whether there may be more. `wait`: for a terminal
+        that doesn't take it now; while the job runs, nothing waits for a terminal."""
+        if not wait and not printed.is_read(sys.stdout):
+            return False
+        lines = self._printed.read(self._scene.status)
+        own_loop = self._prepared.job.spec.framework is Framework.TRAINMASTER
+        for line in lines or ():
+            if (piece := printed.told(0, line, own_loop=own_loop, quiet=self._quiet)) is not None:
+                self._display.tell(piece)
+        return lines is not None
+
+    def _show_the_rest(self) -> None:
+        """Once nothing runs any more."""
+        chunks = 0
+        while self._show_printed(wait=True):
+            chunks += 1
+            if chunks == REST_CHUNKS:
+                self._display.tell(News("rank 0", f"(the rest of what it printed is in {_short(self._folder.logs)})"))
+                return
+
     # -- what is asked of us
 
     def _ask_to_stop(self, number: int) -> None:
@@ -262,6 +297,7 @@ class LocalRun:
         path = self._folder.path
         self._memory.write(path / MEMORY)
         self._scene.memory = self._memory.told()
+        self._scene.words = printed.last_words(Path(_short(path)), self._scene.status)
         report.write(path)
         console = Console(file=sys.stdout, highlight=False)
         display.summary(self._scene, console, _short(path / REPORT))

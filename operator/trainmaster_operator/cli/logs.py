@@ -32,9 +32,9 @@ AGAIN_S = 1.0
 Write = Callable[[bytes], Any]
 
 
-def logs(where: Where, name: str, rank: int | None, everyone: bool, follow: bool) -> int:
-    """Of one rank (by default 0), or of `everyone`. Raises Refusal."""
-    return asyncio.run(_logs(where, name, None if everyone else rank or 0, follow))
+def logs(where: Where, name: str, rank: int | None, follow: bool) -> int:
+    """Write what a rank prints, or (None) what all do. Raises Refusal."""
+    return asyncio.run(_logs(where, name, rank, follow))
 
 
 async def _logs(where: Where, name: str, rank: int | None, follow: bool) -> int:

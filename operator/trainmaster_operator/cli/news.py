@@ -133,6 +133,12 @@ def remaining(value: float) -> str:
     return f"{value:.0f} s" if value < 60 else _on_a_clock(value)
 
 
+def clock(elapsed_s: float) -> str:
+    """The time at which something was told: 119.96 -> "02:00.0"."""
+    minutes, tenths = divmod(round(elapsed_s * 10), 600)
+    return f"{minutes:02}:{tenths // 10:02}.{tenths % 10}"
+
+
 def _on_a_clock(value: float) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)

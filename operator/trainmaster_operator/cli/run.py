@@ -26,6 +26,7 @@ class RunOptions:
     faults: tuple[str, ...] = ()
     port: int = 0
     plain: bool = False
+    quiet: bool = False  # what rank 0 prints is not shown
     fresh: bool = False
     digests: bool = False  # of all states after each step
 
@@ -52,7 +53,7 @@ def run(options: RunOptions) -> int:
     from trainmaster_operator.cli.local import LocalRun
 
     try:
-        return asyncio.run(LocalRun(prepared, options.plain).run())
+        return asyncio.run(LocalRun(prepared, options.plain, options.quiet).run())
     finally:
         prepared.control.close()
         prepared.folder.release()
