@@ -20,10 +20,22 @@ def check_installed(verb: str, *libraries: str, extra: str = "train") -> None:
             raise Refusal(f"{verb} needs {needed}: pip install 'trainmaster[{extra}]'")
 
 
-def check_folder(file: Path | None) -> None:
-    """Raises Refusal when there is no folder for this file to be written in."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise Refusal(f"{file}: there is no folder {file.absolute().parent}")
+def check_file(option: str, file: Path | None) -> None:
+    """Raises Refusal when this file can't be written; leaves nothing behind."""
+    if file is None or (file.exists() and not file.is_file() and not file.is_dir()):
+        return  # a pipe or a device: opening it would do something
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise Refusal(f"{option} {file}: there is no folder {folder}")
+    existed = file.exists()
+    try:
+        with open(file, "ab"):
+            pass
+        if not existed:
+            file.unlink()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise Refusal(f"{option} {file}: can't be written: {why}; choose another file") from None
 
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:

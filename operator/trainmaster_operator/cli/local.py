@@ -32,6 +32,7 @@ from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import News, Tone, news
 from trainmaster_operator.cli.output import MEMORY, REPORT
+from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
 from trainmaster_operator.cli.trouble import Troublemaker
 from trainmaster_operator.cluster.memory import MemoryCluster
@@ -298,9 +299,13 @@ class LocalRun:
         self._memory.write(path / MEMORY)
         self._scene.memory = self._memory.told()
         self._scene.words = printed.last_words(Path(_short(path)), self._scene.status)
-        report.write(path)
-        console = Console(file=sys.stdout, highlight=False)
-        display.summary(self._scene, console, _short(path / REPORT))
+        page = _short(path / REPORT)
+        try:
+            report.write(path)
+        except Refusal as refusal:
+            sys.stderr.write(f"trainmaster: {refusal}\n")
+            page = ""
+        display.summary(self._scene, Console(file=sys.stdout, highlight=False), page)
         if failure is not None:
             sys.stderr.write(f"trainmaster: {failure}\n")
             return 1

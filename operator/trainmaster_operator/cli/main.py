@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainmaster import __version__
+from trainmaster import __version__, stdout
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
 FAULT_HELP = (
@@ -216,9 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); stop the interpreter from flushing into the closed pipe.
-        sys.stdout = None
-        return 141
+        return stdout.closed()
 
 
 def _dispatch(options: argparse.Namespace) -> int:

@@ -13,6 +13,6 @@ def parity(only: Sequence[str], json: Path | None, page: Path | None) -> int:
     child.check_installed("parity")
     arguments = [word for pattern in only for word in ("--only", pattern)]
     for name, file in (("--json", json), ("--page", page)):
-        child.check_folder(file)
+        child.check_file(name, file)
         arguments += [name, str(file)] if file is not None else []
     return child.run("parity", arguments, threads=1)  # many processes on few cores

@@ -40,14 +40,20 @@ def report(out: Path) -> int:
 
 
 def write(out: Path) -> Path:
-    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run."""
+    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. Raises Refusal for a folder that
+    can't be written."""
     resource = output.read_status(out)
     assert resource is not None
     metrics, track = read(out / output.METRICS), MemoryTrack.read(out / output.MEMORY)
     path = out / output.REPORT
     temporary = out / f".{output.REPORT}.tmp"
-    temporary.write_text(render(resource, metrics, track), encoding="utf-8")
-    temporary.replace(path)
+    text = render(resource, metrics, track)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise Refusal(f"{path}: can't be written: {why}; a copy of the folder has its report made too") from None
     return path
 
 
@@ -80,7 +86,10 @@ def _body(
         yield _failure(status)
     shown = {key: value for key, value in resource.items() if key != "status"}
     yield page.folded("The job", output.dumped(shown))
-    yield f"<footer>Made by Trainmaster from {output.STATUS}, {output.METRICS} and {output.MEMORY}.</footer>"
+    yield (
+        f"<footer>Made by Trainmaster from {output.STATUS}, {output.METRICS} and {output.MEMORY}. "
+        f"{output.LOGS}/ beside this page holds what the ranks printed.</footer>"
+    )
 
 
 def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:

@@ -81,7 +81,12 @@ def prepare(options: RunOptions) -> Prepared | str:
         raise
     resumes = before is not None and not options.fresh
     if options.fresh:
-        folder.clear()
+        try:
+            folder.clear()
+        except Refusal:
+            control.close()
+            folder.release()
+            raise
     if before is not None and resumes:
         assert job.spec.checkpoint.directory is not None
         last_round = output.highest_round(Path(job.spec.checkpoint.directory))
