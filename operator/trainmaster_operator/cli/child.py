@@ -12,12 +12,14 @@ from pathlib import Path
 from trainmaster_operator.cli.refusal import Refusal
 
 
-def check_installed(verb: str, *libraries: str, extra: str = "train") -> None:
-    """Raises Refusal when torch, or one of these libraries, isn't there; all come with this extra."""
-    for library in ("torch", *libraries):
-        if importlib.util.find_spec(library) is None:
-            needed = " and ".join(["the trainer", *libraries])
-            raise Refusal(f"{verb} needs {needed}: pip install 'trainmaster[{extra}]'")
+def check_installed(verb: str, *libraries: str) -> None:
+    """Raises Refusal when torch, or one of these libraries, isn't there."""
+    missing = [library for library in ("torch", *libraries) if importlib.util.find_spec(library) is None]
+    if missing:
+        raise Refusal(
+            f"{verb} needs {' and '.join(missing)}, which {sys.executable} can't import: `make venv` in a clone of "
+            f"Trainmaster installs them, and so does pip install {' '.join(missing)}"
+        )
 
 
 def check_file(option: str, file: Path | None) -> None:

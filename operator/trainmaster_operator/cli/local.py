@@ -25,7 +25,7 @@ import aiohttp
 from rich.console import Console
 
 from trainmaster.contract.wire import environment as names
-from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.job import Framework, JobSpec
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import children, display, printed, report
 from trainmaster_operator.cli.faults import FaultServer
@@ -128,7 +128,7 @@ class LocalRun:
                 self._follow(),
                 self._save_status(),
                 self._draw(),
-                self._look_at_ranks(),
+                self._look_at_ranks(operator),
                 self._follow_rank_0(),
                 self._ended.wait(),
             )
@@ -175,6 +175,7 @@ class LocalRun:
             logs / "operator.log",
             {**os.environ, KEY_VARIABLE: self._peer_key},
             fds=[fd],
+            died=self._operator_died,
         )
         shared = os.environ.get(names.ZYGOTE)  # of several runs on this machine
         kubelet = children.Kubelet(
@@ -226,15 +227,25 @@ class LocalRun:
             self._display.draw()
             await asyncio.sleep(FRAME_S)
 
-    async def _look_at_ranks(self) -> None:
-        """The ranks' soft state, for the picture and the memory curves only."""
+    def _operator_died(self, code: int) -> None:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        text = f"the operator died ({how}), and another one starts; training goes on meanwhile"
+        self._display.tell(News("operator", text, Tone.WARNING))
+
+    async def _look_at_ranks(self, operator: children.Operator) -> None:
+        """The ranks' soft state, for the picture and the memory curves only; and whether the operator is back."""
+        deaths = 0
         url = f"{self._url}/v1/jobs/{self._key[0]}/{self._key[1]}"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while True:
+                before = operator.deaths
                 try:
                     async with session.get(url) as response:
                         if response.status == 200:
                             self._see(await response.json())
+                            if before > deaths and self._scene.ranks:
+                                deaths = before
+                                self._display.tell(News("operator", "it is back: ranks report to it again", Tone.GOOD))
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                     pass  # the operator is away: the next look will tell
                 await asyncio.sleep(RANKS_EVERY_S)
@@ -313,8 +324,20 @@ class LocalRun:
         if phase is JobPhase.SUCCEEDED:
             return 0
         if self._stop_asked and phase is not JobPhase.FAILED:
+            sys.stdout.write(how_to_go_on(self._prepared.job.spec, self._scene.status, self._prepared.command) + "\n")
             return STOPPED
         return 1
+
+
+def how_to_go_on(spec: JobSpec, status: JobStatus, command: str) -> str:
+    """What a person whose run was stopped may type next, and what that does."""
+    if spec.checkpoint.resume == "Never":
+        return f"From the first step again, since spec.checkpoint.resume is Never: {command}"
+    if status.checkpoint is not None:
+        return f"To go on after step {status.checkpoint.step}: {command}"
+    if spec.framework is Framework.TRAINMASTER:
+        return f"Nothing was saved yet; from the first step again: {command}"
+    return f"To start the script again, which goes on from what it has saved by itself: {command}"
 
 
 def _make_run_dir() -> Path:

@@ -92,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     parity.add_argument(
         "--only", metavar="PATTERN", action="append", default=[], help="rows whose name holds this; may be repeated"
     )
+    parity.add_argument("--list", action="store_true", help="list the rows and train nothing")
     parity.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
     parity.add_argument("--page", metavar="FILE", type=Path, help="write the table as a page too")
 
@@ -203,7 +204,11 @@ def _cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words:
+        parser().print_help()
+        return 0
+    options = parser().parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # ranks may say what a terminal can't show
@@ -230,7 +235,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "parity":
         from trainmaster_operator.cli.parity import parity
 
-        return parity(options.only, options.json, options.page)
+        return parity(options.only, options.json, options.page, options.list)
     if options.command == "export":
         from trainmaster_operator.cli.huggingface import export
 

@@ -94,9 +94,9 @@ def _phase(status: JobStatus) -> News | None:
     if status.phase is JobPhase.RUNNING:
         return News("running", f"from step {status.progress.step}")
     if status.phase is JobPhase.RESIZING:
-        return News("resizing", f"all ranks stop after step {status.stopAt}" if status.stopAt else "")
+        return News("resizing", f"all ranks stop {_stop(status)}" if status.stopAt else "")
     if status.phase is JobPhase.SUSPENDING:
-        return News("stopping", f"after step {status.stopAt}" if status.stopAt else "soon", Tone.WARNING)
+        return News("stopping", _stop(status), Tone.WARNING)
     if status.phase is JobPhase.SUSPENDED:
         saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "nothing was saved yet"
         return News("suspended", saved, Tone.WARNING)
@@ -109,6 +109,14 @@ def _phase(status: JobStatus) -> News | None:
         failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
         return News("failed", failed or "see the last failure", Tone.BAD)
     return None
+
+
+def _stop(status: JobStatus) -> str:
+    """Where all ranks stop. They agree on a step some way ahead, which the job may not have."""
+    last = status.progress.totalSteps
+    if last and status.stopAt and status.stopAt >= last:
+        return f"after step {last}, the last one"
+    return f"after step {status.stopAt}" if status.stopAt else "soon"
 
 
 def loss(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
 import sys
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that nothing stands against any more. `control`: the listening socket of the control channel."""
+    """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
+    what a person types to go on with it."""
 
     job: DistributedTrainingJob
     resource: dict[str, Any]  # as it goes into the store, with uid and status
@@ -41,6 +43,7 @@ class Prepared:
     folder: output.OutputFolder
     control: socket.socket
     resumes: bool
+    command: str
     digests: bool = False
 
 
@@ -93,7 +96,10 @@ def prepare(options: RunOptions) -> Prepared | str:
         resource = output.resumed_resource(before, localized, last_round)
     else:
         resource = output.first_resource(localized)
-    return Prepared(job, resource, encoded_faults, folder, control, resumes, options.digests)
+    command = shlex.join(
+        ["trainmaster", "run", str(options.job), *(["--out", str(options.out)] if options.out else [])]
+    )
+    return Prepared(job, resource, encoded_faults, folder, control, resumes, command, options.digests)
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:
