@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
 from trainmaster_operator.api.status import CheckpointStatus, Condition, JobPhase, JobStatus, Rung
 from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, picture, summary
-from trainmaster_operator.cli.news import News, clock, memory, news, rate, remaining, seconds
+from trainmaster_operator.cli.news import News, OperatorBack, Tone, clock, memory, news, rate, remaining, seconds
 
 
 def told(old: JobStatus, new: JobStatus) -> list[str]:
@@ -88,6 +88,15 @@ def test_a_failure_and_its_recovery_name_the_same_step() -> None:
     assert header[:5] == ["round", "failure", "action", "in", "step"]
     assert "60" in row
     assert "Crash in step 60" in told(status(), status(lastFailure=CRASH))[0]
+
+
+def test_an_operator_that_is_back_is_told_once_when_ranks_report_to_it() -> None:
+    back = OperatorBack()
+    assert back.seen(0, [1]) is None
+    assert back.seen(1, []) is None
+    assert back.seen(1, [1]) == News("operator", "it is back: ranks report to it again", Tone.GOOD)
+    assert back.seen(1, [1]) is None
+    assert back.seen(3, [1]) is not None
 
 
 def test_the_clock_of_the_feed_is_carried_into_minutes() -> None:

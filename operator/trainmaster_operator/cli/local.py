@@ -30,7 +30,7 @@ from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import children, display, printed, report
 from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.memory import MemoryTrack
-from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.news import News, OperatorBack, Tone, news
 from trainmaster_operator.cli.output import MEMORY, REPORT
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
@@ -234,7 +234,7 @@ class LocalRun:
 
     async def _look_at_ranks(self, operator: children.Operator) -> None:
         """The ranks' soft state, for the picture and the memory curves only; and whether the operator is back."""
-        deaths = 0
+        back = OperatorBack()
         url = f"{self._url}/v1/jobs/{self._key[0]}/{self._key[1]}"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while True:
@@ -243,9 +243,8 @@ class LocalRun:
                     async with session.get(url) as response:
                         if response.status == 200:
                             self._see(await response.json())
-                            if before > deaths and self._scene.ranks:
-                                deaths = before
-                                self._display.tell(News("operator", "it is back: ranks report to it again", Tone.GOOD))
+                            if (told := back.seen(before, self._scene.ranks)) is not None:
+                                self._display.tell(told)
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                     pass  # the operator is away: the next look will tell
                 await asyncio.sleep(RANKS_EVERY_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,6 +59,20 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
     for condition in new.conditions:
         if condition.type == "ReconcileError" and condition.status == "True" and condition not in old.conditions:
             yield News("error", condition.message, Tone.BAD)
+
+
+@dataclass
+class OperatorBack:
+    """Tells once for each operator that died that the next one is at work."""
+
+    _deaths: int = 0
+
+    def seen(self, deaths: int, ranks: Sequence[object]) -> News | None:
+        """Take what was seen: an operator that was asked after so many `deaths` answered that it knows these ranks."""
+        if deaths <= self._deaths or not ranks:
+            return None
+        self._deaths = deaths
+        return News("operator", "it is back: ranks report to it again", Tone.GOOD)
 
 
 def described(failure: Failure) -> str:
