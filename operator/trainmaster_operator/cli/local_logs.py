@@ -14,8 +14,7 @@ from typing import Any
 
 from trainmaster_operator.api.meta import unpack_ranges
 from trainmaster_operator.cli import output
-from trainmaster_operator.cli.log_lines import rank_of
-from trainmaster_operator.cli.printed import Tail, pod_logs, slot_of
+from trainmaster_operator.cli.printed import Tail, pod_logs, rank_of, slot_of
 from trainmaster_operator.cli.refusal import Refusal
 
 LOOK_S = 0.1

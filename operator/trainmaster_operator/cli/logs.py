@@ -18,7 +18,8 @@ from typing import IO, Any
 from trainmaster_operator.api.meta import GROUP, unpack_ranges
 from trainmaster_operator.cli.cluster import Target, connected, find, one_line
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.log_lines import Line, Read, Source, in_order, parsed, rank_of, source
+from trainmaster_operator.cli.log_lines import Line, Read, Source, in_order, parsed, source
+from trainmaster_operator.cli.printed import rank_of
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.port import JOB, POD, ApiError, Invalid, NotFound, Object
 from trainmaster_operator.runtime.informer import Informer, JobKey

@@ -19,7 +19,6 @@ from typing import TextIO
 
 from trainmaster_operator.api.meta import unpack_ranges
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli.log_lines import rank_of
 from trainmaster_operator.cli.news import News
 from trainmaster_operator.cli.output import LOGS
 
@@ -29,6 +28,7 @@ _LAST_BYTES = 262144  # of a log, in which a rank's last lines are looked for
 _UNREAD = 16384  # of the 65536 bytes of a pipe: the rest is left to what the run itself tells
 
 _POD_LOG = re.compile(r".*-worker-(\d+)-(\d+)\.log")
+_RANK = re.compile(rb"\[rank (\d+)\] ")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _PROGRESS = re.compile(r"step \d+ of \d+: loss ")
@@ -101,6 +101,12 @@ def incarnation_of(log: Path) -> int:
     """Return which pod of its slot writes this log."""
     match = _POD_LOG.fullmatch(log.name)
     return int(match[2]) if match else -1
+
+
+def rank_of(line: bytes) -> int | None:
+    """Return which rank printed a line of a log; None: the agent did, or another program of the container."""
+    match = _RANK.match(line)
+    return int(match[1]) if match else None
 
 
 def said_by(rank: int, line: bytes) -> bytes | None:
