@@ -5,19 +5,17 @@ from __future__ import annotations
 import ipaddress
 import os
 import struct
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import harness
-from tests.e2e.harness import script_job, small_demo_job
+from tests.e2e.harness import small_demo_job
 from tests.e2e.live import live
 from trainmaster_operator.cluster import processes
 
 pytestmark = pytest.mark.processes
 
-SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
 LISTENS = "0A"  # a TCP socket's state in /proc/net
 BOUND = "07"  # a UDP socket's that is connected to nobody
 
@@ -80,17 +78,12 @@ def listening(command: int) -> list[tuple[Address, int]]:
     return [sockets[inode] for inode in held & sockets.keys()]
 
 
-@pytest.mark.parametrize("kind", ["our loop", "a script"])
-def test_a_run_listens_on_loopback_alone(tmp_path: Path, kind: str) -> None:
-    if kind == "our loop":
-        job, name = small_demo_job(tmp_path, 2, {"dp_replicate": 2}, 100_000), "stdlib-gpt"
-    else:
-        words = [sys.executable, str(SCRIPT), "--by-hand", "--checkpoint", str(tmp_path / "state.pt")]
-        job, name = script_job(tmp_path, words), "script"
-    with live(job, tmp_path / "out", name) as run:
-        run.wait(lambda status: status.get("phase") == "Running", "the ranks run")
+def test_a_run_listens_on_loopback_alone(tmp_path: Path) -> None:
+    job = small_demo_job(tmp_path, 2, {"dp_replicate": 2}, 100_000)
+    with live(job, tmp_path / "out", "stdlib-gpt") as run:
+        run.wait_step(1)
         port = int(run.status()["roundStore"].rpartition(":")[2])
         found = listening(run.process.pid)
-        assert port in [port for _, port in found], "the store is one of them"
-        assert len(found) >= 4, "the control channel, the store, and a server of each agent"
-        assert [(str(ip), port) for ip, port in found if not ip.is_loopback] == []
+    assert port in [port for _, port in found], "the store is one of them"
+    assert len(found) >= 4, "the control channel, the store, and a server of each agent"
+    assert [(str(ip), port) for ip, port in found if not ip.is_loopback] == []
