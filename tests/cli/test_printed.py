@@ -15,8 +15,7 @@ from trainmaster_operator.cli import output
 from trainmaster_operator.cli.display import Scene, summary
 from trainmaster_operator.cli.local_logs import of_run
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.news import News
-from trainmaster_operator.cli.printed import CHUNK, RankOutput, is_read, last_words, shown, told
+from trainmaster_operator.cli.printed import CHUNK, RankOutput, Teller, is_read, last_words, shown
 
 
 def say(logs: Path, pod: str, *lines: str, end: str = "\n") -> None:
@@ -81,16 +80,32 @@ def test_what_a_rank_prints_moves_no_cursor(line: bytes, text: str) -> None:
     assert shown(line) == text
 
 
-def test_of_our_loop_evaluations_are_shown_and_steps_are_left_to_the_display() -> None:
-    def shows(line: str, quiet: bool = False, own_loop: bool = True) -> News | None:
-        return told(0, line.encode(), own_loop=own_loop, quiet=quiet)
+@pytest.mark.parametrize(
+    ("line", "loud", "quiet", "of_a_script"),
+    [
+        ("evaluation: step 4, loss 1.2", "evaluation", "evaluation", "rank 0"),
+        ("step 40 of 100: loss 2.5, 100 tokens/s", None, None, "rank 0"),
+        ("hello", "rank 0", None, "rank 0"),
+    ],
+)
+def test_of_our_loop_evaluations_are_shown_and_steps_are_left_to_the_display(
+    line: str, loud: str | None, quiet: str | None, of_a_script: str
+) -> None:
+    def word(*, own_loop: bool, quiet: bool) -> str | None:
+        told = Teller(0, own_loop=own_loop, quiet=quiet).told(line.encode())
+        return told.word if told is not None else None
 
-    assert shows("evaluation: step 40, loss 1.2345") == News("evaluation", "step 40, loss 1.2345")
-    assert shows("evaluation: step 40, loss 1.2345", quiet=True) == News("evaluation", "step 40, loss 1.2345")
-    assert shows("step 40 of 100: loss 2.5, 100 tokens/s") is None
-    assert shows("step 40 of 100: loss 2.5", own_loop=False) == News("rank 0", "step 40 of 100: loss 2.5")
-    assert shows("hello") == News("rank 0", "hello")
-    assert shows("hello", quiet=True) is None
+    assert word(own_loop=True, quiet=False) == loud
+    assert word(own_loop=True, quiet=True) == quiet
+    assert word(own_loop=False, quiet=False) == of_a_script
+    assert word(own_loop=False, quiet=True) is None
+
+
+def test_the_traceback_of_a_rank_that_lost_its_peer_is_left_to_the_news_of_the_failure() -> None:
+    lines = ["one", "Traceback (most recent call last):", '  File "x"', "", "    y", "RuntimeError: lost", "two"]
+    for own_loop, expected in ((True, ["one", "two"]), (False, lines)):
+        teller = Teller(0, own_loop=own_loop, quiet=False)
+        assert [told.text for line in lines if (told := teller.told(line.encode())) is not None] == expected
 
 
 def test_nothing_is_written_into_a_pipe_that_nobody_reads() -> None:

@@ -61,7 +61,6 @@ class LocalRun:
         """`quiet`: what rank 0 prints is not shown."""
         job = prepared.job
         self._prepared = prepared
-        self._quiet = quiet
         self._folder = prepared.folder
         self._key = (job.metadata.namespace, job.metadata.name)
         self._resource: Object = prepared.resource
@@ -78,6 +77,7 @@ class LocalRun:
         self._display = display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
         self._printed = printed.RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod)
+        self._teller = printed.Teller(0, own_loop=job.spec.framework is Framework.TRAINMASTER, quiet=quiet)
         self._writer = ThreadPoolExecutor(1)
         self._unsaved = asyncio.Event()
         self._ended = asyncio.Event()
@@ -272,9 +272,8 @@ class LocalRun:
         if not wait and not printed.is_read(sys.stdout):
             return False
         lines = self._printed.read(self._scene.status)
-        own_loop = self._prepared.job.spec.framework is Framework.TRAINMASTER
         for line in lines or ():
-            if (piece := printed.told(0, line, own_loop=own_loop, quiet=self._quiet)) is not None:
+            if (piece := self._teller.told(line)) is not None:
                 self._display.tell(piece)
         return lines is not None
 

@@ -33,6 +33,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _PROGRESS = re.compile(r"step \d+ of \d+: loss ")
 _EVALUATION = "evaluation: "
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class Tail:
@@ -121,15 +122,35 @@ def shown(line: bytes) -> str:
     return _CONTROL.sub("", text.expandtabs())
 
 
-def told(rank: int, line: bytes, *, own_loop: bool, quiet: bool) -> News | None:
-    """Return what the terminal shows of a line. `own_loop`: our training loop prints it. Steps are shown already;
-    evaluations are shown in any case."""
-    text = shown(line)
-    if own_loop and text.startswith(_EVALUATION):
-        return News("evaluation", text.removeprefix(_EVALUATION))
-    if quiet or (own_loop and _PROGRESS.match(text)):
-        return None
-    return News(f"rank {rank}", text)
+class Teller:
+    """What the terminal shows of the lines of a rank, one after the other."""
+
+    def __init__(self, rank: int, *, own_loop: bool, quiet: bool) -> None:
+        """`own_loop`: the rank runs our training loop. Its steps and failures are told by the display, and a traceback
+        is most often of a connection to a rank that died; evaluations are shown in any case."""
+        self._word = f"rank {rank}"
+        self._own_loop = own_loop
+        self._quiet = quiet
+        self._in_traceback = False
+
+    def told(self, line: bytes) -> News | None:
+        """Return what is shown of the next line; None: nothing is."""
+        text = shown(line)
+        if self._own_loop:
+            if text.startswith(_EVALUATION):
+                return News("evaluation", text.removeprefix(_EVALUATION))
+            if self._is_of_a_traceback(text) or _PROGRESS.match(text):
+                return None
+        return None if self._quiet else News(self._word, text)
+
+    def _is_of_a_traceback(self, text: str) -> bool:
+        """From its first line to the one that names the exception."""
+        if text.startswith(_TRACEBACK):
+            self._in_traceback = True
+        elif self._in_traceback and text and not text.startswith(" "):
+            self._in_traceback = False
+            return True
+        return self._in_traceback
 
 
 def is_read(stream: TextIO) -> bool:
@@ -163,7 +184,7 @@ def last_words(out: Path, status: JobStatus) -> LastWords | None:
         return LastWords(logs) if pod_logs(logs) else None
     with open(log, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
-        lines = file.read().splitlines()
+        lines = file.read().removesuffix(b"\n").split(b"\n")
     if failure.rank is not None:
         lines = [said for line in lines if (said := said_by(failure.rank, line)) is not None]
     return LastWords(log, failure.rank, tuple(map(shown, lines[-LAST_LINES:])))
