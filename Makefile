@@ -14,10 +14,13 @@ venv: $(STAMP)  ## only the set-up: .venv with everything that the other targets
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}") if sys.version_info < (3, 11) else None'
+	@echo "Setting up $(VENV), once: torch and what development needs, some 7 GB. It takes one to several minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "Downloading and unpacking packages, and compiling them to bytecode; nothing is said until that is done."
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+	@echo "$(VENV) is ready; '. $(BIN)/activate' gives this shell the command trainmaster."
 
 demo: venv  ## train a small GPT over four ranks, lose one in mid-run, and lose nothing
 	$(BIN)/trainmaster demo

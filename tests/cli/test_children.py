@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path, module: str) -> None:
+    codes: list[int] = []
+
     async def main() -> int:
         pipe = os.open(tmp_path / "pipe", os.O_RDWR)
         loop = asyncio.get_running_loop()
-        operator = children.Operator([], tmp_path / "log", os.environ, module=module)
+        operator = children.Operator([], tmp_path / "log", os.environ, module=module, died=codes.append)
         kept = asyncio.create_task(operator.keep())
         for _ in range(3):
             assert await loop.run_in_executor(None, os.read, pipe, 1) == b"x"
@@ -41,6 +44,7 @@ def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path,
         return operator.deaths
 
     assert asyncio.run(main()) == 3
+    assert codes == [-signal.SIGKILL] * 3
 
 
 def test_an_operator_that_never_gets_to_work_is_told_with_its_last_words(

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
 from trainmaster_operator.api.status import CheckpointStatus, Condition, JobPhase, JobStatus, Rung
 from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, picture, summary
-from trainmaster_operator.cli.news import News, memory, news, rate, remaining, seconds
+from trainmaster_operator.cli.news import News, OperatorBack, Tone, clock, memory, news, rate, remaining, seconds
 
 
 def told(old: JobStatus, new: JobStatus) -> list[str]:
@@ -72,6 +72,41 @@ def test_checkpoints_and_the_end_are_told() -> None:
     assert told(status(), status(checkpoint=saved)) == ["checkpoint: step 50 is saved"]
     assert told(status(), status(JobPhase.SUCCEEDED, step=100)) == ["succeeded: step 100, loss 2.5000"]
     assert told(status(), status(JobPhase.SUSPENDED, checkpoint=saved))[-1] == "suspended: saved at step 50"
+
+
+@pytest.mark.parametrize(("stop_at", "words"), [(70, "after step 70"), (165, "after step 100, the last one")])
+def test_a_stop_is_never_told_beyond_the_last_step(stop_at: int, words: str) -> None:
+    assert told(status(), status(JobPhase.SUSPENDING, stopAt=stop_at)) == [f"stopping: {words}"]
+    assert told(status(), status(JobPhase.RESIZING, stopAt=stop_at)) == [f"resizing: all ranks stop {words}"]
+
+
+def test_a_failure_and_its_recovery_name_the_same_step() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    summary(Scene("tiny", 4, "out", 100, SUCCEEDED), console)
+    assert isinstance(console.file, io.StringIO)
+    header, row = (line.split() for line in console.file.getvalue().splitlines()[2:4])
+    assert header[:5] == ["round", "failure", "action", "in", "step"]
+    assert "60" in row
+    assert "Crash in step 60" in told(status(), status(lastFailure=CRASH))[0]
+
+
+def test_an_operator_that_is_back_is_told_once_when_ranks_report_to_it() -> None:
+    back = OperatorBack()
+    assert back.seen(0, [1]) is None
+    assert back.seen(1, []) is None
+    assert back.seen(1, [1]) == News("operator", "it is back: ranks report to it again", Tone.GOOD)
+    assert back.seen(1, [1]) is None
+    assert back.seen(3, [1]) is not None
+
+
+def test_the_clock_of_the_feed_is_carried_into_minutes() -> None:
+    assert [clock(s) for s in (0.04, 59.94, 59.96, 119.96, 6000)] == [
+        "00:00.0",
+        "00:59.9",
+        "01:00.0",
+        "02:00.0",
+        "100:00.0",
+    ]
 
 
 class Clock:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +13,10 @@ import pytest
 import yaml
 
 from tests.api.jobs import job
-from tests.cli.runs import CLOSED, CRASH, RECOVERY, status
+from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli import output
+from trainmaster_operator.cli import output, report
 from trainmaster_operator.cli.refusal import Refusal
 
 
@@ -118,3 +122,45 @@ def test_a_job_that_would_continue_another_is_refused(changes: dict[str, Any], w
 def test_more_steps_and_another_budget_are_the_same_job() -> None:
     changes = {"spec__training__steps": 500, "spec__recovery": {"budget": {"pod": 9}}}
     output.check_same_job(Path("out"), before(status()), DistributedTrainingJob.model_validate(job(**changes)))
+
+
+@pytest.fixture
+def of_another_user() -> Iterator[Path]:
+    """An output folder that this process may read and not write: as root it becomes another user for the test."""
+    above = Path(tempfile.mkdtemp(prefix="tm-"))
+    above.chmod(0o755)
+    folder = output_folder(above / "out")
+    (folder / "logs").mkdir()
+    folder.chmod(0o555)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    try:
+        yield folder
+    finally:
+        os.seteuid(was)
+        folder.chmod(0o755)
+        shutil.rmtree(above)
+
+
+def test_a_folder_of_another_user_is_refused_before_anything_runs(of_another_user: Path) -> None:
+    with pytest.raises(Refusal, match=r"can't be the output folder: permission denied; choose another --out$"):
+        output.OutputFolder.claim(of_another_user)
+    assert not output.is_held(of_another_user)
+
+
+def test_a_report_that_cannot_be_written_is_refused(of_another_user: Path) -> None:
+    with pytest.raises(Refusal, match=r"out/report\.html: can't be written: permission denied; "):
+        report.write(of_another_user)
+
+
+def test_fresh_refuses_what_it_cannot_throw_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = output.OutputFolder.claim(tmp_path / "out")
+
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", denied)
+    with pytest.raises(Refusal, match=r"out/logs: can't be thrown away: permission denied; choose another --out$"):
+        folder.clear()
+    folder.release()

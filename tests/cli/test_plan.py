@@ -12,6 +12,7 @@ from tests.cli import warm_child
 from tests.cli.conftest import WriteJob
 from trainmaster_operator.cli import child
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.validate import load_job
 
 
 @pytest.fixture
@@ -60,6 +61,25 @@ def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFix
     assert "for spec.training" not in out
 
 
+@pytest.mark.processes
+def test_a_planner_that_nobody_reads_any_more_ends_without_a_word(write_job: WriteJob) -> None:
+    _, job = load_job(write_job())
+    assert job.spec.training is not None
+    config = job.spec.training.model_dump_json().encode()
+    arguments = ["--ranks", "2", "--tflops", "1", "--bandwidth", "1", "--top", "9"]
+    assert warm_child.run_unread("planner", arguments, config) == (141, "")
+
+
+@pytest.mark.processes
+def test_a_planner_that_cannot_write_its_table_says_so(write_job: WriteJob, capfd: pytest.CaptureFixture[str]) -> None:
+    _, job = load_job(write_job())
+    assert job.spec.training is not None
+    config = job.spec.training.model_dump_json().encode()
+    arguments = ["--ranks", "2", "--tflops", "1", "--bandwidth", "1", "--top", "9", "--json", "/dev/full"]
+    assert warm_child.run("planner", arguments, config) == 2
+    assert capfd.readouterr().err == "trainmaster: --json /dev/full: can't be written: no space left on device\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -69,7 +89,9 @@ def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFix
         (["--tflops", "-1"], "--tflops -1.0: a number above 0 is expected"),
         (["--measure", "-1"], "--measure -1: a number of layouts is expected"),
         (["--top", "0"], "--top 0: a number above 0 is expected"),
-        (["--json", "none/plan.json"], "none/plan.json: there is no folder"),
+        (["--json", "none/plan.json"], "--json none/plan.json: there is no folder"),
+        (["--json", "/proc/plan.json"], "--json /proc/plan.json: can't be written: no such file or directory; choose"),
+        (["--json", "."], "--json .: can't be written: is a directory; choose another file"),
         (
             ["--ranks", "7"],
             "--ranks 7: the job's model and batch allow no layout of so many ranks; the nearest that have one are",

@@ -82,8 +82,10 @@ def test_a_job_is_followed_until_it_succeeds(write_job: WriteJob) -> None:
 def test_a_job_that_fails_ends_with_1_and_one_that_is_deleted_too(write_job: WriteJob) -> None:
     store = MemoryStore()
     job = put(store, write_job())
-    code, told = watched(store, job, lambda: update(store, job, status(JobPhase.FAILED)))
-    assert (code, told.words[-1].split(":")[0]) == (1, "failed")
+    failed = status(JobPhase.FAILED, lastFailure=CRASH)
+    code, told = watched(store, job, lambda: update(store, job, failed))
+    assert (code, told.words[-2].split(":")[0]) == (1, "failed")
+    assert told.words[-1] == f"logs: trainmaster logs tiny -n {SPACE} --rank 2"
 
     def again() -> None:
         store.delete(JOB, SPACE, "other")

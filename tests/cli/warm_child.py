@@ -21,7 +21,13 @@ def run(module: str, arguments: Iterable[str], given: bytes | None = None, threa
     return code
 
 
-def _run(module: str, arguments: list[str], given: str) -> tuple[int, str, str]:
+def run_unread(module: str, arguments: Iterable[str], given: bytes) -> tuple[int, str]:
+    """Run a module whose output goes into a pipe that nobody reads. Return its exit code and error output."""
+    code, _, err = shared().call(_run, module, [*arguments], given.decode(), True)
+    return code, err
+
+
+def _run(module: str, arguments: list[str], given: str, unread: bool = False) -> tuple[int, str, str]:
     """(exit code, output, error output) of a module of the trainer."""
     with TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("in", "out", "err")]
@@ -30,6 +36,10 @@ def _run(module: str, arguments: list[str], given: str) -> tuple[int, str, str]:
         def main() -> None:
             for fd, file in enumerate(files):
                 os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), fd)
+            if unread:
+                reading, writing = os.pipe()
+                os.close(reading)
+                os.dup2(writing, 1)
             sys.argv[1:] = arguments
             runpy.run_module(f"trainmaster.{module}", run_name="__main__", alter_sys=True)
 

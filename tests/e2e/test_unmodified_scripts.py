@@ -31,6 +31,10 @@ def test_a_script_restarts_in_place_and_its_steps_are_seen(tmp_path: Path, prefi
     logs = "".join(path.read_text() for path in sorted((tmp_path / "out" / "logs").glob("script-worker-*")))
     assert "resumed at step 5" in logs
     assert "finished at step 20 after 1 restarts" in logs
+    shown = [line[9:].removeprefix("rank 0 ").strip() for line in outcome.output.splitlines() if " rank 0 " in line]
+    assert shown[0] == "resumed at step 5", "what rank 0 prints comes to the terminal"
+    assert shown[-1] == "finished at step 20 after 1 restarts"
+    assert f"Logs: {tmp_path}/out/logs" in outcome.output
     assert status["progress"]["step"] == 15, "the hooks count the steps of the last round: 6 to 20"
 
 
@@ -58,6 +62,9 @@ def test_the_verdict_names_rank_cause_and_end(
     if exit_code is not None:
         assert failure["exitCode"] == exit_code
     assert words in failure["traceback"]
+    log = f"Log of rank 1: {tmp_path}/out/logs/{failure['pod']}.log"
+    assert outcome.output.splitlines()[-1] == log
+    assert not words or f"  {words}" in outcome.output.splitlines(), "the last lines of the rank"
 
 
 @pytest.mark.processes
@@ -71,5 +78,6 @@ def test_a_script_that_ends_well_when_told_to_is_suspended_and_not_done(tmp_path
             if line[9:].startswith("running"):
                 process.send_signal(signal.SIGINT)
         assert process.wait() == 130, "".join(told)
+    assert f": trainmaster run {path} --out {tmp_path}/out" in told[-1], "how to go on"
     status = yaml.safe_load((tmp_path / "out" / "status.yaml").read_text())["status"]
     assert status["phase"] == "Suspended"

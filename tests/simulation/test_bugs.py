@@ -12,40 +12,39 @@ from trainmaster_operator.runtime.simulation.minimise import kind_of, minimise
 from trainmaster_operator.runtime.simulation.run import run_schedule
 from trainmaster_operator.runtime.simulation.schedule import BadSchedule, Schedule
 
-FOUND_AFTER = {
-    "create a pod beside the old one": 1,
-    "count a verdict of an older round": 1,
-    "delete by name without uid": 2,
-    "ignore the leader epoch": 14,
-    "forget the timer": 20,
-    "resume from an incomplete checkpoint": 21,
-    "count the cascade": 25,
-    "count a restart twice": 25,
-    "reuse a store": 55,
-    "forget to reset hang state": 88,
-    "overwrite on conflict": 98,
-    "count in memory": 19,
-    "forget a spending at restart": 19,
-    "act before intent": 23,
+FOUND_WITHIN = {
+    "create a pod beside the old one": 10,
+    "count a verdict of an older round": 10,
+    "delete by name without uid": 10,
+    "ignore the leader epoch": 50,
+    "forget the timer": 50,
+    "resume from an incomplete checkpoint": 50,
+    "count the cascade": 50,
+    "count a restart twice": 50,
+    "reuse a store": 200,
+    "forget to reset hang state": 200,
+    "overwrite on conflict": 200,
+    "count in memory": 50,
+    "forget a spending at restart": 50,
+    "act before intent": 50,
 }
 """So many random schedules, from seed 0 on, or runs of a scenario of the crash matrix.
-`python -m trainmaster_operator.runtime.simulation bugs` hunts for all bugs."""
+`python -m trainmaster_operator.runtime.simulation bugs` tells the exact numbers, which change with the operator."""
 
 TABLE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in FOUND_AFTER], ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in FOUND_WITHIN], ids=lambda bug: bug.name)
 def test_a_bug_is_found(bug):
-    after = FOUND_AFTER[bug.name]
-    found = find(bug, 1, first=after - 1)
+    found = find(bug, FOUND_WITHIN[bug.name])
     assert found.violation
-    assert found.schedules == (after if bug.scenario else 1)
+    assert found.schedules <= FOUND_WITHIN[bug.name]
 
 
-def test_the_docs_tell_after_how_many_schedules():
+def test_the_docs_tell_within_how_many_schedules():
     rows = re.findall(r"^\| ([a-z ]+) \| (\d+) \| (.+) \|$", TABLE.read_text(), re.MULTILINE)
     where = {bug.name: f"crashes: {bug.scenario}" if bug.scenario else "random schedules" for bug in BUGS}
-    assert rows == [(name, str(after), where[name]) for name, after in FOUND_AFTER.items()]
+    assert rows == [(name, str(within), where[name]) for name, within in FOUND_WITHIN.items()]
     assert len(rows) >= 10
 
 
@@ -56,7 +55,7 @@ def test_what_is_found_is_made_smaller_and_can_be_replayed():
         with bug.made() as policies:
             return run_schedule(schedule, policies)
 
-    schedule = Schedule.of_seed(FOUND_AFTER[bug.name] - 1)
+    schedule = Schedule.of_seed(find(bug, FOUND_WITHIN[bug.name]).schedules - 1)
     small = minimise(schedule, run, tries=12)
     again = Schedule.from_json(small.to_json(violations=["some"]))
     assert again == small

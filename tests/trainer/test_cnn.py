@@ -59,7 +59,7 @@ def test_digits_are_images_of_scikit_learn(tmp_path: Path) -> None:
 
 def test_without_scikit_learn_there_are_no_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"^data\.path: @digits needs scikit-learn in the image: pip install 'train"):
+    with pytest.raises(DataError, match=r"^data\.path: @digits needs scikit-learn in the image: pip install sciki"):
         data.build(digits(tmp_path))
 
 

@@ -163,6 +163,17 @@ def test_rows_are_chosen_by_a_part_of_their_name() -> None:
     assert select([]) == ROWS
 
 
-def test_a_pattern_without_a_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pattern_without_a_row_is_refused_with_a_few_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "nonsense"]) == 2
-    assert "no row holds 'nonsense'" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith(f"trainmaster: --only nonsense: none of the {len(ROWS)} rows has a name with it; there are, ")
+    assert " P1-replicate, P2-fsdp2, " in err
+    assert err.endswith("; --list lists all\n")
+    assert len(err) < 500
+
+
+def test_rows_are_listed_without_training_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--only", "P2-hsdp"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("P2-hsdp gpt dp_replicate=2 dp_shard=2 accumulation=1 ")
+    assert second.endswith("shards summed over replicas after the last micro-batch alone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.api import jobs
 from trainmaster import layout as rules
 from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.errors import ConfigError
-from trainmaster.planner import communication, schedules
+from trainmaster.planner import communication, schedules, trace
 from trainmaster.planner.estimate import Machine, best_first, estimate
 from trainmaster.planner.layouts import Layout, legal, nearest
 from trainmaster.planner.survey import Survey
@@ -189,3 +190,10 @@ def test_lower_precision_keeps_less_but_not_of_master_weights(precision: str, le
     whole = estimate(Layout(config(), 1), Survey(job.model), MACHINE).memory
     assert found.held == whole.held
     assert least <= found.activations / whole.activations <= most
+
+
+def test_a_planner_puts_no_rank_before_the_lines_of_a_traceback() -> None:
+    before = sys.excepthook
+    with trace._fake_world({"dp_shard": 1, "cp": 1, "tp": 2}):
+        pass
+    assert sys.excepthook is before

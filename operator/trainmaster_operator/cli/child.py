@@ -12,18 +12,32 @@ from pathlib import Path
 from trainmaster_operator.cli.refusal import Refusal
 
 
-def check_installed(verb: str, *libraries: str, extra: str = "train") -> None:
-    """Raises Refusal when torch, or one of these libraries, isn't there; all come with this extra."""
-    for library in ("torch", *libraries):
-        if importlib.util.find_spec(library) is None:
-            needed = " and ".join(["the trainer", *libraries])
-            raise Refusal(f"{verb} needs {needed}: pip install 'trainmaster[{extra}]'")
+def check_installed(verb: str, *libraries: str) -> None:
+    """Raises Refusal when torch, or one of these libraries, isn't there."""
+    missing = [library for library in ("torch", *libraries) if importlib.util.find_spec(library) is None]
+    if missing:
+        raise Refusal(
+            f"{verb} needs {' and '.join(missing)}, which {sys.executable} can't import: `make venv` in a clone of "
+            f"Trainmaster installs them, and so does pip install {' '.join(missing)}"
+        )
 
 
-def check_folder(file: Path | None) -> None:
-    """Raises Refusal when there is no folder for this file to be written in."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise Refusal(f"{file}: there is no folder {file.absolute().parent}")
+def check_file(option: str, file: Path | None) -> None:
+    """Raises Refusal when this file can't be written; leaves nothing behind."""
+    if file is None or (file.exists() and not file.is_file() and not file.is_dir()):
+        return  # a pipe or a device: opening it would do something
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise Refusal(f"{option} {file}: there is no folder {folder}")
+    existed = file.exists()
+    try:
+        with open(file, "ab"):
+            pass
+        if not existed:
+            file.unlink()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise Refusal(f"{option} {file}: can't be written: {why}; choose another file") from None
 
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:

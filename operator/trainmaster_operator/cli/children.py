@@ -90,7 +90,9 @@ class Operator:
         environment: Mapping[str, str],
         fds: Sequence[int] = (),
         module: str = "trainmaster_operator.runtime.local",
+        died: Callable[[int], None] = lambda code: None,
     ) -> None:
+        """`died` is told the exit code of each that dies, negative for a signal, before the next one starts."""
         self._module = module
         self._arguments = arguments
         self._log = log
@@ -98,6 +100,7 @@ class Operator:
         self._fds = fds
         self._process: asyncio.subprocess.Process | None = None
         self._ending = False
+        self._died = died
         self.deaths = 0
 
     async def keep(self) -> None:
@@ -119,6 +122,7 @@ class Operator:
             if self._ending:
                 return
             self.deaths += 1
+            self._died(code)
             quick = quick + 1 if time.monotonic() - started < QUICK_S else 0
             if quick >= QUICK_DEATHS:
                 words = last_line(self._log)

@@ -14,9 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.api.status import Failure, JobPhase, JobStatus
 from trainmaster_operator.cli import recoveries
-from trainmaster_operator.cli.news import News, Tone, count, cut, loss, memory, rate, remaining, seconds
+from trainmaster_operator.cli.news import News, Tone, clock, count, cut, loss, memory, rate, remaining, seconds
+from trainmaster_operator.cli.printed import LastWords
 from trainmaster_operator.planning.observation import PodRecord
 
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}
@@ -49,6 +50,7 @@ class Scene:
     namespace: str = ""
     pods: Sequence[PodRecord] = ()
     memory: str = ""  # which rank came nearest to its limit, at the end
+    words: LastWords | None = None  # at the end
 
     @property
     def place(self) -> str:
@@ -106,9 +108,7 @@ class PlainDisplay:
         """Every line is flushed already."""
 
     def _write(self, word: str, text: str) -> None:
-        elapsed = self._clock() - self._began
-        minutes, rest = divmod(elapsed, 60)
-        self._stream.write(f"{int(minutes):02}:{rest:04.1f}  {word:<10}  {text}\n")
+        self._stream.write(f"{clock(self._clock() - self._began)}  {word:<10}  {text}\n")
         self._stream.flush()
 
 
@@ -147,12 +147,9 @@ class LiveDisplay:
     def tell(self, news: News) -> None:
         if news.word == "checkpoint":
             return  # the picture has the last one
-        minutes, rest = divmod(time.monotonic() - self._began, 60)
-        style = STYLES[news.tone]
+        told = clock(time.monotonic() - self._began)
         self._console.print(
-            Text.assemble((f"{int(minutes):02}:{rest:04.1f}  ", "dim"), (f"{news.word:<10}  ", style), news.text),
-            highlight=False,
-            soft_wrap=False,
+            Text.assemble((f"{told}  ", "dim"), (f"{news.word:<10}  ", STYLES[news.tone]), news.text), highlight=False
         )
 
     def draw(self) -> None:
@@ -239,8 +236,10 @@ def pods(records: Sequence[PodRecord]) -> RenderableType:
     return grid
 
 
-def summary(scene: Scene, console: Console, report: str = "") -> None:
-    """At the end: the recoveries with their phase clock, the final loss, where the report lies if there is one."""
+def summary(scene: Scene, console: Console, report: str = "", state: str = "") -> None:
+    """At the end: the recoveries with their phase clock, the final loss, where the report lies if there is one.
+
+    `state`: how the job stands, in a word; by default its phase, or Stopped for a run that was ended before its job."""
     status = scene.status
     recovered(status, console)
     facts = [f"step {status.progress.step}"]
@@ -252,15 +251,30 @@ def summary(scene: Scene, console: Console, report: str = "") -> None:
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.
     ended = status.phase.finished or status.phase is JobPhase.SUSPENDED
-    word = status.phase.value if ended else "Stopped"
+    word = state or (status.phase.value if ended else "Stopped")
     console.print(Text.assemble((word, _PHASES.get(status.phase, "bold")), f"   {'   '.join(facts)}"))
-    failure = status.lastFailure
-    if status.phase is JobPhase.FAILED and failure and failure.traceback:
-        console.print(Text(failure.traceback.rstrip(), "dim"))
+    if status.phase is JobPhase.FAILED and status.lastFailure is not None:
+        _tell_last_words(scene, status.lastFailure, console)
     if scene.memory:
         console.print(scene.memory, soft_wrap=True)
     if report:
         console.print(Text.assemble("Report: ", (report, "cyan")), soft_wrap=True)
+    if scene.words is not None:
+        whose = f"Log of rank {scene.words.rank}" if scene.words.rank is not None else "Logs"
+        console.print(Text.assemble(f"{whose}: ", (str(scene.words.log), "cyan")), soft_wrap=True)
+
+
+def _tell_last_words(scene: Scene, failure: Failure, console: Console) -> None:
+    """Of the rank that failed first: its traceback, unless its log has that, and the last lines of its log."""
+    lines = scene.words.lines if scene.words is not None else ()
+    traceback = failure.traceback.rstrip()
+    if traceback and traceback.splitlines()[-1].strip() not in map(str.strip, lines):
+        console.print(Text(traceback, "dim"), soft_wrap=True)
+    if lines:
+        who = f"rank {failure.rank}, which failed first" if failure.rank is not None else failure.pod
+        console.print(f"The last lines of {who}:", markup=False)
+        for line in lines:
+            console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
 def recovered(status: JobStatus, console: Console) -> None:

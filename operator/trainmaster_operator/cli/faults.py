@@ -34,7 +34,7 @@ def encoded(texts: Sequence[str], spec: JobSpec, option: str, *, now: bool) -> s
     """`option`: what stands before a fault on the command line. `now`: a fault needs no step. Raises Refusal."""
     module, errors = image.trainer("faults"), image.trainer("errors")
     if module is None or errors is None:
-        raise Refusal("faults: the trainer isn't installed here; install trainmaster[train]")
+        raise Refusal("faults: the trainer isn't installed here; `make venv` in a clone of Trainmaster installs it")
     faults, problems = [], []
     steps = spec.training.steps if spec.training else None
     for text in texts:

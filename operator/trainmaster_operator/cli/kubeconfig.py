@@ -57,6 +57,24 @@ def find(where: Where) -> Found:
     return Found(path, name, where.namespace or contexts[name].get("namespace") or "default")
 
 
+def is_folder(what: str, where: Where) -> bool:
+    """Whether a command means the output folder `what`; if not, it means a job on a cluster. Raises Refusal when it can
+    mean neither."""
+    if not where.given and Path(what).is_dir():
+        return True
+    if "/" in what:
+        raise Refusal(f"{what}: is no folder; the output folder of a run, or the name of a job, is expected")
+    try:
+        find(where)
+    except Refusal as refusal:
+        if where.given:
+            raise
+        raise Refusal(
+            f"{what}: is no folder with a run, and no cluster can be asked for such a job: {refusal}"
+        ) from None
+    return False
+
+
 def _files(where: Where) -> list[str]:
     """That exist: a KUBECONFIG may name several, of which some may be missing."""
     given = where.kubeconfig or os.environ.get("KUBECONFIG")

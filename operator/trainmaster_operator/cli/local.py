@@ -25,13 +25,14 @@ import aiohttp
 from rich.console import Console
 
 from trainmaster.contract.wire import environment as names
-from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.job import Framework, JobSpec
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli import children, display, report
+from trainmaster_operator.cli import children, display, printed, report
 from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.memory import MemoryTrack
-from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.news import News, OperatorBack, Tone, news
 from trainmaster_operator.cli.output import MEMORY, REPORT
+from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
 from trainmaster_operator.cli.trouble import Troublemaker
 from trainmaster_operator.cluster.memory import MemoryCluster
@@ -44,6 +45,8 @@ from trainmaster_operator.control.sessions import KEY_BYTES
 
 FRAME_S = 0.25
 RANKS_EVERY_S = 1.0
+PRINTED_EVERY_S = 0.1
+REST_CHUNKS = 16  # of 64 KiB: what is shown at the end of what rank 0 printed faster than it could be shown
 SAVE_STATUS_S = 0.3
 OPERATOR_ENDS_WITHIN_S = 3.0
 KUBELET_ENDS_WITHIN_S = 9.0
@@ -54,7 +57,8 @@ API = "api.sock"  # of the operator: the store
 
 
 class LocalRun:
-    def __init__(self, prepared: Prepared, plain: bool) -> None:
+    def __init__(self, prepared: Prepared, plain: bool, quiet: bool) -> None:
+        """`quiet`: what rank 0 prints is not shown."""
         job = prepared.job
         self._prepared = prepared
         self._folder = prepared.folder
@@ -72,6 +76,8 @@ class LocalRun:
         self._peer_key = secrets.token_hex(KEY_BYTES)
         self._display = display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
+        self._printed = printed.RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod)
+        self._teller = printed.Teller(0, own_loop=job.spec.framework is Framework.TRAINMASTER, quiet=quiet)
         self._writer = ThreadPoolExecutor(1)
         self._unsaved = asyncio.Event()
         self._ended = asyncio.Event()
@@ -122,7 +128,8 @@ class LocalRun:
                 self._follow(),
                 self._save_status(),
                 self._draw(),
-                self._look_at_ranks(),
+                self._look_at_ranks(operator),
+                self._follow_rank_0(),
                 self._ended.wait(),
             )
         ]
@@ -139,6 +146,8 @@ class LocalRun:
                 kubelet.end(0 if at_once else KUBELET_ENDS_WITHIN_S),
             )
             await asyncio.gather(*tasks, return_exceptions=True)
+            if not at_once:
+                self._show_the_rest()
             self._display.stop()
             await faults.close()
             await api.close()
@@ -166,6 +175,7 @@ class LocalRun:
             logs / "operator.log",
             {**os.environ, KEY_VARIABLE: self._peer_key},
             fds=[fd],
+            died=self._operator_died,
         )
         shared = os.environ.get(names.ZYGOTE)  # of several runs on this machine
         kubelet = children.Kubelet(
@@ -191,6 +201,7 @@ class LocalRun:
             old, new = self._scene.status, JobStatus.model_validate(event.object.get("status") or {})
             self._scene.status = new
             self._unsaved.set()
+            self._show_printed()  # last words come before what is said of the end
             for piece in news(old, new):
                 self._display.tell(piece)
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
@@ -216,15 +227,24 @@ class LocalRun:
             self._display.draw()
             await asyncio.sleep(FRAME_S)
 
-    async def _look_at_ranks(self) -> None:
-        """The ranks' soft state, for the picture and the memory curves only."""
+    def _operator_died(self, code: int) -> None:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        text = f"the operator died ({how}), and another one starts; training goes on meanwhile"
+        self._display.tell(News("operator", text, Tone.WARNING))
+
+    async def _look_at_ranks(self, operator: children.Operator) -> None:
+        """The ranks' soft state, for the picture and the memory curves only; and whether the operator is back."""
+        back = OperatorBack()
         url = f"{self._url}/v1/jobs/{self._key[0]}/{self._key[1]}"
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while True:
+                before = operator.deaths
                 try:
                     async with session.get(url) as response:
                         if response.status == 200:
                             self._see(await response.json())
+                            if (told := back.seen(before, self._scene.ranks)) is not None:
+                                self._display.tell(told)
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                     pass  # the operator is away: the next look will tell
                 await asyncio.sleep(RANKS_EVERY_S)
@@ -240,6 +260,31 @@ class LocalRun:
         ranks = [{**rank, **{name: slot[name] for name in of_slot}} for slot in view["slots"] for rank in slot["ranks"]]
         self._scene.ranks = sorted(ranks, key=lambda rank: rank["rank"])
         self._memory.add(time.time(), ranks)
+
+    async def _follow_rank_0(self) -> None:
+        while True:
+            self._show_printed()
+            await asyncio.sleep(PRINTED_EVERY_S)
+
+    def _show_printed(self, *, wait: bool = False) -> bool:
+        """What rank 0 has printed since, or a part of it. Returns whether there may be more. `wait`: for a terminal
+        that doesn't take it now; while the job runs, nothing waits for a terminal."""
+        if not wait and not printed.is_read(sys.stdout):
+            return False
+        lines = self._printed.read(self._scene.status)
+        for line in lines or ():
+            if (piece := self._teller.told(line)) is not None:
+                self._display.tell(piece)
+        return lines is not None
+
+    def _show_the_rest(self) -> None:
+        """Once nothing runs any more."""
+        chunks = 0
+        while self._show_printed(wait=True):
+            chunks += 1
+            if chunks == REST_CHUNKS:
+                self._display.tell(News("rank 0", f"(the rest of what it printed is in {_short(self._folder.logs)})"))
+                return
 
     # -- what is asked of us
 
@@ -262,9 +307,14 @@ class LocalRun:
         path = self._folder.path
         self._memory.write(path / MEMORY)
         self._scene.memory = self._memory.told()
-        report.write(path)
-        console = Console(file=sys.stdout, highlight=False)
-        display.summary(self._scene, console, _short(path / REPORT))
+        self._scene.words = printed.last_words(Path(_short(path)), self._scene.status)
+        page = _short(path / REPORT)
+        try:
+            report.write(path)
+        except Refusal as refusal:
+            sys.stderr.write(f"trainmaster: {refusal}\n")
+            page = ""
+        display.summary(self._scene, Console(file=sys.stdout, highlight=False), page)
         if failure is not None:
             sys.stderr.write(f"trainmaster: {failure}\n")
             return 1
@@ -272,8 +322,20 @@ class LocalRun:
         if phase is JobPhase.SUCCEEDED:
             return 0
         if self._stop_asked and phase is not JobPhase.FAILED:
+            sys.stdout.write(how_to_go_on(self._prepared.job.spec, self._scene.status, self._prepared.command) + "\n")
             return STOPPED
         return 1
+
+
+def how_to_go_on(spec: JobSpec, status: JobStatus, command: str) -> str:
+    """What a person whose run was stopped may type next, and what that does."""
+    if spec.checkpoint.resume == "Never":
+        return f"From the first step again, since spec.checkpoint.resume is Never: {command}"
+    if status.checkpoint is not None:
+        return f"To go on after step {status.checkpoint.step}: {command}"
+    if spec.framework is Framework.TRAINMASTER:
+        return f"Nothing was saved yet; from the first step again: {command}"
+    return f"To start the script again, which goes on from what it has saved by itself: {command}"
 
 
 def _make_run_dir() -> Path:

@@ -21,7 +21,6 @@ FOLLOW_S = 3600.0  # then, or after a silence, the stream is opened again where 
 FOLLOW_QUIET_S = 300.0
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
-_RANK = re.compile(rb"\[rank (\d+)\] ")
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,3 @@ def in_order(files: Iterable[IO[bytes]]) -> Iterator[tuple[int, Line]]:
             yield number, line
 
     return heapq.merge(*(lines(n, file) for n, file in enumerate(files)), key=lambda entry: entry[1].at)
-
-
-def rank_of(text: bytes) -> int | None:
-    """Which rank said it; None: the agent, or another program of the container."""
-    match = _RANK.match(text)
-    return int(match[1]) if match else None

@@ -18,7 +18,8 @@ from typing import IO, Any
 from trainmaster_operator.api.meta import GROUP, unpack_ranges
 from trainmaster_operator.cli.cluster import Target, connected, find, one_line
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.log_lines import Line, Read, Source, in_order, parsed, rank_of, source
+from trainmaster_operator.cli.log_lines import Line, Read, Source, in_order, parsed, source
+from trainmaster_operator.cli.printed import rank_of
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.port import JOB, POD, ApiError, Invalid, NotFound, Object
 from trainmaster_operator.runtime.informer import Informer, JobKey
@@ -32,9 +33,9 @@ AGAIN_S = 1.0
 Write = Callable[[bytes], Any]
 
 
-def logs(where: Where, name: str, rank: int | None, everyone: bool, follow: bool) -> int:
-    """Of one rank (by default 0), or of `everyone`. Raises Refusal."""
-    return asyncio.run(_logs(where, name, None if everyone else rank or 0, follow))
+def logs(where: Where, name: str, rank: int | None, follow: bool) -> int:
+    """Write what a rank prints, or (None) what all do. Raises Refusal."""
+    return asyncio.run(_logs(where, name, rank, follow))
 
 
 async def _logs(where: Where, name: str, rank: int | None, follow: bool) -> int:

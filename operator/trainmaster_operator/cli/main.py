@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainmaster import __version__
+from trainmaster import __version__, stdout
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
 FAULT_HELP = (
@@ -23,12 +23,19 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"trainmaster {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a job on this machine, or go on with it")
+    run = commands.add_parser(
+        "run",
+        help="run a job on this machine, or go on with it",
+        description="Runs a job on this machine, or goes on with it. What rank 0 prints is shown as it comes; what all "
+        "ranks print lies in DIR/logs, and `trainmaster logs DIR` shows it. Exit code 0: the job succeeded. 1: it "
+        "failed. 2: it can't be run as it is. 130: it was stopped, and the same command goes on.",
+    )
     run.add_argument("job", type=Path, metavar="job.yaml")
     run.add_argument("--out", type=Path, metavar="DIR", help="the run's output folder (default: runs/<job name>)")
     run.add_argument("--fault", action="append", default=[], metavar="FAULT", help=FAULT_HELP)
     run.add_argument("--port", type=int, default=0, help="of the control channel on 127.0.0.1 (default: a free one)")
     run.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
+    run.add_argument("--quiet", action="store_true", help="don't show what rank 0 prints")
     run.add_argument("--fresh", action="store_true", help="throw away what an earlier run left in DIR")
     run.add_argument("--digests", action="store_true", help="write digests of all states after each step (slow)")
 
@@ -95,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     parity.add_argument(
         "--only", metavar="PATTERN", action="append", default=[], help="rows whose name holds this; may be repeated"
     )
+    parity.add_argument("--list", action="store_true", help="list the rows and train nothing")
     parity.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
     parity.add_argument("--page", metavar="FILE", type=Path, help="write the table as a page too")
 
@@ -154,11 +162,20 @@ def parser() -> argparse.ArgumentParser:
     watch.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
     _cluster_options(watch)
 
-    logs = commands.add_parser("logs", help="what the ranks of a job on a cluster print")
-    logs.add_argument("name", metavar="NAME")
+    logs = commands.add_parser(
+        "logs",
+        help="what the ranks of a run on this machine or of a job on a cluster print",
+        description="What ranks print. An existing folder is the output folder of a run on this machine; anything "
+        "else, and everything when -n, --kubeconfig or --context is given, is the name of a job on a cluster.",
+    )
+    logs.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
     which = logs.add_mutually_exclusive_group()
     which.add_argument("--rank", type=int, metavar="R", help="of this rank (default: 0)")
-    which.add_argument("--all", action="store_true", help="of all ranks, in the order of time")
+    which.add_argument(
+        "--all",
+        action="store_true",
+        help="of all ranks: on a cluster in the order of time, on this machine pod after pod",
+    )
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
     _cluster_options(logs)
 
@@ -197,7 +214,11 @@ def _cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words:
+        parser().print_help()
+        return 0
+    options = parser().parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # ranks may say what a terminal can't show
@@ -210,9 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); stop the interpreter from flushing into the closed pipe.
-        sys.stdout = None
-        return 141
+        return stdout.closed()
 
 
 def _dispatch(options: argparse.Namespace) -> int:
@@ -226,7 +245,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "parity":
         from trainmaster_operator.cli.parity import parity
 
-        return parity(options.only, options.json, options.page)
+        return parity(options.only, options.json, options.page, options.list)
     if options.command == "export":
         from trainmaster_operator.cli.huggingface import export
 
@@ -277,6 +296,7 @@ def _dispatch(options: argparse.Namespace) -> int:
             faults=tuple(options.fault),
             port=options.port,
             plain=options.plain,
+            quiet=options.quiet,
             fresh=options.fresh,
             digests=options.digests,
         )
@@ -300,9 +320,16 @@ def _dispatch_to_cluster(options: argparse.Namespace) -> int:
 
         return watch(where, options.name, options.plain)
     if options.command == "logs":
+        from trainmaster_operator.cli.kubeconfig import is_folder
+
+        rank = None if options.all else options.rank or 0
+        if is_folder(options.what, where):
+            from trainmaster_operator.cli.local_logs import of_run
+
+            return of_run(Path(options.what), rank, options.follow)
         from trainmaster_operator.cli.logs import logs
 
-        return logs(where, options.name, options.rank, options.all, options.follow)
+        return logs(where, options.what, rank, options.follow)
     if options.command == "fault":
         from trainmaster_operator.cli.fault import fault
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -61,6 +61,20 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
             yield News("error", condition.message, Tone.BAD)
 
 
+@dataclass
+class OperatorBack:
+    """Tells once for each operator that died that the next one is at work."""
+
+    _deaths: int = 0
+
+    def seen(self, deaths: int, ranks: Sequence[object]) -> News | None:
+        """Take what was seen: an operator that was asked after so many `deaths` answered that it knows these ranks."""
+        if deaths <= self._deaths or not ranks:
+            return None
+        self._deaths = deaths
+        return News("operator", "it is back: ranks report to it again", Tone.GOOD)
+
+
 def described(failure: Failure) -> str:
     """A failure on one line: who, why, where, and the beginning of its message."""
     who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
@@ -94,9 +108,9 @@ def _phase(status: JobStatus) -> News | None:
     if status.phase is JobPhase.RUNNING:
         return News("running", f"from step {status.progress.step}")
     if status.phase is JobPhase.RESIZING:
-        return News("resizing", f"all ranks stop after step {status.stopAt}" if status.stopAt else "")
+        return News("resizing", f"all ranks stop {_stop(status)}" if status.stopAt else "")
     if status.phase is JobPhase.SUSPENDING:
-        return News("stopping", f"after step {status.stopAt}" if status.stopAt else "soon", Tone.WARNING)
+        return News("stopping", _stop(status), Tone.WARNING)
     if status.phase is JobPhase.SUSPENDED:
         saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "nothing was saved yet"
         return News("suspended", saved, Tone.WARNING)
@@ -109,6 +123,14 @@ def _phase(status: JobStatus) -> News | None:
         failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
         return News("failed", failed or "see the last failure", Tone.BAD)
     return None
+
+
+def _stop(status: JobStatus) -> str:
+    """Where all ranks stop. They agree on a step some way ahead, which the job may not have."""
+    last = status.progress.totalSteps
+    if last and status.stopAt and status.stopAt >= last:
+        return f"after step {last}, the last one"
+    return f"after step {status.stopAt}" if status.stopAt else "soon"
 
 
 def loss(text: str) -> str:
@@ -131,6 +153,12 @@ def seconds(value: float | None) -> str:
 def remaining(value: float) -> str:
     """No finer than people want it: 12.34 -> "12 s", 95.3 -> "1:35"."""
     return f"{value:.0f} s" if value < 60 else _on_a_clock(value)
+
+
+def clock(elapsed_s: float) -> str:
+    """The time at which something was told: 119.96 -> "02:00.0"."""
+    minutes, tenths = divmod(round(elapsed_s * 10), 600)
+    return f"{minutes:02}:{tenths // 10:02}.{tenths % 10}"
 
 
 def _on_a_clock(value: float) -> str:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -57,11 +58,17 @@ class OutputFolder:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             (path / LOGS).mkdir(exist_ok=True)
+            for folder in (path, path / LOGS):
+                with tempfile.TemporaryFile(dir=folder):  # it may be somebody else's, or on a read-only file system
+                    pass
         except BlockingIOError:
             os.close(lock)
             raise Refusal(f"{path}: another run writes there right now; choose another --out") from None
         except OSError as error:
-            raise Refusal(f"{path}: can't be the output folder: {(error.strerror or str(error)).lower()}") from None
+            if lock >= 0:
+                os.close(lock)
+            why = (error.strerror or str(error)).lower()
+            raise Refusal(f"{path}: can't be the output folder: {why}; choose another --out") from None
         return cls(path, lock)
 
     def release(self) -> None:
@@ -78,14 +85,18 @@ class OutputFolder:
         temporary.replace(self.path / STATUS)
 
     def clear(self) -> None:
-        """Throws away what a run left, and nothing else."""
-        for name in OURS:
-            target = self.path / name
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
-        self.logs.mkdir(exist_ok=True)
+        """Throws away what a run left, and nothing else. Raises Refusal for what can't be thrown away."""
+        try:
+            for name in OURS:
+                target = self.path / name
+                if target.is_dir() and not target.is_symlink():
+                    shutil.rmtree(target)
+                else:
+                    target.unlink(missing_ok=True)
+            self.logs.mkdir(exist_ok=True)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise Refusal(f"{error.filename or self.path}: can't be thrown away: {why}; choose another --out") from None
 
 
 def is_held(path: Path) -> bool:

@@ -8,11 +8,12 @@ from pathlib import Path
 from trainmaster_operator.cli import child
 
 
-def parity(only: Sequence[str], json: Path | None, page: Path | None) -> int:
+def parity(only: Sequence[str], json: Path | None, page: Path | None, list_rows: bool) -> int:
     """0 when all rows are within the tolerance, 1 when some aren't. Raises Refusal."""
     child.check_installed("parity")
     arguments = [word for pattern in only for word in ("--only", pattern)]
+    arguments += ["--list"] if list_rows else []
     for name, file in (("--json", json), ("--page", page)):
-        child.check_folder(file)
+        child.check_file(name, file)
         arguments += [name, str(file)] if file is not None else []
     return child.run("parity", arguments, threads=1)  # many processes on few cores

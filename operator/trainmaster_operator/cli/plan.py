@@ -60,7 +60,7 @@ def _check(options: PlanOptions) -> None:
     for name in ("tflops", "bandwidth", "top"):
         if not getattr(options, name) > 0:
             raise Refusal(f"--{name} {getattr(options, name)}: a number above 0 is expected")
-    child.check_folder(options.json)
+    child.check_file("--json", options.json)
 
 
 def _check_layouts(config: TrainingConfig, ranks: int) -> None:

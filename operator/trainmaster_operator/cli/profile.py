@@ -14,7 +14,7 @@ from typing import Any
 from trainmaster.contract.wire import recording
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.cli import output
+from trainmaster_operator.cli import kubeconfig, output
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.fault import Exec, agent_of, newest_pods, slots_in_order
 from trainmaster_operator.cli.kubeconfig import Where
@@ -25,10 +25,8 @@ def profile(what: str, steps: int, where: Where) -> int:
     """Raises Refusal when nothing can be recorded."""
     if not 1 <= steps <= recording.MOST:
         raise Refusal(f"--steps {steps}: 1 to {recording.MOST} are expected")
-    if not where.given and Path(what).is_dir():
+    if kubeconfig.is_folder(what, where):
         return of_run(Path(what), steps)
-    if "/" in what:
-        raise Refusal(f"{what}: is no folder; the output folder of a run, or the name of a job, is expected")
     return asyncio.run(_profile(where, what, steps))
 
 

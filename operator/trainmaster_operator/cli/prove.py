@@ -161,7 +161,7 @@ def _why_nothing(job: DistributedTrainingJob) -> str:
 def _run(options: ProveOptions, out: Path, faults: Sequence[str]) -> int:
     """One run in a process of its own, which tells of itself as always."""
     command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(options.job), "--out", str(out)]
-    command += ["--fresh", "--digests", *(["--plain"] if options.plain else [])]
+    command += ["--fresh", "--digests", "--quiet", *(["--plain"] if options.plain else [])]
     for fault in faults:
         command += ["--fault", fault]
     with subprocess.Popen(command, preexec_fn=children.tied(signal.SIGKILL)) as process:

@@ -40,14 +40,20 @@ def report(out: Path) -> int:
 
 
 def write(out: Path) -> Path:
-    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run."""
+    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. Raises Refusal for a folder that
+    can't be written."""
     resource = output.read_status(out)
     assert resource is not None
     metrics, track = read(out / output.METRICS), MemoryTrack.read(out / output.MEMORY)
     path = out / output.REPORT
     temporary = out / f".{output.REPORT}.tmp"
-    temporary.write_text(render(resource, metrics, track), encoding="utf-8")
-    temporary.replace(path)
+    text = render(resource, metrics, track)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise Refusal(f"{path}: can't be written: {why}; a copy of the folder has its report made too") from None
     return path
 
 
@@ -80,7 +86,10 @@ def _body(
         yield _failure(status)
     shown = {key: value for key, value in resource.items() if key != "status"}
     yield page.folded("The job", output.dumped(shown))
-    yield f"<footer>Made by Trainmaster from {output.STATUS}, {output.METRICS} and {output.MEMORY}.</footer>"
+    yield (
+        f"<footer>Made by Trainmaster from {output.STATUS}, {output.METRICS} and {output.MEMORY}. "
+        f"{output.LOGS}/ beside this page holds what the ranks printed.</footer>"
+    )
 
 
 def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:
@@ -240,7 +249,7 @@ def _failure(status: JobStatus) -> str:
     assert failure is not None
     facts = [failure.cause, f"rank {failure.rank}" if failure.rank is not None else "", failure.pod, failure.node]
     facts.append(failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else ""))
-    facts.append(f"after step {failure.step}, round {failure.round}")
+    facts.append(f"in step {failure.step + 1}, round {failure.round}")
     text = "\n\n".join(part for part in (failure.message.strip(), failure.traceback.strip()) if part)
     title = "Why it failed" if status.phase is JobPhase.FAILED else "The last failure"
     return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
 import sys
 from dataclasses import dataclass
@@ -26,13 +27,15 @@ class RunOptions:
     faults: tuple[str, ...] = ()
     port: int = 0
     plain: bool = False
+    quiet: bool = False  # what rank 0 prints is not shown
     fresh: bool = False
     digests: bool = False  # of all states after each step
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that nothing stands against any more. `control`: the listening socket of the control channel."""
+    """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
+    what a person types to go on with it."""
 
     job: DistributedTrainingJob
     resource: dict[str, Any]  # as it goes into the store, with uid and status
@@ -40,6 +43,7 @@ class Prepared:
     folder: output.OutputFolder
     control: socket.socket
     resumes: bool
+    command: str
     digests: bool = False
 
 
@@ -52,7 +56,7 @@ def run(options: RunOptions) -> int:
     from trainmaster_operator.cli.local import LocalRun
 
     try:
-        return asyncio.run(LocalRun(prepared, options.plain).run())
+        return asyncio.run(LocalRun(prepared, options.plain, options.quiet).run())
     finally:
         prepared.control.close()
         prepared.folder.release()
@@ -79,14 +83,22 @@ def prepare(options: RunOptions) -> Prepared | str:
         raise
     resumes = before is not None and not options.fresh
     if options.fresh:
-        folder.clear()
+        try:
+            folder.clear()
+        except Refusal:
+            control.close()
+            folder.release()
+            raise
     if before is not None and resumes:
         assert job.spec.checkpoint.directory is not None
         last_round = output.highest_round(Path(job.spec.checkpoint.directory))
         resource = output.resumed_resource(before, localized, last_round)
     else:
         resource = output.first_resource(localized)
-    return Prepared(job, resource, encoded_faults, folder, control, resumes, options.digests)
+    command = shlex.join(
+        ["trainmaster", "run", str(options.job), *(["--out", str(options.out)] if options.out else [])]
+    )
+    return Prepared(job, resource, encoded_faults, folder, control, resumes, command, options.digests)
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:

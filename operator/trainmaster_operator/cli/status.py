@@ -10,7 +10,7 @@ from rich.console import Console
 
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli import display, kubeconfig, output
+from trainmaster_operator.cli import display, kubeconfig, output, printed
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described
@@ -21,18 +21,8 @@ _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
 
 def status(what: str, where: Where) -> int:
     """An existing folder is a local run, unless a cluster is named. Raises Refusal when there is no such thing."""
-    if not where.given and Path(what).is_dir():
+    if kubeconfig.is_folder(what, where):
         return of_run(Path(what))
-    if "/" in what:
-        raise Refusal(f"{what}: is no folder; the output folder of a run, or the name of a job, is expected")
-    try:
-        kubeconfig.find(where)
-    except Refusal as refusal:
-        if where.given:
-            raise
-        raise Refusal(
-            f"{what}: is no folder with a run, and no cluster can be asked for such a job: {refusal}"
-        ) from None
     return asyncio.run(_of_job(where, what))
 
 
@@ -45,10 +35,29 @@ def of_run(out: Path) -> int:
     training = resource["spec"].get("training") or {}
     scene = display.Scene(resource["metadata"]["name"], 0, str(out), training.get("steps"), job)
     scene.memory = MemoryTrack.read(out / output.MEMORY).told()
+    scene.words = printed.last_words(out, job)
+    state, sentence = standing(out, job, output.is_held(out))
     console = Console(file=sys.stdout, highlight=False)
-    console.print(f"{scene.name}: {job.phase.value}  {display.describe(scene)}")
-    display.summary(scene, console, str(out / output.REPORT))
+    console.print(f"{scene.name}: {state}  {display.describe(scene)}")
+    display.summary(scene, console, str(out / output.REPORT), state)
+    if sentence:
+        console.print(sentence, soft_wrap=True, markup=False)
     return 0
+
+
+def standing(out: Path, job: JobStatus, goes_on: bool) -> tuple[str, str]:
+    """How a run on this machine stands, in a word and in a sentence. `goes_on`: its command lives."""
+    if goes_on:
+        return job.phase.value, f"It goes on right now; trainmaster logs {out} --follow shows what rank 0 prints."
+    if job.phase.finished:
+        return job.phase.value, ""
+    if job.phase is JobPhase.SUSPENDED:
+        return job.phase.value, "It was stopped; the trainmaster run that began it goes on with it."
+    was = job.phase.value.lower()
+    return (
+        "Interrupted",
+        f"Its command has died while the job was {was}; the trainmaster run that began it goes on with it.",
+    )
 
 
 async def _of_job(where: Where, name: str) -> int:

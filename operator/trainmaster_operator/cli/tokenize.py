@@ -9,7 +9,7 @@ from trainmaster_operator.cli import child
 
 def tokenize(source: Path, out: Path, tokenizer: Path, column: str, glob: str | None, separator: str | None) -> int:
     """0 when it is done, 2 when it was refused. Raises Refusal."""
-    child.check_installed("tokenize", "tokenizers", "pyarrow", extra="data")
+    child.check_installed("tokenize", "tokenizers", "pyarrow")
     arguments = [str(source), str(out), "--tokenizer", str(tokenizer), "--column", column]
     for name, value in (("--glob", glob), ("--separator", separator)):
         arguments += [name, value] if value is not None else []

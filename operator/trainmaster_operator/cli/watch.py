@@ -54,6 +54,13 @@ def scene_of(job: Object) -> display.Scene:
     )
 
 
+def where_logs_are(key: JobKey, status: JobStatus) -> str:
+    """The command that shows what the rank printed that made a job fail."""
+    rank = status.lastFailure.rank if status.lastFailure is not None else None
+    which = f" --rank {rank}" if rank is not None else " --all"
+    return f"trainmaster logs {key.name} -n {key.namespace}{which}"
+
+
 def _number(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
@@ -114,6 +121,8 @@ class _Follower:
             self._scene.status = new
             for piece in news(old, new):
                 self._display.tell(piece)
+            if new.phase is JobPhase.FAILED:
+                self._display.tell(News("logs", where_logs_are(self._key, new)))
             if new.phase.finished:
                 return 0 if new.phase is JobPhase.SUCCEEDED else 1
             await self._changed.wait()

@@ -1,4 +1,8 @@
-"""Hosts one round's TCPStore in a process of its own, so that it outlives every rank."""
+"""Hosts one round's TCPStore in a process of its own, so that it outlives every rank.
+
+A store knows no password, so it listens on the address of its pod alone. A TCPStore that opens its port by itself does
+so on every interface, whatever host it is given: it gets a socket that listens already.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,30 @@ PORT = "store"  # the message that tells the port: {"kind": "store", "port": n}
 
 def host(address: str) -> None:
     """Open a store on a free port of `address`, tell the port over the channel, then stay until killed."""
-    holder: Any
-    try:
-        distributed = importlib.import_module("torch.distributed")
-        holder = distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        port = holder.port
-    except ImportError:
-        # Without torch nobody here speaks to a store; scripts may still want an address that is theirs alone.
-        holder = socket.create_server((address, 0))
-        port = holder.getsockname()[1]
+    listener = listening(address)
+    port = listener.getsockname()[1]
+    holder = opened(address, port, listener)
     link = channel.Channel.open(int(os.environ[environment.CHANNEL_FD]))
     link.send(PORT, {"port": port})
-    while True:
+    while holder is not None:
         signal.pause()
+
+
+def opened(address: str, port: int, listener: socket.socket) -> Any:
+    """Return the store that serves on `listener`. Without torch it is the listener: nobody here speaks to a store then,
+    and scripts may still want an address that is theirs alone."""
+    try:
+        distributed = importlib.import_module("torch.distributed")
+    except ImportError:
+        return listener
+    fd = listener.detach()
+    return distributed.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
+
+
+def listening(address: str) -> socket.socket:
+    """Return a socket that listens on a free port of `address`, IPv4 or IPv6, and on no other address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, backlog=socket.SOMAXCONN)
 
 
 def main() -> None:

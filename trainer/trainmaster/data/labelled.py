@@ -82,9 +82,7 @@ def _digits(path: str) -> Labelled:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise DataError(
-            f"data.path: {DIGITS} needs scikit-learn in the image: pip install 'trainmaster[images]'"
-        ) from None
+        raise DataError(f"data.path: {DIGITS} needs scikit-learn in the image: pip install scikit-learn") from None
     found = load_digits()
     return Labelled(path, (found.images / 16).astype(np.float32)[:, None], found.target)
 

@@ -49,8 +49,7 @@ class Mlflow:
         """Raises ConfigError where there is nowhere to write, or nothing to write with."""
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
-                "loggers.mlflow needs the package mlflow-skinny, or mlflow, in the image: "
-                "pip install 'trainmaster[loggers]'"
+                "loggers.mlflow needs the package mlflow-skinny, or mlflow, in the image: pip install mlflow-skinny"
             )
         self._uri = config.trackingUri or os.environ.get("MLFLOW_TRACKING_URI") or _folder(output)
         job = os.environ.get(environment.JOB) or "trainmaster"

@@ -68,6 +68,6 @@ def _event_writer() -> Any:
         from tensorboardX import SummaryWriter
     except ImportError:
         raise ConfigError(
-            "loggers.tensorBoard needs the package tensorboardX in the image: pip install 'trainmaster[loggers]'"
+            "loggers.tensorBoard needs the package tensorboardX in the image: pip install tensorboardX"
         ) from None
     return SummaryWriter

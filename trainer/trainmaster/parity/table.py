@@ -89,14 +89,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", metavar="PATTERN", action="append", default=[], help="rows whose name holds this; may be repeated"
     )
+    parser.add_argument("--list", action="store_true", help="list the rows and train nothing")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the table as JSON too")
     parser.add_argument("--page", metavar="FILE", type=Path, help="write the table as a page too (docs/parity.md)")
     options = parser.parse_args(arguments)
     rows = select(options.only)
     if not rows:
-        patterns = " or ".join(map(repr, options.only))
-        sys.stderr.write(f"no row holds {patterns}; rows are: {', '.join(map(str, ROWS))}\n")
+        patterns = " or ".join(options.only)
+        sys.stderr.write(
+            f"trainmaster: --only {patterns}: none of the {len(ROWS)} rows has a name with it; there are, for example, "
+            f"{', '.join(_examples())}; --list lists all\n"
+        )
         return 2
+    if options.list:
+        sys.stdout.write("".join(f"{row!s:62} {row.covers}\n" for row in rows))
+        return 0
     missing = compiling.lacks("cpu")
     if missing:
         left_out = [row for row in rows if row.training.get("compile")]
@@ -126,6 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.page:
         options.page.write_text(page(table))
     return 1 if failed else 0
+
+
+def _examples() -> list[str]:
+    """The first name of each kind of row: names begin with the kind, as P1 of `P1-replicate`."""
+    return list({row.name.partition("-")[0]: row.name for row in reversed(ROWS)}.values())[::-1]
 
 
 def page(table: Sequence[Comparison]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from trainmaster import stdout
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import partition
@@ -31,8 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args(arguments)
     config = TrainingConfig.model_validate_json(sys.stdin.read())
-    with measurer() if options.measure else nullcontext() as measuring:
-        return _plan(config, options, measuring)
+    try:
+        with measurer() if options.measure else nullcontext() as measuring:
+            return _plan(config, options, measuring)
+    except BrokenPipeError:
+        return stdout.closed()
+    except KeyboardInterrupt:
+        return 130
 
 
 def _plan(config: TrainingConfig, options: argparse.Namespace, measuring: Measurer | None) -> int:
@@ -43,13 +49,23 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, measuring: Measur
         sys.stderr.write(f"trainmaster: {error}\n")
         return 2
     estimates = best_first(legal(config, options.ranks), survey, machine)
-    if options.json:
-        options.json.write_text(table.as_json(estimates))
+    if options.json and (why := _written(options.json, table.as_json(estimates))):
+        sys.stderr.write(f"trainmaster: --json {options.json}: can't be written: {why}\n")
+        return 2
     sys.stdout.write(table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
     sys.stdout.write("\n" + "".join(f"{row}\n" for row in table.rows(estimates[: options.top])))
     _end(estimates, options.top, survey)
     fitting = [e for e in estimates if e.fits][: options.measure]
     return _measure(fitting, measuring) if fitting and measuring else 0
+
+
+def _written(file: Path, text: str) -> str:
+    """Why it couldn't be written; "" when it is."""
+    try:
+        file.write_text(text)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
 
 
 def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:

@@ -35,11 +35,12 @@ class Measurer:
         """Yield the seconds of a step of each layout, one after the other. Raises RuntimeError when ranks died, of
         memory for example."""
         for layout in layouts:
-            self._pipe.send((layout.config, layout.ranks))
             try:
-                yield self._pipe.recv()
-            except EOFError:
+                self._pipe.send((layout.config, layout.ranks))
+                took = self._pipe.recv()
+            except (EOFError, BrokenPipeError):
                 raise RuntimeError("the ranks died; their last words are above") from None
+            yield took
 
 
 @contextmanager

@@ -8,6 +8,7 @@ and what autograd keeps and what is sent is written down.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -247,8 +248,10 @@ def _even(rows: int, parts: int) -> list[int]:
 def _fake_world(degrees: dict[str, int]) -> Iterator[Mesh]:
     """A process group whose collectives do nothing, seen from its last rank, which has the most to attend to."""
     size = math.prod(degrees[axis] for axis in ("dp_shard", "cp", "tp"))
+    hook = sys.excepthook  # each group puts its rank before every line of a traceback, for good
     dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)
     try:
         yield Mesh(degrees, "cpu")
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook

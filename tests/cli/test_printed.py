@@ -1,0 +1,200 @@
+"""What ranks print, on the terminal of a run on this machine and by `trainmaster logs DIR`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.cli import output
+from trainmaster_operator.cli.display import Scene, summary
+from trainmaster_operator.cli.local_logs import of_run
+from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.printed import CHUNK, RankOutput, Teller, is_read, last_words, shown
+
+
+def say(logs: Path, pod: str, *lines: str, end: str = "\n") -> None:
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / f"tiny-worker-{pod}.log").open("a") as file:
+        file.write("\n".join(lines) + end)
+
+
+def read_all(rank: RankOutput, slots: str = "") -> list[str]:
+    found: list[bytes] = []
+    while (lines := rank.read(status(roundMap=slots))) is not None:
+        found += lines
+    return [line.decode() for line in found]
+
+
+def test_a_ranks_lines_come_once_each_and_only_when_they_are_whole(tmp_path: Path) -> None:
+    rank = RankOutput(tmp_path, 0, ranks_per_pod=2)
+    assert read_all(rank) == []
+    say(tmp_path, "0-0", "[agent] hello", "[rank 0] one", "[rank 1] other", "[rank 0] tw", end="")
+    say(tmp_path, "1-0", "[rank 2] elsewhere")
+    assert read_all(rank) == ["one"]
+    say(tmp_path, "0-0", "o")
+    assert read_all(rank) == ["two"]
+    assert read_all(rank) == []
+
+
+def test_a_rank_is_followed_into_the_pod_that_replaces_its_own_and_into_another_slot(tmp_path: Path) -> None:
+    rank = RankOutput(tmp_path, 0, ranks_per_pod=1)
+    say(tmp_path, "0-0", "[rank 0] one")
+    assert read_all(rank, "0-3") == ["one"]
+    say(tmp_path, "0-1", "[rank 0] two")
+    say(tmp_path, "2-0", "[rank 0] three")
+    assert read_all(rank, "0-3") == ["two"]
+    assert read_all(rank, "2-3") == ["three"]
+
+
+def test_what_an_earlier_run_left_is_not_shown_again(tmp_path: Path) -> None:
+    say(tmp_path, "0-0", "[rank 0] old")
+    rank = RankOutput(tmp_path, 0, ranks_per_pod=1)
+    say(tmp_path, "0-0", "[rank 0] new")
+    assert read_all(rank) == ["new"]
+
+
+def test_a_line_that_is_longer_than_a_chunk_stays_one_line(tmp_path: Path) -> None:
+    rank = RankOutput(tmp_path, 0, ranks_per_pod=1)
+    say(tmp_path, "0-0", "[rank 0] " + "x" * 2 * CHUNK, "[rank 0] y")
+    assert [len(line) for line in read_all(rank)] == [2 * CHUNK, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"plain  words", "plain  words"),
+        (b"\x1b[1;31mred\x1b[0m", "red"),
+        (b"\x1b[2J\x1b[Hgone \x1b]0;title\x07there", "gone there"),
+        (b" 10%|#         |\r100%|##########|\r", "100%|##########|"),
+        (b"\tindented", "        indented"),
+        (b"bell\x07 and \xff", "bell and \ufffd"),
+    ],
+)
+def test_what_a_rank_prints_moves_no_cursor(line: bytes, text: str) -> None:
+    assert shown(line) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "loud", "quiet", "of_a_script"),
+    [
+        ("evaluation: step 4, loss 1.2", "evaluation", "evaluation", "rank 0"),
+        ("step 40 of 100: loss 2.5, 100 tokens/s", None, None, "rank 0"),
+        ("hello", "rank 0", None, "rank 0"),
+    ],
+)
+def test_of_our_loop_evaluations_are_shown_and_steps_are_left_to_the_display(
+    line: str, loud: str | None, quiet: str | None, of_a_script: str
+) -> None:
+    def word(*, own_loop: bool, quiet: bool) -> str | None:
+        told = Teller(0, own_loop=own_loop, quiet=quiet).told(line.encode())
+        return told.word if told is not None else None
+
+    assert word(own_loop=True, quiet=False) == loud
+    assert word(own_loop=True, quiet=True) == quiet
+    assert word(own_loop=False, quiet=False) == of_a_script
+    assert word(own_loop=False, quiet=True) is None
+
+
+def test_the_traceback_of_a_rank_that_lost_its_peer_is_left_to_the_news_of_the_failure() -> None:
+    lines = ["one", "Traceback (most recent call last):", '  File "x"', "", "    y", "RuntimeError: lost", "two"]
+    for own_loop, expected in ((True, ["one", "two"]), (False, lines)):
+        teller = Teller(0, own_loop=own_loop, quiet=False)
+        assert [told.text for line in lines if (told := teller.told(line.encode())) is not None] == expected
+
+
+def test_nothing_is_written_into_a_pipe_that_nobody_reads() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as reader, open(writing, "w") as stream:
+        assert is_read(stream)
+        os.write(writing, b"x" * 20000)
+        assert not is_read(stream)
+        assert os.read(reader.fileno(), 20000)
+        assert is_read(stream)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Of a run whose rank 2 failed."""
+    failure = CRASH.model_copy(update={"pod": "tiny-worker-2-0"})
+    folder = output_folder(tmp_path / "run", status(JobPhase.FAILED, lastFailure=failure))
+    say(folder / "logs", "2-0", "[rank 3] other", *(f"[rank 2] line {n}" for n in range(30)), "[agent] rank 2 ended")
+    say(folder / "logs", "0-0", "[rank 0] first", "[agent] begins")
+    return folder
+
+
+def test_a_failed_run_ends_with_the_last_lines_of_the_rank_that_failed_first_and_its_log(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = status(JobPhase.FAILED, lastFailure=CRASH)
+    scene = Scene("tiny", 4, str(out), 100, failed, words=last_words(out, failed))
+    summary(scene, Console(width=60), str(out / "report.html"))
+    text = capsys.readouterr().out
+    assert "The last lines of rank 2, which failed first:\n  line 18\n" in text
+    assert "  line 29\n" in text
+    assert "other" not in text
+    assert text.endswith(f"Log of rank 2: {out}/logs/tiny-worker-2-0.log\n")
+
+
+def test_a_traceback_that_the_log_has_is_shown_once(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say(out / "logs", "2-0", "[rank 2] Traceback", "[rank 2] ValueError: 42")
+    failed = status(JobPhase.FAILED, lastFailure=CRASH.model_copy(update={"traceback": "Traceback\nValueError: 42\n"}))
+    summary(Scene("tiny", 4, str(out), 100, failed, words=last_words(out, failed)), Console(width=60))
+    assert capsys.readouterr().out.count("ValueError: 42") == 1
+
+
+def test_a_run_that_succeeded_ends_with_the_folder_of_its_logs(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene("tiny", 4, str(out), 100, SUCCEEDED, words=last_words(out, SUCCEEDED))
+    summary(scene, Console(width=60))
+    assert f"Logs: {out}/logs\n" in capsys.readouterr().out
+    assert last_words(tmp_path / "nothing", SUCCEEDED) is None
+
+
+def test_logs_of_a_folder_are_those_of_a_rank_of_a_run_on_this_machine(
+    out: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["logs", str(out)]) == 0
+    assert capfdbinary.readouterr().out == b"[rank 0] first\n"
+    assert main(["logs", str(out), "--rank", "3"]) == 0
+    assert capfdbinary.readouterr().out == b"[rank 3] other\n"
+
+
+def test_logs_of_all_ranks_come_pod_after_pod_the_one_that_printed_last_at_the_end(
+    out: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    os.utime(out / "logs" / "tiny-worker-2-0.log", (2e9, 2e9))
+    assert main(["logs", str(out), "--all"]) == 0
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert lines[:4] == ["[rank 0] first", "[worker-0] [agent] begins", "[rank 3] other", "[rank 2] line 0"]
+
+
+def test_logs_are_followed_until_the_run_ends(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    held: Iterator[bool] = iter([True, True, False])
+    monkeypatch.setattr(output, "is_held", lambda path: next(held))
+    more = iter([["[rank 0] second"], ["[rank 1] third", "[rank 0] fourth"]])
+    assert of_run(out, 0, follow=True, sleep=lambda _: say(out / "logs", "0-0", *next(more))) == 0
+    assert capfdbinary.readouterr().out == b"[rank 0] first\n[rank 0] second\n[rank 0] fourth\n"
+    assert next(more, None) is None
+
+
+def test_logs_of_a_rank_that_the_job_does_not_have_are_refused(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["logs", str(out), "--rank", "4"]) == 2
+    assert "--rank 4: tiny has ranks 0 to 3" in capsys.readouterr().err
+
+
+def test_logs_of_a_run_that_has_printed_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = output_folder(tmp_path / "quiet")
+    assert main(["logs", str(out)]) == 2
+    assert "nothing was printed: none of its pods has started; --follow waits for it" in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
+    assert main(["logs", str(tmp_path / "none")]) == 2
+    assert "none: holds no run" in capsys.readouterr().err

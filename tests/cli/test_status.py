@@ -1,0 +1,66 @@
+"""`trainmaster status DIR`: how a run on this machine stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
+from trainmaster_operator.api.status import JobPhase, JobStatus
+from trainmaster_operator.cli import output
+from trainmaster_operator.cli.main import main
+
+Shown = Callable[[JobStatus], list[str]]
+
+
+@pytest.fixture
+def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shown:
+    """What is said of a run that was left in this state, and whose command has ended."""
+
+    def show(left: JobStatus) -> list[str]:
+        assert main(["status", str(output_folder(tmp_path / "out", left))]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return show
+
+
+def states(lines: list[str]) -> list[str]:
+    """The words for how it stands: in the first line, and before the facts."""
+    return [lines[0].split()[1], next(line for line in lines if re.match(r"\w+   step \d", line)).split()[0]]
+
+
+def test_a_run_that_goes_on_is_running(tmp_path: Path, shown: Shown) -> None:
+    output_folder(tmp_path / "out", status())
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = shown(status())
+    folder.release()
+    assert states(lines) == ["Running", "Running"]
+    assert lines[-1] == f"It goes on right now; trainmaster logs {tmp_path}/out --follow shows what rank 0 prints."
+
+
+def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(shown: Shown) -> None:
+    lines = shown(status())
+    assert states(lines) == ["Interrupted", "Interrupted"]
+    assert lines[-1] == (
+        "Its command has died while the job was running; the trainmaster run that began it goes on with it."
+    )
+
+
+def test_a_run_that_was_stopped_is_suspended(shown: Shown) -> None:
+    lines = shown(status(JobPhase.SUSPENDED))
+    assert states(lines) == ["Suspended", "Suspended"]
+    assert lines[-1] == "It was stopped; the trainmaster run that began it goes on with it."
+
+
+def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
+    assert states(shown(SUCCEEDED)) == ["Succeeded", "Succeeded"]
+    failed = status(JobPhase.FAILED, lastFailure=CRASH)
+    (tmp_path / "out" / "logs").mkdir()
+    (tmp_path / "out" / "logs" / f"{CRASH.pod}.log").write_text("[rank 2] last words\n")
+    lines = shown(failed)
+    assert states(lines) == ["Failed", "Failed"]
+    assert "  last words" in lines
+    assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"

@@ -1,0 +1,43 @@
+"""There is one way to have the command, README shows it first, and no page or message tells of another."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from trainmaster_operator.cli import child
+from trainmaster_operator.cli.refusal import Refusal
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_readme_first_installs_the_command_and_then_uses_it() -> None:
+    block = re.search(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    commands = [line.partition("#")[0].strip() for line in block[1].splitlines()]
+    assert commands[:3] == ["$ make venv", "$ . .venv/bin/activate", "$ trainmaster demo"]
+
+
+def test_the_command_is_what_the_package_installs() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["trainmaster"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_nothing_tells_to_install_a_package_that_no_index_has() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "charts").rglob("*.md"), ROOT / "Makefile"]
+    sources = [path for name in ("operator", "trainer", "benchmarks") for path in (ROOT / name).rglob("*.py")]
+    assert len(pages) > 20
+    assert len(sources) > 200
+    wrong = re.compile(r"(?:pipx?|tool)\s+install\s+(-\S+\s+)*['\"`]*trainmaster\b")
+    assert [path for path in (*pages, *sources) if wrong.search(path.read_text())] == []
+
+
+def test_a_missing_library_is_named_as_its_index_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child.importlib.util, "find_spec", lambda name: None if name == "pyarrow" else name)
+    with pytest.raises(Refusal, match=r"^tokenize needs pyarrow, which .* pip install pyarrow$"):
+        child.check_installed("tokenize", "tokenizers", "pyarrow")

@@ -1,0 +1,89 @@
+"""Whatever a run on one machine listens on is on loopback: nobody else in the network reaches anything of it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import harness
+from tests.e2e.harness import small_demo_job
+from tests.e2e.live import live
+from trainmaster_operator.cluster import processes
+
+pytestmark = pytest.mark.processes
+
+LISTENS = "0A"  # a TCP socket's state in /proc/net
+BOUND = "07"  # a UDP socket's that is connected to nobody
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def address(text: str) -> tuple[Address, int]:
+    """An address and a port as /proc/net has them: words of four bytes, each in the order of this machine."""
+    words, _, port = text.partition(":")
+    raw = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    found = ipaddress.ip_address(raw)
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found, int(port, 16)
+
+
+def open_sockets() -> dict[str, tuple[Address, int]]:
+    """Where sockets of this machine can be spoken to from elsewhere, by inode."""
+    found = {}
+    for name, state in (("tcp", LISTENS), ("tcp6", LISTENS), ("udp", BOUND), ("udp6", BOUND)):
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == state:
+                found[words[9]] = address(words[1])
+    return found
+
+
+def inodes(pid: int) -> set[str]:
+    """Of the sockets that a process holds; none of a process that ends meanwhile."""
+    held = set()
+    try:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(path)
+            if target.startswith("socket:["):
+                held.add(target[len("socket:[") : -1])
+    except OSError:
+        pass
+    return held
+
+
+def zygote() -> int:
+    """The process that forks the ranks and stores of the run."""
+    assert harness.zygote is not None
+    wanted = str(harness.zygote).encode()
+    for process in processes.table().values():
+        try:
+            if wanted in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
+                return process.pid
+        except OSError:
+            continue
+    raise AssertionError("no zygote serves these tests")
+
+
+def listening(command: int) -> list[tuple[Address, int]]:
+    """Where the processes of a run listen: those below its command, and those below the zygote."""
+    roots = [command, zygote()]
+    sockets = open_sockets()
+    held = {inode for pid in roots for inode in inodes(pid)}
+    for process in processes.below(roots, processes.table()):
+        held |= inodes(process.pid)
+    return [sockets[inode] for inode in held & sockets.keys()]
+
+
+def test_a_run_listens_on_loopback_alone(tmp_path: Path) -> None:
+    job = small_demo_job(tmp_path, 2, {"dp_replicate": 2}, 100_000)
+    with live(job, tmp_path / "out", "stdlib-gpt") as run:
+        run.wait_step(1)
+        port = int(run.status()["roundStore"].rpartition(":")[2])
+        found = listening(run.process.pid)
+    assert port in [port for _, port in found], "the store is one of them"
+    assert len(found) >= 4, "the control channel, the store, and a server of each agent"
+    assert [(str(ip), port) for ip, port in found if not ip.is_loopback] == []
