@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import shlex
 import signal
@@ -174,7 +173,6 @@ def measure(cell: Cell, calm: dict[str, Any] | None, limit_s: float, runner: Run
         "digest": next((line.value for line in reversed(seen.lines) if line.what == "end"), ""),
         "busy_cores_before": round(before.busy, 3),
         "stolen_cores_before": round(before.stolen, 3),
-        "machine": record.machine(),
     }
 
 
@@ -184,11 +182,6 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(each) for name, each in value.items()}
     return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """Return the runs that are there, in the order in which they were made."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def unlike(results: list[dict[str, Any]]) -> list[str]:
@@ -236,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     deadline = time.monotonic() + given.seconds
     wanted = cells(given.systems, given.rates, given.seeds, given.steps, given.ranks, given.script)
     for cell in wanted:
-        results = read_results(given.results)
+        results = record.read_rows(given.results)
         if any(cell.is_of(result) for result in results):
             continue
         if time.monotonic() > deadline:
@@ -247,14 +240,13 @@ def main(arguments: list[str] | None = None) -> int:
             key = Cell(cell.system, CALM, 0, cell.steps, cell.ranks, cell.script)
             calm = next(result for result in results if key.is_of(result))
         result = measure(cell, calm, given.limit)
-        with given.results.open("a") as file:
-            file.write(json.dumps(result) + "\n")
+        record.append_row(given.results, result)
         print(
             f"{cell.system:12} {cell.mean_steps:6g} steps between faults, seed {cell.seed}: {result['struck']} faults, "
             f"{result['wall_s']:.1f} s, goodput {result['goodput']:.3f}, {result['repeated_steps']} steps repeated",
             flush=True,
         )
-    problems = unlike(read_results(given.results))
+    problems = unlike(record.read_rows(given.results))
     for problem in problems:
         print(f"not the same: {problem}")
     return 1 if problems else 0

@@ -7,7 +7,6 @@ strikes a single rank needs no runner: its pid is in the job's folder. Another s
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -19,13 +18,13 @@ from typing import Protocol
 
 import yaml
 
+from benchmarks import commands
 from trainmaster.contract.wire import environment
 from trainmaster_operator.cluster import processes
 
 LOOP = Path(__file__).with_name("goodput_loop.sh")
 AGAIN = ["bash", "-c", 'until "$@"; do :; done', "again"]
 """The part of a kubelet for those who have none: whatever ends with an error is started again, at once."""
-ENDS_S = 15.0
 ENDLESS = 1000  # restarts, of which none is to be the last
 
 
@@ -36,12 +35,6 @@ class Work:
     script: tuple[str, ...]
     ranks: int
     folder: Path
-
-
-def popen(command: list[str], variables: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own; what it says goes into a file."""
-    with output.open("wb") as file:
-        return subprocess.Popen(command, env=variables, stdout=file, stderr=file, start_new_session=True)
 
 
 class Runner(Protocol):
@@ -80,8 +73,8 @@ class CommandRunner:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, work: Work) -> None:
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", **self._variables}
-        self._process = popen(self._command(work), variables, work.folder / "output")
+        variables = {"OMP_NUM_THREADS": "1", **self._variables}
+        self._process = commands.popen(self._command(work), variables, work.folder / "output")
 
     def kill_pod(self) -> None:
         assert self._process is not None
@@ -99,7 +92,7 @@ class CommandRunner:
         if process.poll() is None and self._ends_its_own:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(ENDS_S)
+                process.wait(commands.ENDS_S)
         if process.poll() is None:
             process.send_signal(signal.SIGSTOP)  # it must start nobody while those below it are killed
             processes.kill_all(lambda table: processes.below([process.pid], table))

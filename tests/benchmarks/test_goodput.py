@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import goodput, goodput_runners, load
+from benchmarks import commands, goodput, goodput_runners, load
 from benchmarks.goodput_account import (
     OTHER,
     Line,
@@ -28,7 +28,9 @@ from benchmarks.goodput_account import (
 )
 from benchmarks.goodput_faults import POD_KILLED, RANK_FROZEN, RANK_KILLED, Fault, draw, young_steps
 from benchmarks.goodput_runners import NAMES, SHELL_LOOP, TORCHRUN, TRAINMASTER, Work
+from tests.benchmarks import loops_probe
 from tests.benchmarks.warm_start import start_warm
+from tests.trainer.ranks import Ranks
 
 ROOT = Path(__file__).parents[2]
 LIGHT = "benchmarks/goodput_light_script.py"
@@ -191,7 +193,7 @@ def run_struck(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The results of a calm run of the light script, and of one with these faults."""
     monkeypatch.setattr(goodput, "draw", lambda mean, *_: faults if mean else [])
-    monkeypatch.setattr(load, "LOOK_S", 0.01)
+    monkeypatch.setattr(load, "look", lambda: load.Load(0.0, 0.0))
     results = folder / "goodput.jsonl"
     words = ["--steps", "25", "--seeds", "1", "--rates", "10", "--systems", system, "--results", str(results)]
     words += ["--script", f"{LIGHT} --timeout 0.5"]
@@ -215,12 +217,25 @@ TOY = {
 def test_a_run_with_faults_ends_with_the_losses_of_a_calm_one(
     system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_runs: None
 ) -> None:
-    monkeypatch.setattr(goodput_runners, "popen", start_warm)
+    monkeypatch.setattr(commands, "popen", start_warm)
     calm, struck = run_struck(system, TOY[system], tmp_path, monkeypatch)
     assert (calm["struck"], struck["struck"]) == (0, len(TOY[system]))
     assert calm["losses"] == struck["losses"]
     assert calm["digest"] == struck["digest"] != ""
     assert {kind for kind, _ in struck["standstills"]} >= {fault.kind for fault in TOY[system]}
+
+
+@pytest.mark.processes
+def test_the_script_repeats_its_steps_bit_for_bit_after_a_restart(ranks: Ranks, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder, steps in ((whole, 6), (broken, 5), (broken, 6)):
+        folder.mkdir(exist_ok=True)
+        assert ranks.call(loops_probe.train_script, str(folder), steps) == [0, 0]
+    lines = [parse((folder / "steps-0").read_text()) for folder in (whole, broken)]
+    assert [each.step for each in lines[1] if each.what == "step"] == [1, 2, 3, 4, 5, 5, 6], "it went on from its save"
+    assert losses_digest(lines[0]) == losses_digest(lines[1])
+    assert lines[0][-1].what == lines[1][-1].what == "end"
+    assert lines[0][-1].value == lines[1][-1].value
 
 
 def test_every_runner_starts_the_same_words(tmp_path: Path) -> None:
