@@ -94,8 +94,8 @@ def explained(rows: list[Row]) -> str:
         return ""
     imports, rest = found[IMPORTS], sum(found.values()) - found[IMPORTS]
     return (
-        f"Of torchrun's time with DDP and {size} ranks, {imports:.1f} s are imports, which ranks that are forked from the "
-        f"zygote don't repeat, and {rest:.1f} s everything else."
+        f"Of torchrun's time with DDP and {size} ranks, {imports:.1f} s are imports, which ranks that are forked from "
+        f"the zygote don't repeat, and {rest:.1f} s everything else."
     )
 
 
