@@ -13,12 +13,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks import goodput_script, memory, overhead, waits, worlds
+from benchmarks import goodput_script, memory, overhead, recovery_script, waits, worlds
 from tests.trainer.forks import forked
 
 TINY = {"layers": 1, "width": 16, "heads": 2, "context": 16}
@@ -90,14 +91,24 @@ def overheads(case: str, system: str) -> list[float]:
 
 def train_script(folder: str, steps: int) -> list[int]:
     """Run the goodput benchmark's script over two ranks, with a save behind each second step; their exit codes."""
+    words = ["--folder", folder, "--steps", str(steps), "--every", "2", "--width", "16", "--step-seconds", "0"]
+    return _world(goodput_script.main, words)
+
+
+def recover(folder: str, attempt: int) -> list[int]:
+    """Run the recovery benchmark's script over two ranks, of which one dies in the first attempt; their exit codes."""
+    words = ["--folder", folder, "--kills", "1", "--settle", "0", "0", "--after", "2"]
+    return _world(recovery_script.main, words, TORCHELASTIC_RESTART_COUNT=str(attempt))
+
+
+def _world(main: Callable[[], None], words: list[str], **variables: str) -> list[int]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    words = ["--folder", folder, "--steps", str(steps), "--every", "2", "--width", "16", "--step-seconds", "0"]
 
     def run(rank: int) -> None:
-        os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        sys.argv = ["goodput_script", *words]
-        goodput_script.main()
+        os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **variables)
+        sys.argv = ["script", *words]
+        main()
 
     pids = [forked(partial(run, rank)) for rank in range(2)]
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]

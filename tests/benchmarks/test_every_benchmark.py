@@ -36,7 +36,7 @@ RUN_BY = {
     "pinning": "test_loops.py::test_pinned_runs_and_others_take_turns",
     "recovery": "test_recovery.py::test_a_run_recovers_from_its_kill_and_is_not_made_again",
     "recovery_light_script": "test_recovery.py::test_a_run_recovers_from_its_kill_and_is_not_made_again",
-    "recovery_script": "test_recovery.py::test_a_run_recovers_from_its_kill_and_is_not_made_again",
+    "recovery_script": "test_recovery.py::test_the_script_with_torch_stamps_its_death_and_each_part_of_its_recovery",
     "resize": "test_whole_runs.py::test_both_changes_of_size_are_seen",
     "tiers": "test_whole_runs.py::test_a_lost_shard_comes_from_its_tier",
     "tiers_script": "test_whole_runs.py::test_a_lost_shard_comes_from_its_tier",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import commands, goodput, goodput_runners, load
+from benchmarks.goodput import Cell
 from benchmarks.goodput_account import (
     OTHER,
     Line,
@@ -188,23 +189,6 @@ def test_what_can_not_be_run_is_refused(words: list[str], why: str, capsys: pyte
     assert why in capsys.readouterr().err
 
 
-def run_struck(
-    system: str, faults: list[Fault], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The results of a calm run of the light script, and of one with these faults."""
-    monkeypatch.setattr(goodput, "draw", lambda mean, *_: faults if mean else [])
-    monkeypatch.setattr(load, "look", lambda: load.Load(0.0, 0.0))
-    results = folder / "goodput.jsonl"
-    words = ["--steps", "25", "--seeds", "1", "--rates", "10", "--systems", system, "--results", str(results)]
-    words += ["--script", f"{LIGHT} --timeout 0.5"]
-    assert goodput.main(words) == 0
-    before = results.read_text()
-    assert goodput.main(words) == 0
-    assert results.read_text() == before, "each run is made once"
-    calm, struck = (json.loads(text) for text in before.splitlines())
-    return calm, struck
-
-
 TOY = {
     SHELL_LOOP: [Fault(3, RANK_KILLED, 0), Fault(9, RANK_FROZEN, 1), Fault(15, POD_KILLED, 0)],
     TORCHRUN: [Fault(9, RANK_KILLED, 1)],
@@ -212,17 +196,46 @@ TOY = {
 }
 
 
+@pytest.fixture(scope="module")
+def calm() -> dict[str, Any]:
+    """A run without faults, which all systems' runs are compared with: its losses are the script's."""
+    return goodput.measure(Cell(SHELL_LOOP, 0.0, 0, 25, 2, f"{LIGHT} --timeout 5"), None, 60.0)
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("system", NAMES)
 def test_a_run_with_faults_ends_with_the_losses_of_a_calm_one(
-    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_runs: None
+    system: str, calm: dict[str, Any], monkeypatch: pytest.MonkeyPatch, warm_runs: None
 ) -> None:
     monkeypatch.setattr(commands, "popen", start_warm)
-    calm, struck = run_struck(system, TOY[system], tmp_path, monkeypatch)
+    monkeypatch.setattr(load, "look", lambda: load.Load(0.0, 0.0))
+    monkeypatch.setattr(goodput, "draw", lambda *_: TOY[system])
+    struck = goodput.measure(Cell(system, 10.0, 1, 25, 2, f"{LIGHT} --timeout 0.5"), calm, 120.0)
     assert (calm["struck"], struck["struck"]) == (0, len(TOY[system]))
     assert calm["losses"] == struck["losses"]
     assert calm["digest"] == struck["digest"] != ""
     assert {kind for kind, _ in struck["standstills"]} >= {fault.kind for fault in TOY[system]}
+
+
+def test_each_run_is_made_once_and_what_is_left_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Cell] = []
+
+    def measure(cell: Cell, calm: dict[str, Any] | None, limit_s: float) -> dict[str, Any]:
+        made.append(cell)
+        assert (calm is None) is (cell.mean_steps == 0)
+        found = {"struck": 0, "wall_s": 1.0, "goodput": 1.0, "repeated_steps": 0, "losses": "x", "digest": "y"}
+        return {**asdict(cell), **found, "losses": "z" if cell.seed == 2 else "x"}
+
+    monkeypatch.setattr(goodput, "measure", measure)
+    words = ["--seeds", "1", "--rates", "10", "--systems", SHELL_LOOP, "--results", str(tmp_path / "goodput.jsonl")]
+    assert goodput.main([*words, "--seconds", "-1"]) == 0
+    assert "not over yet" in capsys.readouterr().out
+    assert goodput.main(words) == goodput.main(words) == 0
+    assert [cell.mean_steps for cell in made] == [0, 10]
+    assert goodput.main([*words, "--seeds", "2"]) == 1, "the second seed has other losses"
+    assert "not the same: shell loop, 10 steps between faults, seed 2" in capsys.readouterr().out
 
 
 @pytest.mark.processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from benchmarks import commands, load, record, recovery
 from benchmarks.recovery import BEST, DOCUMENTED, OURS, Run
 from benchmarks.recovery_stamps import IMPORTS, PARTS, RESTART, Stamp, parts, read, times
+from tests.benchmarks import loops_probe
 from tests.benchmarks.warm_start import start_warm
+from tests.trainer.ranks import Ranks
 
 SECOND = 10**9
 
@@ -97,9 +100,8 @@ def test_what_can_not_be_run_is_refused(words: list[str], why: str, capsys: pyte
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("script", "system"), [("light", OURS), ("light", BEST), ("torch", OURS)])
+@pytest.mark.parametrize("system", [OURS, BEST])
 def test_a_run_recovers_from_its_kill_and_is_not_made_again(
-    script: str,
     system: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -107,7 +109,7 @@ def test_a_run_recovers_from_its_kill_and_is_not_made_again(
 ) -> None:
     monkeypatch.setattr(commands, "popen", start_warm)
     monkeypatch.setattr(load, "look", lambda: load.Load(1.5, 0.25))
-    monkeypatch.setattr(recovery, "planned", lambda given: [Run(1, 2, script, system)])
+    monkeypatch.setattr(recovery, "planned", lambda given: [Run(1, 2, "light", system)])
     results = tmp_path / "recovery.jsonl"
     words = ["--settle", "0.1", "--kills", "2", "--results", str(results)]
     assert recovery.main(words) == 0
@@ -118,6 +120,16 @@ def test_a_run_recovers_from_its_kill_and_is_not_made_again(
     (split,) = found["parts"]
     assert sum(split.values()) == pytest.approx(found["seconds"][0], abs=0.001)
     assert bool(found["clocks"]) is (system == OURS)
+
+
+@pytest.mark.processes
+def test_the_script_with_torch_stamps_its_death_and_each_part_of_its_recovery(ranks: Ranks, tmp_path: Path) -> None:
+    codes = [ranks.call(loops_probe.recover, str(tmp_path), attempt) for attempt in range(2)]
+    assert -signal.SIGKILL in codes[0]
+    assert codes[1] == [0, 0]
+    stamps = read(tmp_path, 2)
+    (split,) = parts(stamps, 2, 1)
+    assert sum(split.values()) == pytest.approx(times(stamps, 2, 1)[0])
 
 
 def test_the_load_is_what_was_spent_between_two_looks() -> None:
