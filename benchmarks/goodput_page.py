@@ -18,7 +18,10 @@ Row = dict[str, Any]
 def tables() -> Iterator[str]:
     """Yield the lines of the block `goodput`."""
     rows = record.read_rows(goodput.RESULTS)
-    yield from of_rows(rows)
+    if rows:
+        yield from of_rows(rows)
+    else:
+        yield "No run is committed yet; `make bench-goodput` makes them."
 
 
 def of_rows(rows: list[Row]) -> Iterator[str]:

@@ -14,14 +14,18 @@ from benchmarks.recovery import BEST, DOCUMENTED, OURS, PHASES, RESULTS, part_me
 from benchmarks.recovery_stamps import IMPORTS, PARTS
 
 Row = dict[str, Any]
+NOTHING = "No run is committed yet; `make bench-recovery` makes them."
 NAMES = {"torch": "DDP", "light": "imports nothing"}
 
 
 def section() -> Iterator[str]:
     """Yield the lines of the section in docs/measured.md."""
-    rows = record.read_rows(RESULTS)
     yield "## From a rank's death to the next step, by the number of ranks"
     yield ""
+    rows = record.read_rows(RESULTS)
+    if not rows:
+        yield NOTHING
+        return
     yield "The same unmodified script under `trainmaster run` and under torchrun at its best (its store not shared):"
     yield "from the death of a rank's process to the first step that all have completed after it, all on the same"
     yield f"cores (`make bench-recovery`). {machines(rows)}"
@@ -57,6 +61,9 @@ def section() -> Iterator[str]:
 def readme() -> Iterator[str]:
     """Yield the lines of the block `recovery` in README.md."""
     rows = record.read_rows(RESULTS)
+    if not rows:
+        yield NOTHING
+        return
     yield from compared(rows)
     yield ""
     yield " ".join(sentence for sentence in (explained(rows), documented(rows), machines(rows)) if sentence)
