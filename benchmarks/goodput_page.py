@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -81,6 +82,8 @@ def of_rows(rows: list[Row]) -> Iterator[str]:
 
 def _cell(rate: float, system: str, rows: list[Row]) -> list[str]:
     own = [row for row in rows if row["system"] == system]
+    if not own:
+        return [f"{rate:g}", "", system, "", "not run", "", ""]
     every = sorted({row["every"] for row in own})
     repeated = statistics.mean(row["repeated_steps"] for row in own)
     return [
@@ -95,8 +98,13 @@ def _cell(rate: float, system: str, rows: list[Row]) -> list[str]:
 
 
 def _interval(samples: list[float], how: str) -> str:
-    mean, low, high = interval(samples)
-    return f"{mean:{how}} ({low:{how}} to {high:{how}})"
+    return _told(interval(samples), how)
+
+
+def _told(found: tuple[float, float, float], how: str) -> str:
+    """Return a mean with its interval, which one sample has none of."""
+    mean, low, high = found
+    return f"{mean:{how}} (one run)" if math.isnan(low) else f"{mean:{how}} ({low:{how}} to {high:{how}})"
 
 
 def _ratio(rows: list[Row], rate: float, system: str) -> str:
@@ -104,10 +112,11 @@ def _ratio(rows: list[Row], rate: float, system: str) -> str:
     for row in rows:
         if row["mean_steps"] == rate:
             walls.setdefault(row["system"], {})[row["seed"]] = row["wall_s"]
-    both = sorted(walls[system].keys() & walls[TRAINMASTER].keys())
+    both = sorted(walls.get(system, {}).keys() & walls.get(TRAINMASTER, {}).keys())
+    if not both:
+        return "not run"
     pairs = [walls[system][seed] for seed in both], [walls[TRAINMASTER][seed] for seed in both]
-    mean, low, high = ratio_interval(*pairs)
-    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
+    return _told(ratio_interval(*pairs), ".2f")
 
 
 def _standstill(rows: list[Row], system: str, kind: str) -> str:

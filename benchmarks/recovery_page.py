@@ -45,7 +45,7 @@ def section() -> Iterator[str]:
     yield ""
     yield "Trainmaster's own clock of the same recoveries, DDP, medians in seconds:"
     yield ""
-    sizes = sorted({row["ranks"] for row in rows if row["script"] == "torch"})
+    sizes = [size for size, script in _kinds(rows) if script == "torch" and samples(rows, size, script, OURS)]
     yield from table(
         ["ranks", *(name.replace("_", " ") for name in PHASES)],
         [[str(size), *(_phase(rows, size, name) for name in PHASES)] for size in sizes],

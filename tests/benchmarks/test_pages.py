@@ -71,6 +71,10 @@ def test_goodput_is_told_with_its_interval_its_ratios_and_the_same_losses() -> N
     assert "| 50 | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) |" in told
     assert "| Trainmaster | 1.2 (1.3), 3 | none | none | none |" in told
     assert "All 12 runs had bit for bit the same loss in every step" in told
+    of_one_seed = "\n".join(goodput_page.of_rows(rows[:5]))
+    assert "| 50 | 1 | Trainmaster | 9 steps | 11.0 (one run) |" in of_one_seed
+    assert "| 50 |  | shell loop |  | not run |" in of_one_seed
+    assert "| 50 | 2.00 (one run) | not run |" in of_one_seed
     rows[-1]["losses"] = "other"
     assert "**1 of 12 runs ended with other losses than the first.**" in "\n".join(goodput_page.of_rows(rows))
     assert goodput.unlike(rows[:-1]) == []
