@@ -1,6 +1,6 @@
 """Goodput under faults: N steps of one script under Trainmaster, under torchrun, and under a plain shell loop.
 
-    python -m benchmarks.goodput [--steps 400] [--rates 400 200 100] [--seeds 3] [--seconds 300]
+    python -m benchmarks.goodput [--steps 300] [--rates 300 150 75] [--seeds 3] [--seconds 300]
 
 All systems meet the same faults (a rank killed, a rank frozen, the pod killed), drawn from a rate and a seed; each
 saves as often as Young's formula says for what a save and a step take under it. docs/goodput.md is the protocol. Each
@@ -202,7 +202,7 @@ def read(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.goodput", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--ranks", type=int, default=2, help="in one pod (default: %(default)s)")
     parser.add_argument(
         "--rates", type=float, nargs="+", default=[400.0, 200.0, 100.0], help="steps between two faults"
