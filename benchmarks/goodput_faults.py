@@ -25,20 +25,22 @@ class Fault:
 def draw(mean_steps: float, seed: int, steps: int, ranks: int) -> list[Fault]:
     """Return the faults of a run in the order of their steps, at most one in each step.
 
-    mean_steps: how many steps pass between two faults in the mean; the gaps are exponential. 0: no faults. The last
-    step has none: nothing of a run would be left to be disturbed.
+    mean_steps: how many steps pass between two faults in the mean; the gaps are exponential. 0: no faults. The same
+    seed at another rate has the same faults closer together or further apart. The last step has none: nothing of a run
+    would be left to be disturbed.
     """
     if mean_steps <= 0:
         return []
-    generator = random.Random(f"{mean_steps:g} {seed} {ranks}")
+    generator = random.Random(seed)
     faults, at = [], 0.0
     while True:
-        at = max(at + generator.expovariate(1 / mean_steps), math.floor(at) + 1)
-        if math.ceil(at) >= steps:
-            return faults
+        at += generator.expovariate(1.0) * mean_steps
+        step = max(math.ceil(at), faults[-1].step + 1 if faults else 1)
         kind = generator.choices([*SHARES], [*SHARES.values()])[0]
-        faults.append(Fault(math.ceil(at), kind, generator.randrange(ranks)))
-        at = math.ceil(at)
+        rank = generator.randrange(ranks)
+        if step >= steps:
+            return faults
+        faults.append(Fault(step, kind, rank))
 
 
 def young_steps(save_s: float, step_s: float, mean_steps: float) -> int:
