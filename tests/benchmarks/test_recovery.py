@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import commands, load, record, recovery
+from benchmarks import commands, load, record, recovery, recovery_script
 from benchmarks.recovery import BEST, DOCUMENTED, OURS, Run
 from benchmarks.recovery_stamps import IMPORTS, PARTS, RESTART, Stamp, parts, read, times
 from tests.benchmarks import loops_probe
@@ -130,6 +130,21 @@ def test_the_script_with_torch_stamps_its_death_and_each_part_of_its_recovery(ra
     stamps = read(tmp_path, 2)
     (split,) = parts(stamps, 2, 1)
     assert sum(split.values()) == pytest.approx(times(stamps, 2, 1)[0])
+
+
+def test_an_import_that_another_one_makes_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = recovery_script.ImportClock()
+
+    def imports(name: str) -> str:
+        return clock._timed("inner") if name == "outer" else name
+
+    monkeypatch.setattr(clock, "_import", imports)
+    ticks = iter([0, 40, 100, 200, 250])
+    monkeypatch.setattr(recovery_script.time, "monotonic_ns", lambda: next(ticks))
+    assert clock._timed("outer") == "inner"
+    assert clock.spent_ns == 100
+    clock._timed("alone")
+    assert clock.spent_ns == 150
 
 
 def test_the_load_is_what_was_spent_between_two_looks() -> None:
