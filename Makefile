@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -57,7 +57,7 @@ verify: venv lint  ## lint, types, layers, and generated files that are not stal
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
-	$(BIN)/python -m benchmarks.pages --check docs/measured.md
+	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md README.md
 	test ! -e operator/__init__.py
 
 lint: venv
@@ -72,7 +72,7 @@ generate: venv  ## write the files that are generated from models, metrics and c
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
-	$(BIN)/python -m benchmarks.pages docs/measured.md
+	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md README.md
 
 soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
 	$(BIN)/python -m trainmaster_operator.runtime.simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)
@@ -82,6 +82,9 @@ soak-runs: venv  ## whole runs with random faults and resizes, each held against
 
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery
+
+bench-goodput: venv  ## time that was of use under faults, beside torchrun and a shell loop; goes on where it was
+	$(BIN)/python -m benchmarks.goodput
 
 bench-tiers: venv  ## recovery from own memory, from a peer's, from storage; 10 MB to 1 GB of state
 	$(BIN)/python -m benchmarks.tiers

@@ -34,6 +34,7 @@ Sample = tuple[Interruption, dict[str, float]]
 Undo = Callable[[], None]
 
 SETTLE_S = 5.0  # for agents to find the new leader
+BEFORE_S, AFTER_S = 1.0, 2.0  # stretches of ordinary steps, which the interruption is told from
 
 
 def apart(job: str) -> Object:
@@ -111,12 +112,12 @@ def disturbed(world: World, plan: Plan) -> Sample:
     world.wait(lambda status: status["workers"].get("spares", 0) == plan.spares, "the spares are ready", limit_s=120)
     strike = plan.disturb(world)
     with Steps(world.folder / "output" / "metrics.jsonl") as steps:
-        time.sleep(1.0)  # a stretch of ordinary steps, which the interruption is told from
+        time.sleep(BEFORE_S)
         before = time.monotonic()
         undo = strike()
         try:
             clock = wait_recovered(world)
-            time.sleep(2.0)
+            time.sleep(AFTER_S)
         finally:
             undo()
         seen = steps.interruption(before)
@@ -133,11 +134,11 @@ def resized(world: World) -> dict[str, Sample]:
     found = {}
     with Steps(world.folder / "output" / "metrics.jsonl") as steps:
         for number, (was, size) in enumerate(((4, 3), (3, 4)), 1):
-            time.sleep(1.0)
+            time.sleep(BEFORE_S)
             before = time.monotonic()
             world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"replicas": size}}})
             clock = world.wait(partial(nth_clock, number), "resized")
-            time.sleep(2.0)
+            time.sleep(AFTER_S)
             found[f"{was} pods, then {size}"] = (steps.interruption(before), clock)
     return found
 

@@ -27,7 +27,7 @@ from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, POD
 from trainmaster_operator.manifests.pods import build_pod
 from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.runtime.reconcile import PARALLEL_CALLS
+from trainmaster_operator.runtime.parallel import PARALLEL_CALLS
 
 SPACE = "bench-create"
 GOAL = 1.25  # of the bare client's time, at the largest size

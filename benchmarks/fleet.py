@@ -36,6 +36,7 @@ SPACE, OPERATOR_SPACE = "fleet", "trainmaster-system"
 SERVICE = f"trainmaster-operator.{OPERATOR_SPACE}.svc"
 WAIT_S = 300.0
 ANSWER_S = 60.0  # of a leader that is at work on thousands of reports at once
+SETTLE_S = 3.0  # until what agents told on the way to training has been taken in
 REST_S = 20.0  # over which the cost of agents that merely report is measured
 GOALS_S = {1000: 1.0, 4000: 3.0}  # p99 from a rank's death to each agent's next directive
 RECONNECTED_S = 30.0
@@ -129,6 +130,7 @@ class World:
             "name": SERVICE,
             "bundle": self.store.find(CONFIG_MAP, SPACE, "trainmaster-ca")["data"]["ca.crt"],
             "replicas": [("127.0.0.1", replica.control) for replica in self.replicas],
+            "settle_s": SETTLE_S,
             "agents": [self._agent(pod) for pod in self.store.list(POD, SPACE).items],
         }
         world["agents"].sort(key=lambda agent: (agent["identity"]["job"], agent["identity"]["slot"]))

@@ -24,14 +24,13 @@ from typing import Any
 from benchmarks.fleet_agent import Agent
 from trainmaster.contract.wire import Identity
 
-SETTLE_S = 3.0
-
 
 class Agents:
     """All of them, and how long each took to what is being waited for."""
 
     def __init__(self, world: dict[str, Any]) -> None:
         self.name: str = world["name"]
+        self._settle_s: float = world["settle_s"]
         self.replicas = [(host, port) for host, port in world["replicas"]]
         self.tls = ssl.create_default_context(cadata=world["bundle"])
         self.all = [Agent(self, Identity(**one["identity"]), one["token"]) for one in world["agents"]]
@@ -71,7 +70,7 @@ class Agents:
         for agent in self.all:
             self.heard(agent)
         await self._complete.wait()
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(self._settle_s)
 
     async def _die(self, job: str, slot: int, behind: bool) -> None:
         """A rank dies, and perhaps all the others behind it; until every agent begins the next round."""

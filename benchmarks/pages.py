@@ -1,22 +1,25 @@
 """Tables for people, from the results that are committed.
 
-python -m benchmarks.pages [--check] docs/measured.md
+    python -m benchmarks.pages [--check] docs/measured.md docs/goodput.md README.md
+
+docs/measured.md is made as a whole. Of other pages only what stands between `<!-- benchmarks.pages: NAME -->` and
+`<!-- end -->` is.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import goodput_page, recovery_page
+from benchmarks.markdown import fill, machine, table
 from benchmarks.outages import A_STEP
 from benchmarks.record import RESULTS, Case
-from benchmarks.recovery import PHASES
 from benchmarks.trainer import CANNOT, OURS, ratios_of
 from benchmarks.turns import lower_bound
 
@@ -39,17 +42,6 @@ def load(name: str) -> tuple[dict[str, Any], list[Case]]:
     """(facts of the machine, cases) of `benchmarks/results/<name>.json`."""
     body = json.loads((RESULTS / f"{name}.json").read_text())
     return body["machine"], [Case(**case) for case in body["cases"]]
-
-
-def machine(facts: dict[str, Any]) -> str:
-    return f"Machine: {facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}."
-
-
-def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join('---' for _ in head)} |"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
 
 
 def link() -> Iterator[str]:
@@ -124,38 +116,6 @@ def waits() -> Iterator[str]:
         save, step, behind = (by[kind, system].median for kind in kinds)
         rows.append([system, f"{save * 1e3:.1f} ms", f"{step:.3f} s", f"{save / step:.1%}", f"{behind:.3f} s"])
     yield from table(["state", "a save keeps the loop for", "a step", "of it", "the step behind a save"], rows)
-
-
-def recovery() -> Iterator[str]:
-    """What a rank's death costs, by the number of ranks."""
-    facts, cases = load("recovery")
-    yield "## From a rank's death to the next step, by the number of ranks"
-    yield ""
-    yield "The same unmodified DDP script under `trainmaster run` and under torchrun at its best (its store not"
-    yield "shared): from the death of a rank's process to the first step that all have completed after it, all on the"
-    yield f"same cores (`make bench-recovery`). Medians, the worst in brackets. {machine(facts)}"
-    yield ""
-    best = "torchrun, store not shared"
-    by = {(case.case, case.system): case for case in cases}
-    sizes = sorted({int(case.case.split()[0]) for case in cases})
-    rows = []
-    for size in sizes:
-        peer = by.get((f"{size} ranks", best))
-        split = [by.get((f"{size} ranks, phase {name}", "trainmaster")) for name in PHASES]
-        rows.append(
-            [
-                str(size),
-                _spread(by[f"{size} ranks", "trainmaster"]),
-                "not run" if peer is None else _spread(peer) if peer.samples else "none came about",
-                *(f"{case.median:.3f}" if case is not None and case.samples else "" for case in split),
-            ]
-        )
-    yield from table(["ranks", "Trainmaster", "torchrun", *(f"{name.replace('_', ' ')}, s" for name in PHASES)], rows)
-    yield ""
-    points = [(math.log(size), math.log(by[f"{size} ranks", "trainmaster"].median)) for size in sizes]
-    slope, _ = statistics.linear_regression(*zip(*points, strict=True))
-    yield f"It grows with the number of ranks to the power of {slope:.2f} (least squares of the logarithms): each rank"
-    yield "has to be forked and to compute a step on these cores, which a cluster would do side by side."
 
 
 def trainer() -> Iterator[str]:
@@ -267,7 +227,7 @@ def _spread(case: Case) -> str:
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "trainer": trainer,
-    "recovery": recovery,
+    "recovery": recovery_page.section,
     "interruptions": interruptions,
     "tiers": tiers,
     "memory": memory,
@@ -278,24 +238,40 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
+BLOCKS: dict[str, Callable[[], Iterator[str]]] = {"goodput": goodput_page.tables, "recovery": recovery_page.readme}
+WHOLE = "measured.md"
+
+
 def page() -> str:
     sections = ["\n".join(section()) for section in SECTIONS.values()]
     return "\n".join([HEAD, *(f"{section}\n" for section in sections)])
 
 
-def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("file", type=Path)
-    arguments.add_argument("--check", action="store_true", help="exit with 1 if the file is stale")
-    given = arguments.parse_args()
-    text = page()
-    if given.check:
-        if not given.file.is_file() or given.file.read_text() != text:
-            sys.stderr.write(f"{given.file} is stale: python -m benchmarks.pages {given.file}\n")
-            return 1
-        return 0
-    given.file.write_text(text)
-    return 0
+def made(path: Path) -> str:
+    """Return what a page should be. Raises ValueError if there is nothing in it to make."""
+    return page() if path.name == WHOLE else fill(path.read_text(), BLOCKS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.pages", description="Tables from the results that are committed.")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a file is stale")
+    given = parser.parse_args(arguments)
+    stale = []
+    for path in given.files:
+        if path.name != WHOLE and not path.is_file():
+            parser.error(f"{path}: there is no such page")
+        try:
+            text = made(path)
+        except ValueError as error:
+            parser.error(f"{path}: {error}")
+        if not given.check:
+            path.write_text(text)
+        elif not path.is_file() or path.read_text() != text:
+            stale.append(path)
+    for path in stale:
+        sys.stderr.write(f"{path} is stale: python -m benchmarks.pages {path}\n")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -63,3 +64,14 @@ def write(name: str, cases: list[Case], **facts: str | int) -> Path:
     body = {"machine": {**machine(), **facts}, "cases": [asdict(case) for case in cases]}
     path.write_text(json.dumps(body, indent=1) + "\n")
     return path
+
+
+def append_row(path: Path, row: dict[str, Any]) -> None:
+    """Add a line to a file of rows, for a benchmark that is run in pieces; the machine's facts are in each row."""
+    with path.open("a") as file:
+        file.write(json.dumps({**row, "machine": machine()}) + "\n")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file in their order; none of one that isn't there."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

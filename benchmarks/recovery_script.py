@@ -1,20 +1,50 @@
 """A plain torchrun-style DDP script with its own checkpoint file: what both systems of the recovery benchmark run.
 
 It knows nothing of Trainmaster. A rank kills itself once per round, some seconds after the round's first step, so
-that the time of death is known exactly: it is written down right before the signal.
+that the time of death is known exactly: it is written down right before the signal. Each rank also writes down how far
+it was when, and how long it has imported by then; torch imports much of itself when an optimizer is first made.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import signal
 import time
-from pathlib import Path
 
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+BEGAN_NS = time.monotonic_ns()
+
+import argparse  # noqa: E402
+import builtins  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+
+class ImportClock:
+    """Counts the time that this process spends in imports, wherever they stand."""
+
+    def __init__(self) -> None:
+        self.spent_ns, self._depth, self._import = 0, 0, builtins.__import__
+
+    def start(self) -> None:
+        builtins.__import__ = self._timed
+
+    def _timed(self, *arguments: Any, **options: Any) -> Any:
+        began, self._depth = time.monotonic_ns(), self._depth + 1
+        try:
+            return self._import(*arguments, **options)
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self.spent_ns += time.monotonic_ns() - began
+
+
+clock = ImportClock()
+if __name__ == "__main__":
+    clock.start()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 
 def main() -> None:
@@ -27,6 +57,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    joined_ns, joined_imports_ns = time.monotonic_ns(), clock.spent_ns
     rank, world = dist.get_rank(), dist.get_world_size()
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     victim = (attempt + 1) % world
@@ -46,9 +77,13 @@ def main() -> None:
 
     stamps = os.open(args.folder / f"stamps-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def stamp(event: str) -> None:
-        os.write(stamps, f"{time.monotonic_ns()} {attempt} {event} {step}\n".encode())
+    def stamp(event: str, at_ns: int = 0, imports_ns: int | None = None) -> None:
+        imports = clock.spent_ns if imports_ns is None else imports_ns
+        os.write(stamps, f"{at_ns or time.monotonic_ns()} {attempt} {event} {step} {imports}\n".encode())
 
+    stamp("begin", BEGAN_NS, 0)
+    stamp("joined", joined_ns, joined_imports_ns)
+    stamp("built")
     first: float | None = None
     done = 0
     while attempt < args.kills or done < args.after:

@@ -25,6 +25,8 @@ from tests.e2e.live import live
 
 MESHES = {"DDP": {"dp_shard": 1}, "FSDP": {"dp_replicate": 1}}  # the axis that is left out grows and shrinks
 SIZES = ((4, 3), (3, 4))
+WARM_STEP = 300  # by then the zygote has learned
+REST_S = 1.0  # a stretch of ordinary steps, before and after each change
 
 
 def measured(folder: Path, mesh: dict[str, int]) -> list[tuple[Interruption, dict[str, float]]]:
@@ -32,14 +34,14 @@ def measured(folder: Path, mesh: dict[str, int]) -> list[tuple[Interruption, dic
     job = elastic(small_demo_job(folder, 4, mesh, 1_000_000, checkpoint={"every": 1000, "keep": 3}))
     found = []
     with live(job, folder / "out", "stdlib-gpt") as training:
-        training.wait_step(300)
+        training.wait_step(WARM_STEP)
         with Steps(folder / "out" / "metrics.jsonl") as steps:
             for number, (_, size) in enumerate(SIZES, 1):
-                time.sleep(1.0)  # a stretch of ordinary steps
+                time.sleep(REST_S)
                 asked = time.monotonic()
                 training.resize(size)
                 clock = training.wait(partial(nth_clock, number), "the change is over")
-                time.sleep(1.0)
+                time.sleep(REST_S)
                 found.append((steps.interruption(asked), clock))
     return found
 

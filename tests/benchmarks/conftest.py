@@ -1,5 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import harness
+from tests.e2e.warm import WarmInterpreter
 from tests.trainer.conftest import ranks
 
 __all__ = ["ranks"]
+
+
+@pytest.fixture(scope="session")
+def warm_runs(machine_zygote: Path) -> Iterator[None]:
+    """Whole runs of these tests fork their ranks from one zygote, and themselves from one interpreter."""
+    before = harness.zygote, harness.interpreter
+    interpreter = WarmInterpreter()
+    harness.zygote, harness.interpreter = machine_zygote, interpreter
+    yield
+    interpreter.close()
+    harness.zygote, harness.interpreter = before

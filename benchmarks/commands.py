@@ -1,0 +1,33 @@
+"""Commands that a benchmark measures: each in a session of its own, with what it says in a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+ENDS_S = 15.0
+
+
+def popen(command: list[str], variables: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
+    """Start a command, with these variables added to this process's own."""
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            command, env={**os.environ, **variables}, stdout=file, stderr=file, start_new_session=True
+        )
+
+
+def run(command: list[str], variables: dict[str, str], output: Path, limit_s: float) -> int | None:
+    """Run a command to its end and return its exit code; after the limit end its whole session and return None."""
+    process = popen(command, variables, output)
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return None

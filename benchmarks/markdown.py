@@ -1,0 +1,42 @@
+"""Tables and blocks of Markdown pages that are made from results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_BLOCK = re.compile(r"(<!-- benchmarks\.pages: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join('---' for _ in head)} |"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def machine(facts: dict[str, Any]) -> str:
+    return f"Machine: {facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}."
+
+
+def machines(rows: list[dict[str, Any]]) -> str:
+    """Return a sentence for each machine that these rows were made on."""
+    return " ".join(dict.fromkeys(machine(row["machine"]) for row in rows))
+
+
+def fill(text: str, blocks: Mapping[str, Callable[[], Iterator[str]]]) -> str:
+    """Return a page with what stands between `<!-- benchmarks.pages: NAME -->` and `<!-- end -->` made anew.
+
+    Raises ValueError if a page has no block, or one of an unknown name.
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        if found[2] not in blocks:
+            raise ValueError(f"no block is called {found[2]}; there are {', '.join(blocks)}")
+        return f"{found[1]}" + "".join(f"{line}\n" for line in blocks[found[2]]()) + found[3]
+
+    made, count = _BLOCK.subn(filled, text)
+    if not count:
+        raise ValueError("there is no `<!-- benchmarks.pages: NAME -->` … `<!-- end -->` to fill")
+    return made

@@ -1,0 +1,141 @@
+"""The tables of recoveries in docs/measured.md and README.md, from the runs that are committed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import record
+from benchmarks.markdown import machines, table
+from benchmarks.record import Case
+from benchmarks.recovery import BEST, DOCUMENTED, OURS, PHASES, RESULTS, part_medians, ratios, samples
+from benchmarks.recovery_stamps import IMPORTS, PARTS
+
+Row = dict[str, Any]
+NOTHING = "No run is committed yet; `make bench-recovery` makes them."
+NAMES = {"torch": "DDP", "light": "imports nothing"}
+
+
+def section() -> Iterator[str]:
+    """Yield the lines of the section in docs/measured.md."""
+    yield "## From a rank's death to the next step, by the number of ranks"
+    yield ""
+    rows = record.read_rows(RESULTS)
+    if not rows:
+        yield NOTHING
+        return
+    yield "The same unmodified script under `trainmaster run` and under torchrun at its best (its store not shared):"
+    yield "from the death of a rank's process to the first step that all have completed after it, all on the same"
+    yield f"cores (`make bench-recovery`). {machines(rows)}"
+    yield ""
+    yield from compared(rows)
+    yield ""
+    yield "What these times consist of, medians in seconds. *Restart*: noticing the death, ending the other ranks,"
+    yield "meeting again and starting processes; *imports* are counted wherever a script makes them."
+    yield ""
+    split = [
+        [str(size), NAMES[script], name, *(f"{found[part]:.2f}" for part in PARTS)]
+        for size, script in _kinds(rows)
+        for name, system in (("Trainmaster", OURS), ("torchrun", BEST))
+        if (found := part_medians(rows, size, script, system))
+    ]
+    yield from table(["ranks", "script", "system", *PARTS], split)
+    yield ""
+    yield "Trainmaster's own clock of the same recoveries, DDP, medians in seconds:"
+    yield ""
+    sizes = [size for size, script in _kinds(rows) if script == "torch" and samples(rows, size, script, OURS)]
+    yield from table(
+        ["ranks", *(name.replace("_", " ") for name in PHASES)],
+        [[str(size), *(_phase(rows, size, name) for name in PHASES)] for size in sizes],
+    )
+    if len(sizes) > 2:
+        points = [(math.log(size), math.log(statistics.median(samples(rows, size, "torch", OURS)))) for size in sizes]
+        slope, _ = statistics.linear_regression(*zip(*points, strict=True))
+        yield ""
+        yield f"It grows with the number of ranks to the power of {slope:.2f} (least squares of the logarithms): each"
+        yield "rank has to be forked and to compute a step on these cores, which a cluster would do side by side."
+
+
+def readme() -> Iterator[str]:
+    """Yield the lines of the block `recovery` in README.md."""
+    rows = record.read_rows(RESULTS)
+    if not rows:
+        yield NOTHING
+        return
+    yield from compared(rows)
+    yield ""
+    yield " ".join(sentence for sentence in (explained(rows), documented(rows), machines(rows)) if sentence)
+
+
+def compared(rows: list[Row]) -> Iterator[str]:
+    """Yield the table of both systems, with the range of the ratio over runs."""
+    found = []
+    for size, script in _kinds(rows):
+        ours, peers = samples(rows, size, script, OURS), samples(rows, size, script, BEST)
+        ran = [row for row in rows if (row["ranks"], row["script"]) == (size, script)]
+        ratio = ratios(rows, size, script)
+        found.append(
+            [
+                str(size),
+                NAMES[script],
+                _spread(ours),
+                _spread(peers) if any(row["system"] == BEST for row in ran) else "not run",
+                f"{min(ratio):.0f} to {max(ratio):.0f} ({len(ratio)})" if ratio else "",
+                _busy(ran),
+            ]
+        )
+    head = ["ranks", "script", "Trainmaster", "torchrun", "times as long (runs)", "cores busy before"]
+    yield "Medians, the range in brackets, and how many recoveries there were; how many times as long torchrun took, by"
+    yield "the medians of each run; on how many cores the machine was busy with other things before a run."
+    yield ""
+    yield from table(head, found)
+
+
+def explained(rows: list[Row]) -> str:
+    """Return how much of torchrun's time, at the smallest size, is imports."""
+    size = min(row["ranks"] for row in rows)
+    found = part_medians(rows, size, "torch", BEST)
+    if not found:
+        return ""
+    imports, rest = found[IMPORTS], sum(found.values()) - found[IMPORTS]
+    return (
+        f"Of torchrun's time with DDP and {size} ranks, {imports:.1f} s are imports, which ranks that are forked from "
+        f"the zygote don't repeat, and {rest:.1f} s everything else."
+    )
+
+
+def documented(rows: list[Row]) -> str:
+    """Return what came of restarts under torchrun as its documentation has them."""
+    tried = [row for row in rows if row["system"] == DOCUMENTED]
+    if not tried:
+        return ""
+    kills, came = sum(row["kills"] for row in tried), sum(len(row["seconds"]) for row in tried)
+    return f"As its documentation has it (a shared store), {came} of {kills} restarts under torchrun came about."
+
+
+def _kinds(rows: list[Row]) -> list[tuple[int, str]]:
+    return sorted({(row["ranks"], row["script"]) for row in rows}, key=lambda kind: (kind[0], [*NAMES].index(kind[1])))
+
+
+def _spread(seconds: list[float]) -> str:
+    if not seconds:
+        return "none came about"
+    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), {len(seconds)}"
+
+
+def _phase(rows: list[Row], size: int, phase: str) -> str:
+    clocks = [
+        clock
+        for row in rows
+        if (row["ranks"], row["script"], row["system"]) == (size, "torch", OURS)
+        for clock in row["clocks"]
+    ]
+    case = Case(phase, OURS, "s", [clock[phase] for clock in clocks if phase in clock])
+    return f"{case.median:.3f}" if case.samples else ""
+
+
+def _busy(rows: list[Row]) -> str:
+    busy = [row["busy_cores_before"] + row["stolen_cores_before"] for row in rows]
+    return f"{min(busy):.1f} to {max(busy):.1f}"
