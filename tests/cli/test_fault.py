@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from tests.api.jobs import job
-from tests.cli.on_cluster import SPACE, Cluster, put, put_pod
+from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, update
 from tests.cli.runs import status
+from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.fault import break_things
 from trainmaster_operator.cli.refusal import Refusal
@@ -102,6 +103,15 @@ def test_what_cannot_be_done_is_refused_before_anything_is(tmp_path: Path, text:
     world = World(tmp_path)
     (line,) = world.refused("kill:rank=0", text)
     assert line.startswith(words)
+    assert world.asked == []
+
+
+@pytest.mark.parametrize("phase", [JobPhase.SUCCEEDED, JobPhase.FAILED])
+def test_a_job_that_has_ended_cannot_be_broken(tmp_path: Path, phase: JobPhase) -> None:
+    world = World(tmp_path)
+    update(world.store, world.job, status(phase, roundMap="0-2,4"))
+    (line,) = world.refused("kill:rank=1")
+    assert line.startswith(f"{SPACE}/tiny: the job has ended ({phase.value}), so there is nothing left to break")
     assert world.asked == []
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import GROUP, unpack_ranges
+from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli import faults
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
@@ -63,6 +64,12 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         spec = DistributedTrainingJob.model_validate(job).spec
     except ValidationError:
         raise Refusal(f"{target.namespace}/{name}: is of another release than this command") from None
+    ended = JobStatus.model_validate(job.get("status") or {}).phase
+    if ended.finished:
+        raise Refusal(
+            f"{target.namespace}/{name}: the job has ended ({ended.value}), so there is nothing left to break; a job "
+            f"that runs is expected"
+        )
     wanted = json.loads(faults.encoded(texts, spec, "", now=True))
     problems = [
         f"fault {text}: {_ELSEWHERE[one['kind']]}"
