@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.api.status import JobPhase
@@ -187,3 +188,13 @@ def test_without_a_limit_no_rank_is_near_to_it(tmp_path: Path) -> None:
     assert "nearest to its limit" not in text
     assert "rank 0 (at most 1 GiB)" in text
     assert "rank 1 (at most 5 B)" in text
+
+
+def test_images_are_counted_as_images(tmp_path: Path) -> None:
+    out = output_folder(tmp_path / "out")
+    resource = yaml.safe_load((out / "status.yaml").read_text())
+    resource["spec"]["training"]["data"]["source"] = "images"
+    (out / "status.yaml").write_text(yaml.safe_dump(resource))
+    _, text = page(out)
+    assert "images/s" in text
+    assert "tokens/s" not in text
