@@ -64,11 +64,11 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         spec = DistributedTrainingJob.model_validate(job).spec
     except ValidationError:
         raise Refusal(f"{target.namespace}/{name}: is of another release than this command") from None
-    ended = JobStatus.model_validate(job.get("status") or {}).phase
-    if ended.finished:
+    status = JobStatus.model_validate(job.get("status") or {})
+    if status.phase.finished:
         raise Refusal(
-            f"{target.namespace}/{name}: the job has ended ({ended.value}), so there is nothing left to break; a job "
-            f"that runs is expected"
+            f"{target.namespace}/{name}: the job has ended ({status.phase.value}), so there is nothing left to break; "
+            f"a job that runs is expected"
         )
     wanted = json.loads(faults.encoded(texts, spec, "", now=True))
     problems = [
@@ -80,6 +80,11 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         f"fault {text}: a pod of a cluster can be killed now only: leave the step out"
         for text, one in zip(texts, wanted, strict=True)
         if one["kind"] == "kill-pod" and one["step"]
+    ]
+    problems += [
+        f"fault {text}: the job has step {status.progress.step} behind it; a later step is expected, or none, for now"
+        for text, one in zip(texts, wanted, strict=True)
+        if 0 < one["step"] <= status.progress.step
     ]
     if problems:
         raise Refusal(*problems)
