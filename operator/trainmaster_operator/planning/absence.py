@@ -11,7 +11,7 @@ from typing import Any
 
 from trainmaster_operator.api.status import JobPhase, JobStatus, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.goodput import PAUSES, Account, since_first, since_known
-from trainmaster_operator.planning.times import rfc3339, seconds_of
+from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.trained import RoundTimes, rounds_that_trained
 from trainmaster_operator.planning.view import View
 
@@ -47,7 +47,7 @@ def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
             "resumedStep": resumed,
             "tier": times.resumed_tier[:16],
             "lostSteps": None if resumed is None else max(0, recovery.step - resumed),
-            "totalSeconds": round(max(0.0, times.first_step_at - seconds_of(recovery.startedAt)), 4),
+            "totalSeconds": round(since(recovery.startedAt, times.first_step_at), 4),
         }
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainmaster_operator.api.status import JobStatus, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning import pauses
-from trainmaster_operator.planning.times import rfc3339, seconds_of
+from trainmaster_operator.planning.times import rfc3339, seconds_of, since
 from trainmaster_operator.planning.trained import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
 from trainmaster_operator.planning.view import View
 
@@ -41,11 +41,10 @@ class Account:
             self._counts, self._first, self._at = True, rfc3339(until), until
             return
         until = max(until, self._at)
-        begins = [min(max(self._at, seconds_of(r.startedAt)), until) for r in under_way[1:]]
-        for recovery, begin, end in zip(under_way, [self._at, *begins], [*begins, until], strict=True):
-            self._lose(recovery.cause, max(0.0, end - begin))
-        if not under_way:
-            self._lose(OTHER, until - self._at)
+        ends = [until - min(since(r.startedAt, until), until - self._at) for r in under_way[1:]]
+        causes = [r.cause for r in under_way] or [OTHER]
+        for cause, begin, end in zip(causes, [self._at, *ends], [*ends, until], strict=True):
+            self._lose(cause, max(0.0, end - begin))
         self._at = until
 
     def train(self, until: float, steps: int, fresh: int, paused: dict[str, float], again: str) -> None:

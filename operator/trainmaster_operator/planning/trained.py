@@ -7,7 +7,6 @@ long as any rank showed life. What an agent says that can't be is left out.
 from __future__ import annotations
 
 from trainmaster.contract.wire import Trained
-from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.record import dataclass
 from trainmaster_operator.planning.view import View
@@ -33,16 +32,15 @@ class RoundTimes:
 @once
 def rounds_that_trained(view: View) -> dict[int, RoundTimes]:
     """By number: the round of the status and later ones, as far as members tell that they came to a step."""
-    found: dict[int, RoundTimes] = {}
+    told: dict[int, list[tuple[float, Trained]]] = {}  # and when it was reported
     for slot in view.members:
         agent = view.agents[slot]
-        for told in agent.trained if agent is not None else ():
-            if agent is None or told.round < view.status.round or not _makes_sense(told):
-                continue
-            times = _times(view, agent, told)
-            known = found.get(told.round)
-            found[told.round] = times if known is None else _both(known, times)
-    return found
+        if agent is None:
+            continue
+        for trained in agent.trained:
+            if trained.round >= view.status.round and _makes_sense(trained):
+                told.setdefault(trained.round, []).append((view.now - agent.reported_s, trained))
+    return {number: _of_all(number, each) for number, each in told.items()}
 
 
 def first_step_at(view: View) -> float:
@@ -60,34 +58,18 @@ def last_sign_at(view: View) -> float:
 def _makes_sense(told: Trained) -> bool:
     if told.first_step_s is None or told.step <= (told.resumed_step or 0):
         return False
-    return 0 <= told.last_sign_s <= told.first_step_s <= MOST_S and all(
-        0 <= seconds <= MOST_S for seconds in (told.saved_s, told.evaluated_s)
-    )
+    ages = 0 <= told.last_sign_s <= told.first_step_s <= MOST_S
+    return ages and 0 <= told.saved_s <= MOST_S and 0 <= told.evaluated_s <= MOST_S
 
 
-def _times(view: View, agent: AgentRecord, told: Trained) -> RoundTimes:
-    assert told.first_step_s is not None
-    reported_at = view.now - agent.reported_s
+def _of_all(number: int, told: list[tuple[float, Trained]]) -> RoundTimes:
     return RoundTimes(
-        round=told.round,
-        first_step_at=reported_at - told.first_step_s,
-        last_sign_at=reported_at - told.last_sign_s,
-        step=told.step,
-        resumed_step=max(0, told.resumed_step or 0),
-        resumed_tier=told.resumed_tier,
-        saved_s=told.saved_s,
-        evaluated_s=told.evaluated_s,
-    )
-
-
-def _both(one: RoundTimes, other: RoundTimes) -> RoundTimes:
-    return RoundTimes(
-        round=one.round,
-        first_step_at=min(one.first_step_at, other.first_step_at),
-        last_sign_at=max(one.last_sign_at, other.last_sign_at),
-        step=max(one.step, other.step),
-        resumed_step=max(one.resumed_step, other.resumed_step),
-        resumed_tier=one.resumed_tier or other.resumed_tier,
-        saved_s=max(one.saved_s, other.saved_s),
-        evaluated_s=max(one.evaluated_s, other.evaluated_s),
+        round=number,
+        first_step_at=min(at - trained.first_step_s for at, trained in told if trained.first_step_s is not None),
+        last_sign_at=max(at - trained.last_sign_s for at, trained in told),
+        step=max(trained.step for _, trained in told),
+        resumed_step=max(0, *(trained.resumed_step or 0 for _, trained in told)),
+        resumed_tier=next((trained.resumed_tier for _, trained in told if trained.resumed_tier), ""),
+        saved_s=max(trained.saved_s for _, trained in told),
+        evaluated_s=max(trained.evaluated_s for _, trained in told),
     )
