@@ -267,7 +267,7 @@ def test_a_script_that_tells_no_loss_has_no_column_for_it() -> None:
 
 
 def first_step_of(job: JobStatus, silent_s: float, *, compiles: bool = True) -> Scene:
-    scene = Scene("tiny", 1, "out", 100, job, [rank(0, step=0, silent_s=silent_s)])
+    scene = Scene("tiny", 1, "out", 100, job, [rank(0, step=0, loss=None, silent_s=silent_s)])
     scene.compiles = compiles
     return scene
 
@@ -279,7 +279,7 @@ def test_a_first_step_that_takes_long_is_told_with_its_time(compiles: bool, word
     display = PlainDisplay(scene, stream, clock)
     for second in range(38):
         clock.now = 100.0 + second
-        scene.ranks = [rank(0, step=0, silent_s=float(second))]
+        scene.ranks = [rank(0, step=0, loss=None, silent_s=float(second))]
         display.draw()
     assert f"{word} 37.0 s" in drawn(picture(scene, 37.0))
     assert any(
@@ -306,3 +306,9 @@ def test_a_first_step_that_is_short_is_not_told() -> None:
     scene.status = status(step=0)
     display.draw()
     assert stream.getvalue() == ""
+
+
+def test_what_was_last_heard_of_a_round_that_hung_is_no_first_step() -> None:
+    hung = [rank(0, step=40, silent_s=9.0, step_seconds=0.5)]
+    scene = Scene("tiny", 1, "out", 100, status(JobPhase.RECOVERING), hung)
+    assert "first step 9.0 s" not in drawn(picture(scene, 1.0))

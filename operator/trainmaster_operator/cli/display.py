@@ -36,8 +36,8 @@ PLAIN_EVERY_S = 5.0
 PLAIN_SHARE = 0.05
 MOST_PODS = 16
 BAR = 36  # characters
-TELL_FIRST_STEP_S = (2.0, 10.0)
-"""After how many seconds a first step that isn't over is told, and how often from then on."""
+FIRST_STEP_EVERY_S = 10.0
+"""How often a first step that isn't over is told."""
 
 
 @dataclass
@@ -138,10 +138,9 @@ class PlainDisplay:
             if told_at is not None and self._scene.status.phase is JobPhase.RUNNING:
                 self._write(word, f"done after {seconds(now - self._first_step_began)}")
             return
-        after, again = TELL_FIRST_STEP_S
-        if told_at is None and lasts >= after:
+        if told_at is None:
             self._first_step_began = now - lasts
-        elif told_at is None or now - told_at < again:
+        elif now - told_at < FIRST_STEP_EVERY_S:
             return
         self._first_step_told_at = now
         self._write(word, f"{seconds(now - self._first_step_began)} so far")

@@ -31,10 +31,13 @@ def step_of(status: JobStatus, ranks: Iterable[Rank]) -> int:
 
 
 def first_step_s(status: JobStatus, ranks: Iterable[Rank]) -> float | None:
-    """Return for how many seconds ranks have been in the first step of their round; None if they aren't."""
+    """Return for how many seconds ranks have been in the first step of their round; None if they aren't, or not for
+    long. What was last heard of a round that is over is left out: its ranks have made steps."""
     if status.phase not in _BEFORE_FIRST_STEP:
         return None
-    return max((rank.get("silent_s") or 0.0 for rank in ranks if _in_a_step(rank)), default=None)
+    fresh = (rank for rank in ranks if _in_a_step(rank) and rank.get("loss") is None and not rank.get("step_seconds"))
+    lasts = max((rank.get("silent_s") or 0.0 for rank in fresh), default=0.0)
+    return lasts if lasts >= SILENT_S else None
 
 
 def table(job: str, status: JobStatus, ranks: Sequence[Rank], *, compiles: bool) -> RenderableType:

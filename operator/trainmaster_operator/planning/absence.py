@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainmaster_operator.api.status import JobPhase, JobStatus, Pause, ProgressStatus, Recovery
-from trainmaster_operator.planning.goodput import PAUSES, Account, since_first, since_known
+from trainmaster_operator.planning.goodput import OTHER, PAUSES, Account, since_first, since_known
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.trained import RoundTimes, rounds_that_trained
 from trainmaster_operator.planning.view import View
@@ -32,7 +32,7 @@ def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
         else:
             under_way = [r for r in known if r.totalSeconds is None and r.round <= number]
             account.stand_still(times.first_step_at, under_way)
-            since_first(account, times, progress, under_way[-1].cause if under_way else "Other")
+            since_first(account, times, progress, under_way[-1].cause if under_way else OTHER)
             known = [_closed(view, r, times) if r in under_way else r for r in known]
         progress = _reached(progress, times)
         fields = {**account.fields(), "progress": progress, **_pauses(status, times)}
@@ -58,7 +58,7 @@ def _go_on(account: Account, times: RoundTimes, status: JobStatus) -> None:
     if steps > 0:
         now = _pauses(status, times)["pauses"]
         paused = {name: since_known(status, now.get(name), name, times.round) for name in PAUSES}
-        again = status.recoveries[-1].cause if status.recoveries else "Other"
+        again = status.recoveries[-1].cause if status.recoveries else OTHER
         fresh = times.step - max(status.progress.highestStep, status.progress.step)
         account.train(times.last_sign_at, steps, fresh, paused, again)
 
