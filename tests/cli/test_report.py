@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -198,3 +199,13 @@ def test_images_are_counted_as_images(tmp_path: Path) -> None:
     _, text = page(out)
     assert "images/s" in text
     assert "tokens/s" not in text
+
+
+def test_nothing_is_said_of_losses_that_a_script_never_told(tmp_path: Path) -> None:
+    final = SUCCEEDED.model_copy(update={"progress": SUCCEEDED.progress.model_copy(update={"loss": ""})})
+    out = output_folder(tmp_path / "out", final)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    (out / "metrics.jsonl").write_text("".join(json.dumps({**line, "loss": None}) + "\n" for line in lines))
+    _, text = page(out)
+    assert "9 steps ran twice; none told a loss that could be compared." in text
+    assert "loss nan" not in text

@@ -105,9 +105,8 @@ def _facts(status: JobStatus, metrics: Metrics, unit: str) -> Iterator[tuple[str
     progress = status.progress
     step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
     yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
-    final = loss(repr(metrics.losses[-1])) if metrics.losses else loss(progress.loss)
-    if final != "-":
-        yield "loss", final
+    if metrics.has_losses or progress.loss:
+        yield "loss", loss(repr(metrics.losses[-1])) if metrics.has_losses else loss(progress.loss)
     if metrics.mean_throughput():
         yield f"{unit}/s", rate(metrics.mean_throughput())
     if metrics.mean_utilization():
@@ -156,6 +155,8 @@ def continuity(metrics: Metrics) -> str:
     if not metrics.repeated:
         return "No step had to be run twice."
     ran = f"{count(metrics.repeated, 'step')} ran twice"
+    if not metrics.has_losses:
+        return f"{ran}; none told a loss that could be compared."
     if not metrics.differences:
         each = "it had" if metrics.repeated == 1 else "each had"
         return f"{ran}; {each} bit for bit the same loss both times."
