@@ -58,6 +58,8 @@ def test_a_rank_restarts_with_all_others_while_no_operator_answers(world: World,
     (granted,) = report.granted
     assert report.minor == granted.round - 1 == 1
     assert (granted.verdict.rank, granted.verdict.cause, granted.verdict.signal) == (victim, Cause.CRASH, "SIGKILL")
+    assert granted.verdict.age_s > 0  # from the failure to the opening
+    assert [told.round for told in report.trained] == [1, 2]
     assert granted.store != store
     assert set(world.rank_pids().values()).isdisjoint(old.values())
 

@@ -242,6 +242,31 @@ def test_a_job_that_has_succeeded_is_left_alone(
     assert (tmp_path / "out" / "status.yaml").read_text() == before
 
 
+def test_a_fault_for_a_run_that_has_succeeded_is_refused(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    put_status(tmp_path / "out", file, phase="Succeeded")
+    before = (tmp_path / "out" / "status.yaml").read_text()
+    (line,) = refused(capsys, "run", str(file), "--out", "out", "--fault", "kill:rank=1,step=5")
+    assert "--fault kill:rank=1,step=5: job tiny has succeeded already, so there is nothing left to break" in line
+    assert (tmp_path / "out" / "status.yaml").read_text() == before
+
+
+def test_a_fault_in_a_step_that_was_saved_already_is_refused(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    put_status(tmp_path / "out", file, phase="Suspended")
+    left = tmp_path / "out" / "status.yaml"
+    resource = yaml.safe_load(left.read_text())
+    resource["status"]["checkpoint"] = {"step": 8, "round": 1}
+    left.write_text(yaml.safe_dump(resource))
+    faults = ("--fault", "kill:rank=1,step=8", "--fault", "kill:rank=1,step=9")
+    (line,) = refused(capsys, "run", str(file), "--out", "out", *faults)
+    assert "--fault kill:rank=1,step=8: the run goes on after step 8, where its last checkpoint is" in line
+
+
 def test_a_folder_without_a_run_has_no_report_and_no_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

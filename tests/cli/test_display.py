@@ -6,12 +6,14 @@ import io
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
 from trainmaster_operator.api.status import CheckpointStatus, Condition, JobPhase, JobStatus, Rung
-from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, picture, summary
+from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, describe, picture, pods, summary
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, clock, memory, news, rate, remaining, seconds
+from trainmaster_operator.planning.observation import PodRecord
 
 
 def told(old: JobStatus, new: JobStatus) -> list[str]:
@@ -221,3 +223,127 @@ def test_amounts_are_short() -> None:
     assert [remaining(v) for v in (12.34, 95.3, 4000)] == ["12 s", "1:35", "1:06:40"]
     assert [rate(v) for v in (0.5, 999, 12_345, 2.5e6)] == ["0.5", "999", "12.3k", "2.5M"]
     assert [memory(v) for v in (12, 512 * 2**20, 1010 * 2**20, 3 * 2**30)] == ["12 B", "512 MiB", "1010 MiB", "3 GiB"]
+
+
+LONG = "a-very-long-name-of-a-job-that-somebody-gave-it-in-the-year-2026"
+HUGE = {"pid": 4194304, "step": 1_234_567, "loss": 1.23e6, "silent_s": 3723.0, "rss_bytes": 1010 * 2**30}
+
+
+def test_the_head_of_the_picture_shows_the_step_that_its_rows_show() -> None:
+    progress = status(step=145).progress.model_copy(update={"highestStep": 145})
+    scene = Scene("tiny", 2, "out", 200, status(progress=progress), [rank(0, step=77), rank(1, step=77)])
+    text = drawn(picture(scene, 1.0))
+    assert "step 77/100, 145 reached before" in text
+    assert "step 145" not in text
+    scene.ranks = [rank(0, step=0, phase="BUILD", state="starting")]
+    assert "step 145/100" in drawn(picture(scene, 1.0))
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("name", ["tiny", LONG])
+def test_no_number_is_cut_and_each_rank_has_one_line(name: str, width: int) -> None:
+    huge = {"tokensPerSecond": 53e6, "etaSeconds": 3_723_000.0, "totalSteps": 10_000_000, "loss": "1.23457e+06"}
+    progress = status(step=1_234_567).progress.model_copy(update=huge)
+    job = status(progress=progress, checkpoint=CheckpointStatus(step=1_234_560, round=1))
+    ranks = [rank(0, **HUGE), rank(1, state="stopped", **HUGE), rank(2, phase="RENDEZVOUS", **HUGE)]
+    text = drawn(picture(Scene(name, 3, "out", None, job, ranks), 423.0), width)
+    for words in ("step 1234567/10000000", "loss 1.235e+06", "53M tokens/s", "ETA 1034:10:00", "saved 1234560"):
+        assert words in text
+    rows = [line for line in text.splitlines() if "4194304" in line]
+    assert len(rows) == 3
+    assert all("1234567" in row and "1010 GiB" in row and "1.23e+06" in row for row in rows)
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_words_of_wide_characters_keep_their_columns() -> None:
+    why = "没有足够的节点可以运行这个工作负载" * 8
+    records = [
+        PodRecord(
+            f"tiny-worker-{n}-0", f"u{n}", "worker", n, 0, "Pending", node="节点", reason="Unschedulable", message=m
+        )
+        for n, m in enumerate((why, "no room"))
+    ]
+    lines = drawn(pods(records), 80).splitlines()
+    assert all(cell_len(line) <= 80 for line in lines)
+    column = lines[0].index("why")
+    cells = [line for line in lines[1:] if "Unschedulable" in line]
+    assert [cell_len(line[: line.index("Unschedulable")]) for line in cells] == [column, column]
+
+
+@pytest.mark.parametrize("width", [60, 70])
+def test_recoveries_that_are_too_wide_for_a_table_are_paragraphs(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    clock = dict.fromkeys(("detect", "decide", "drain", "schedule", "start", *CLOSED.clock), 21.3)
+    summary(Scene("tiny", 4, "out", 100, status(recoveries=[CLOSED.model_copy(update={"clock": clock})])), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "rendezvous 21.3 s" in " ".join(text.split())
+    assert "first step 21.3 s" in " ".join(text.split())
+
+
+def test_images_are_counted_as_images() -> None:
+    scene = Scene.of_training(
+        {"steps": 100, "data": {"source": "images", "path": "@digits"}}, name="tiny", world_size=1, out="o"
+    )
+    scene.status = status()
+    assert "12.3k images/s" in drawn(picture(scene, 1.0))
+    assert "12.3k images/s" in describe(scene)
+    assert Scene.of_training({"steps": 5, "data": {"path": "x"}}, name="tiny", world_size=1, out="o").unit == "tokens"
+    assert Scene.of_training(None, name="tiny", world_size=1, out="o").total_steps is None
+
+
+def test_a_script_that_tells_no_loss_has_no_column_for_it() -> None:
+    ranks = [rank(0, loss=None), rank(1, loss=None)]
+    job = status(progress=status().progress.model_copy(update={"loss": ""}))
+    text = drawn(picture(Scene("tiny", 2, "out", 100, job, ranks), 1.0))
+    assert "loss" not in text
+    done = job.model_copy(update={"phase": JobPhase.SUCCEEDED})
+    assert told(job, done) == ["succeeded: step 60"]
+
+
+def first_step_of(job: JobStatus, silent_s: float, *, compiles: bool = True) -> Scene:
+    scene = Scene("tiny", 1, "out", 100, job, [rank(0, step=0, loss=None, silent_s=silent_s)])
+    scene.compiles = compiles
+    return scene
+
+
+@pytest.mark.parametrize(("compiles", "word"), [(True, "compiling"), (False, "first step")])
+def test_a_first_step_that_takes_long_is_told_with_its_time(compiles: bool, word: str) -> None:
+    starting = status(JobPhase.STARTING, step=0)
+    scene, stream, clock = first_step_of(starting, 0.0, compiles=compiles), io.StringIO(), Clock()
+    display = PlainDisplay(scene, stream, clock)
+    for second in range(38):
+        clock.now = 100.0 + second
+        scene.ranks = [rank(0, step=0, loss=None, silent_s=float(second))]
+        display.draw()
+    assert f"{word} 37.0 s" in drawn(picture(scene, 37.0))
+    assert any(
+        word in line and "37.0 s" in line for line in drawn(picture(scene, 37.0)).splitlines() if "worker" in line
+    )
+    scene.status, scene.ranks = status(step=1), [rank(0, step=1)]
+    display.draw()
+    display.draw()
+    lines = [line.split(maxsplit=1)[1].split("  ") for line in stream.getvalue().splitlines() if word in line]
+    assert [(words[0], words[-1].strip()) for words in lines] == [
+        (word, "2.0 s so far"),
+        (word, "12.0 s so far"),
+        (word, "22.0 s so far"),
+        (word, "32.0 s so far"),
+        (word, "done after 37.0 s"),
+    ]
+    assert word not in drawn(picture(scene, 37.0))
+
+
+def test_a_first_step_that_is_short_is_not_told() -> None:
+    scene, stream = first_step_of(status(JobPhase.STARTING, step=0), 1.9), io.StringIO()
+    display = PlainDisplay(scene, stream, Clock())
+    display.draw()
+    scene.status = status(step=0)
+    display.draw()
+    assert stream.getvalue() == ""
+
+
+def test_what_was_last_heard_of_a_round_that_hung_is_no_first_step() -> None:
+    hung = [rank(0, step=40, silent_s=9.0, step_seconds=0.5)]
+    scene = Scene("tiny", 1, "out", 100, status(JobPhase.RECOVERING), hung)
+    assert "first step 9.0 s" not in drawn(picture(scene, 1.0))

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from tests.api.jobs import job
-from tests.cli.on_cluster import SPACE, Cluster, put, put_pod
+from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, update
 from tests.cli.runs import status
+from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.fault import break_things
 from trainmaster_operator.cli.refusal import Refusal
@@ -54,11 +55,11 @@ class World:
 
 def test_the_pod_of_the_rank_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path)
-    world.break_things("kill:rank=3", "slow:rank=1,step=20,seconds=0.2")
+    world.break_things("kill:rank=3", "slow:rank=1,step=70,seconds=0.2")
     (first, one), (second, other) = world.asked
     assert (first, one["kind"], one["step"]) == ("tiny-worker-4-1", "kill", 0)
-    assert (second, other["kind"], other["step"], other["seconds"]) == ("tiny-worker-1-1", "slow", 20, 0.2)
-    assert capsys.readouterr().out == "kill:rank=3: done\nslow:rank=1,step=20,seconds=0.2: done\n"
+    assert (second, other["kind"], other["step"], other["seconds"]) == ("tiny-worker-1-1", "slow", 70, 0.2)
+    assert capsys.readouterr().out == "kill:rank=3: done\nslow:rank=1,step=70,seconds=0.2: done\n"
 
 
 def test_a_replaced_pod_is_left_alone(tmp_path: Path) -> None:
@@ -95,13 +96,23 @@ def test_an_agent_that_refuses_is_quoted(tmp_path: Path) -> None:
         ("api-outage", "fault api-outage: the API server isn't this job's"),
         ("crash-operator", "fault crash-operator: counts the operator's writes"),
         ("kill-operator", "fault kill-operator: the operator isn't this job's"),
-        ("kill-pod:step=3", "fault kill-pod:step=3: a pod of a cluster can be killed now only"),
+        ("kill-pod:step=80", "fault kill-pod:step=80: a pod of a cluster can be killed now only"),
+        ("kill:step=60", "fault kill:step=60: the job has step 60 behind it; a later step is expected, or none"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is(tmp_path: Path, text: str, words: str) -> None:
     world = World(tmp_path)
     (line,) = world.refused("kill:rank=0", text)
     assert line.startswith(words)
+    assert world.asked == []
+
+
+@pytest.mark.parametrize("phase", [JobPhase.SUCCEEDED, JobPhase.FAILED])
+def test_a_job_that_has_ended_cannot_be_broken(tmp_path: Path, phase: JobPhase) -> None:
+    world = World(tmp_path)
+    update(world.store, world.job, status(phase, roundMap="0-2,4"))
+    (line,) = world.refused("kill:rank=1")
+    assert line.startswith(f"{SPACE}/tiny: the job has ended ({phase.value}), so there is nothing left to break")
     assert world.asked == []
 
 

@@ -15,6 +15,12 @@ from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.validate import load_job
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """This machine is measured once for all tests here, and leaves nothing in anybody's home."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planners are forked."""
@@ -31,6 +37,7 @@ def test_layouts_are_listed_best_first(
     lines = out.splitlines()
     layouts = json.loads(file.read_text())["layouts"]
     table = lines.index(next(line for line in lines if line.startswith("layout ")))
+    assert any(line.startswith("this machine as measured, its ") for line in lines)
     assert max(map(len, lines)) <= 110
     assert lines[table + 4] == ""  # three layouts, then the end
     assert f"{len(layouts)} legal layouts; the best 3 are shown (--top N)." in lines
@@ -57,7 +64,7 @@ def test_the_best_is_trained_for_some_steps(write_job: WriteJob, capfd: pytest.C
 def test_what_fits_nowhere_is_said(write_job: WriteJob, capfd: pytest.CaptureFixture[str], warm: None) -> None:
     assert main(["plan", str(write_job()), "--ranks", "2", "--memory", "1Ki"]) == 0
     out = capfd.readouterr().out
-    assert "None fits: more ranks, a smaller model or context, or precision bf16 would help." in out
+    assert "None fits: more ranks, a smaller model or context, recompute Full or precision bf16 would help." in out
     assert "for spec.training" not in out
 
 

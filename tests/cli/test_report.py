@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.api.status import JobPhase
@@ -187,3 +189,23 @@ def test_without_a_limit_no_rank_is_near_to_it(tmp_path: Path) -> None:
     assert "nearest to its limit" not in text
     assert "rank 0 (at most 1 GiB)" in text
     assert "rank 1 (at most 5 B)" in text
+
+
+def test_images_are_counted_as_images(tmp_path: Path) -> None:
+    out = output_folder(tmp_path / "out")
+    resource = yaml.safe_load((out / "status.yaml").read_text())
+    resource["spec"]["training"]["data"]["source"] = "images"
+    (out / "status.yaml").write_text(yaml.safe_dump(resource))
+    _, text = page(out)
+    assert "images/s" in text
+    assert "tokens/s" not in text
+
+
+def test_nothing_is_said_of_losses_that_a_script_never_told(tmp_path: Path) -> None:
+    final = SUCCEEDED.model_copy(update={"progress": SUCCEEDED.progress.model_copy(update={"loss": ""})})
+    out = output_folder(tmp_path / "out", final)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    (out / "metrics.jsonl").write_text("".join(json.dumps({**line, "loss": None}) + "\n" for line in lines))
+    _, text = page(out)
+    assert "9 steps ran twice; none told a loss that could be compared." in text
+    assert "loss nan" not in text

@@ -44,11 +44,12 @@ def test_a_rank_that_the_others_wait_for_all_along_is_named_once() -> None:
     split(world, *SLOW_2)
     known = world.status.straggler
     assert known is not None
-    assert (known.rank, known.told, known.computeSeconds, known.usualSeconds) == (2, False, 1.98, 1.025)
+    assert (known.rank, known.told, known.computeSeconds, known.usualSeconds) == (2, False, 1.98, 1.0)
     assert not look_again(world, WINDOW - 1).events
     decision = look_again(world, 1)
     assert reasons(decision) == ["Straggler"]
     assert "rank 2 (job-worker-2-0)" in decision.events[0].message
+    assert "1.98 s for its part of a step, the median of the other ranks 1 s" in decision.events[0].message
     assert not look_again(world, 1000).events
     assert world.status.restarts.total == 0
 
@@ -81,6 +82,31 @@ def test_of_two_ranks_the_slower_one_is_found_by_the_other() -> None:
     split(world, (2.0, 1.2), (2.0, 0.0))
     assert world.status.straggler is not None
     assert world.status.straggler.rank == 1
+
+
+def test_of_two_ranks_the_usual_time_is_that_of_the_other_one() -> None:
+    world = running(job_spec(2, recovery={"straggler": {"windowSeconds": WINDOW}}), step=10)
+    split(world, (2.0, 1.2), (2.0, 0.0))
+    known = world.status.straggler
+    assert known is not None
+    assert (known.computeSeconds, known.usualSeconds) == (2.0, 0.8)
+    (event,) = look_again(world, WINDOW, [(2.0, 1.2), (2.0, 0.0)]).events
+    assert "needs 2 s for its part of a step, the other rank 0.8 s" in event.message
+
+
+def test_a_rank_that_becomes_slower_is_told_as_slow_as_it_is() -> None:
+    """Ranks smooth their times, so the first look sees little of a slowness that has just begun."""
+    world = world_of()
+    split(world, (1.8, 0.7), (1.8, 0.75), (1.8, 0.02), (1.8, 0.65))
+    slow = [(20.0, 18.9), (20.0, 19.0), (20.0, 0.02), (20.0, 18.8)]
+    (event,) = look_again(world, WINDOW, slow).events
+    assert "needs 20 s for its part of a step, the median of the other ranks 1.1 s" in event.message
+    known = world.status.straggler
+    assert known is not None
+    assert (known.computeSeconds, known.usualSeconds) == (19.98, 1.1)
+    look_again(world, 1, [(30.0, 28.9), (30.0, 29.0), (30.0, 0.02), (30.0, 28.8)])
+    assert world.status.straggler is not None
+    assert (world.status.straggler.told, world.status.straggler.computeSeconds) == (True, 29.98)
 
 
 def test_a_rank_that_recovers_is_forgotten_and_another_one_begins_anew() -> None:

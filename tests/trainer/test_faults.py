@@ -269,10 +269,14 @@ def test_a_slow_rank_is_slow_for_as_many_steps_as_asked_for(judge: Judge, monkey
     assert slept == [0.5, 0.5]
 
 
-def test_memory_of_the_device_runs_out_as_torch_says_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("on_cuda", "device"), [(False, "CPU"), (True, "CUDA")])
+def test_memory_of_the_device_runs_out_as_torch_says_it(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, on_cuda: bool, device: str
+) -> None:
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: on_cuda)
     ask_for(monkeypatch, "oom:step=3")
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(torch.OutOfMemoryError, match=f"^{device} out of memory"):
         faults.at_step(3, 0)
 
 

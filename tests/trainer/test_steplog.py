@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster import steplog
+from trainmaster.contract.samples import unit_of
 from trainmaster.steplog import StepLog
 
 
@@ -52,3 +53,9 @@ def test_other_ranks_say_nothing(clock: Clock, capsys: pytest.CaptureFixture[str
     log.resumed(1, "/checkpoints/step-1", "storage")
     log.step(1, 2.0, tokens=1000, seconds=0.5)
     assert capsys.readouterr().out == ""
+
+
+def test_images_are_counted_as_images(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    StepLog(True, 1, unit_of("images")).step(1, 2.0, tokens=1000, seconds=0.5)
+    assert capsys.readouterr().out == "step 1 of 1: loss 2.0000, 2,000 images/s\n"
+    assert (unit_of("arrays"), unit_of("text")) == ("images", "tokens")

@@ -241,12 +241,14 @@ def gradients(parameters: Iterable[Any]) -> Iterable[Any]:
 
 
 def run_out_of_memory(where: str) -> None:
-    """Raises what torch raises for a device. For the host: in a container the kernel ends us when its limit is
-    reached; on a machine that others use too, we set ourselves a limit and raise MemoryError."""
+    """Raises what torch raises for a device, and names the one that this process trains on. For the host: in a
+    container the kernel ends us when its limit is reached; on a machine that others use too, we set ourselves a limit
+    and raise MemoryError."""
     if where == "device":
         import torch
 
-        raise torch.OutOfMemoryError("CUDA out of memory. A fault was asked for")
+        device = "CUDA" if torch.cuda.is_initialized() else "CPU"
+        raise torch.OutOfMemoryError(f"{device} out of memory. A fault was asked for")
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         import resource
 

@@ -39,6 +39,7 @@ from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Resume
 from trainmaster.checkpoint.session import Session
 from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.samples import unit_of
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
@@ -91,7 +92,7 @@ class Training:
         reporter.progress.rendezvous_ns = time.monotonic_ns()
         self.config = config = config.at(world.size)
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
-        self.log = StepLog(world.rank == 0, config.steps)
+        self.log = StepLog(world.rank == 0, config.steps, unit_of(config.data.source))
         self.profiler = Profiler(config.profile, reporter, world, config.steps)
         directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         # Beside the checkpoints: what a world that restarts needn't find out again, and wouldn't find the same.
@@ -136,6 +137,7 @@ class Training:
         self.island = self.parallel.mesh.coordinate("island")
         self.outer = Outer(model, self.parallel.mesh, config.outer, config.steps) if config.outer is not None else None
         self.log.told(self.parallel.stages)
+        self.log.told("the first step compiles the model's blocks before it trains" if config.compile else "")
         self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
         self.activations = owners.Activations(self.model)

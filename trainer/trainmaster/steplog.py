@@ -12,10 +12,12 @@ _MEMORY = {"ram": "the ranks' own memory", "peer": "memory, some of it a peer's"
 
 
 class StepLog:
-    """`shown`: on the one rank that prints. A line for the first step, for the last, and every ten seconds between."""
+    """`shown`: on the one rank that prints. A line for the first step, for the last, and every ten seconds between.
 
-    def __init__(self, shown: bool, total_steps: int) -> None:
-        self._shown, self._total = shown, total_steps
+    `unit`: what samples are counted in."""
+
+    def __init__(self, shown: bool, total_steps: int, unit: str = "tokens") -> None:
+        self._shown, self._total, self._unit = shown, total_steps, unit
         self.utilization: Utilization | None = None  # of devices, where there is something to tell of them
         self._said_at: float | None = None
         self._tokens = self._steps = 0  # since then
@@ -38,7 +40,7 @@ class StepLog:
         took = max(seconds, 1e-9) if self._said_at is None else now - self._said_at
         if self._said_at is not None and step < self._total and took < EVERY_S:
             return
-        words = f"step {step} of {self._total}: loss {loss:.4f}, {self._tokens / took:,.0f} tokens/s"
+        words = f"step {step} of {self._total}: loss {loss:.4f}, {self._tokens / took:,.0f} {self._unit}/s"
         if self.utilization is not None:
             words += f", {self.utilization.words(took / self._steps)}"
         print(words, flush=True)

@@ -184,7 +184,7 @@ class Straggler(Loose):
     pod: str = ""
     node: str = ""
     computeSeconds: float = 0.0  # of a step, without waiting for others
-    usualSeconds: float = 0.0  # the median rank's
+    usualSeconds: float = 0.0  # the median of the other ranks
     since: str = ""
     told: bool = False  # it has been slow for long enough to say so
 

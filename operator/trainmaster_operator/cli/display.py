@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trainmaster.contract.samples import unit_of
 from trainmaster_operator.api.status import Failure, JobPhase, JobStatus
-from trainmaster_operator.cli import recoveries
-from trainmaster_operator.cli.news import News, Tone, clock, count, cut, loss, memory, rate, remaining, seconds
+from trainmaster_operator.cli import display_ranks, recoveries
+from trainmaster_operator.cli.news import News, Tone, clock, count, cut, loss, rate, remaining, seconds
 from trainmaster_operator.cli.printed import LastWords
 from trainmaster_operator.planning.observation import PodRecord
 
@@ -33,7 +35,10 @@ _PHASES = {
 }
 PLAIN_EVERY_S = 5.0
 PLAIN_SHARE = 0.05
-MOST_RANKS = 16
+MOST_PODS = 16
+BAR = 36  # characters
+FIRST_STEP_EVERY_S = 10.0
+"""How often a first step that isn't over is told."""
 
 
 @dataclass
@@ -51,10 +56,26 @@ class Scene:
     pods: Sequence[PodRecord] = ()
     memory: str = ""  # which rank came nearest to its limit, at the end
     words: LastWords | None = None  # at the end
+    unit: str = "tokens"  # what samples are counted in
+    compiles: bool = False  # the first step of a round begins with torch.compile
 
     @property
     def place(self) -> str:
         return f"in namespace {self.namespace}" if self.namespace else f"output in {self.out}"
+
+    @classmethod
+    def of_training(cls, training: Mapping[str, Any] | None, **fields: Any) -> Scene:
+        """A scene with what the job's `training` says of it, if it has one. It may be of another release."""
+        asked = training or {}
+        data = asked.get("data")
+        source = str(data.get("source", "")) if isinstance(data, Mapping) else ""
+        known = {"total_steps": asked.get("steps"), "unit": unit_of(source), "compiles": bool(asked.get("compile"))}
+        return cls(**{**known, **fields})
+
+    @property
+    def step(self) -> int:
+        """The one that the rows of the ranks show."""
+        return display_ranks.step_of(self.status, self.ranks)
 
     @property
     def total(self) -> int:
@@ -86,6 +107,8 @@ class PlainDisplay:
         self._began = clock()
         self._told_at = self._began
         self._told_step = 0
+        self._first_step_told_at: float | None = None  # of a first step that is under way
+        self._first_step_began = 0.0
 
     def start(self) -> None:
         self._write("job", f"{self._scene.name}: {count(self._scene.world_size, 'rank')}, {self._scene.place}")
@@ -96,6 +119,7 @@ class PlainDisplay:
     def draw(self) -> None:
         progress = self._scene.status.progress
         now = self._clock()
+        self._tell_first_step(now)
         if self._scene.status.phase is not JobPhase.RUNNING or progress.step == self._told_step:
             return
         total = self._scene.total
@@ -106,6 +130,22 @@ class PlainDisplay:
 
     def stop(self) -> None:
         """Every line is flushed already."""
+
+    def _tell_first_step(self, now: float) -> None:
+        """Nothing else is told while it lasts, and with torch.compile that may be minutes."""
+        lasts = display_ranks.first_step_s(self._scene.status, self._scene.ranks)
+        told_at, word = self._first_step_told_at, "compiling" if self._scene.compiles else "first step"
+        if lasts is None:
+            self._first_step_told_at = None
+            if told_at is not None and self._scene.status.phase is JobPhase.RUNNING:
+                self._write(word, f"done after {seconds(now - self._first_step_began)}")
+            return
+        if told_at is None:
+            self._first_step_began = now - lasts
+        elif now - told_at < FIRST_STEP_EVERY_S:
+            return
+        self._first_step_told_at = now
+        self._write(word, f"{seconds(now - self._first_step_began)} so far")
 
     def _write(self, word: str, text: str) -> None:
         self._stream.write(f"{clock(self._clock() - self._began)}  {word:<10}  {text}\n")
@@ -119,7 +159,7 @@ def describe(scene: Scene) -> str:
     if progress.loss:
         parts.append(f"loss {loss(progress.loss)}")
     if progress.tokensPerSecond:
-        parts.append(f"{rate(progress.tokensPerSecond)} tokens/s")
+        parts.append(f"{rate(progress.tokensPerSecond)} {scene.unit}/s")
     elif progress.stepsPerSecond:
         parts.append(f"{rate(progress.stepsPerSecond)} steps/s")
     if progress.etaSeconds is not None:
@@ -160,64 +200,70 @@ class LiveDisplay:
 
 
 def picture(scene: Scene, elapsed_s: float) -> RenderableType:
-    status, progress = scene.status, scene.status.progress
+    status = scene.status
     head = Text.assemble(
         (status.phase.value, _PHASES.get(status.phase, "bold cyan")),
         f"   round {status.round}" if status.round else "",
         f"   {count(status.restarts.total, 'restart')}" if status.restarts.total else "",
         (f"   {seconds(elapsed_s)}", "dim"),
     )
-    total = scene.total
-    bar = Table.grid(padding=(0, 2), expand=False)
-    bar.add_row(
-        ProgressBar(
-            total=total or None,
-            completed=progress.step,
-            width=36,
-            pulse=not total,
-            complete_style="cyan",
-            finished_style="green",
-        ),
-        Text(f"step {progress.step}" + (f"/{total}" if total else "")),
-        Text(f"loss {loss(progress.loss)}") if progress.loss else Text(),
-        Text(f"{rate(progress.tokensPerSecond)} tokens/s") if progress.tokensPerSecond else Text(),
-        Text(f"ETA {remaining(progress.etaSeconds)}") if progress.etaSeconds is not None else Text(),
-        Text(f"saved {status.checkpoint.step}", "dim") if status.checkpoint else Text(),
-    )
-    parts: list[RenderableType] = ["", head, bar]
+    lasts = display_ranks.first_step_s(status, scene.ranks)
+    if lasts is not None:
+        head.append(f"   {'compiling' if scene.compiles else 'first step'} {seconds(lasts)}", "yellow")
+    parts: list[RenderableType] = ["", head, _Progress(scene)]
     if scene.ranks:
-        parts.append(_ranks(scene))
+        parts.append(display_ranks.table(scene.name, status, scene.ranks, compiles=scene.compiles))
     if scene.pods:
         parts.append(pods(scene.pods))
     return Group(*parts)
 
 
-def _ranks(scene: Scene) -> RenderableType:
-    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for title, justify in (("rank", "right"), ("pod", "left"), ("pid", "right"), ("state", "left")):
-        grid.add_column(title, justify=justify)  # type: ignore[arg-type]
-    for title in ("step", "loss", "silent", "memory"):
-        grid.add_column(title, justify="right")
-    shown = scene.ranks[:MOST_RANKS]
-    for rank in shown:
-        state, phase = rank["state"], rank.get("phase", "")
-        steps = state == "running" and phase.upper() == "STEP"
-        words = "stepping" if steps else phase.lower() if state in ("running", "starting") and phase else state
-        style = "green" if steps else "red" if state in ("exited", "stopped") else "yellow"
-        silent = rank.get("silent_s") or 0.0
-        grid.add_row(
-            str(rank["rank"]),
-            f"{scene.name}-worker-{rank['slot']}-{rank['incarnation']}",
-            str(rank["pid"] or ""),
-            Text(words, style),
-            str(rank["step"]),
-            loss(str(rank["loss"])) if rank.get("loss") is not None else "",
-            Text(seconds(silent), "red") if silent >= 2 else Text(),
-            memory(taken) if (taken := rank.get("device_bytes") or rank.get("rss_bytes")) else "",
+class _Progress:
+    """The bar with the numbers beside it, or below it where the terminal is too narrow for both: no number is cut."""
+
+    def __init__(self, scene: Scene) -> None:
+        status, progress, total = scene.status, scene.status.progress, scene.total
+        step = f"step {scene.step}" + (f"/{total}" if total else "")
+        if progress.highestStep > scene.step:
+            step += f", {progress.highestStep} reached before"
+        words = [(step, "")]
+        if progress.loss:
+            words.append((f"loss {loss(progress.loss)}", ""))
+        if progress.tokensPerSecond:
+            words.append((f"{rate(progress.tokensPerSecond)} {scene.unit}/s", ""))
+        if progress.etaSeconds is not None:
+            words.append((f"ETA {remaining(progress.etaSeconds)}", ""))
+        if status.checkpoint:
+            words.append((f"saved {status.checkpoint.step}", "dim"))
+        self._words = [Text(text, style) for text, style in words]
+        self._bar = ProgressBar(
+            total=total or None,
+            completed=scene.step,
+            width=BAR,
+            pulse=not total,
+            complete_style="cyan",
+            finished_style="green",
         )
-    if len(scene.ranks) > len(shown):
-        return Group(grid, Text(f"and {len(scene.ranks) - len(shown)} more ranks", "dim"))
-    return grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        numbers = Text("  ").join(self._words)
+        beside = BAR + 2 + numbers.cell_len <= options.max_width
+        line = Table.grid(padding=(0, 2), expand=False)
+        line.add_row(self._bar, *([numbers] if beside else []))
+        yield line
+        if not beside:
+            yield from _wrapped(self._words, options.max_width)
+
+
+def _wrapped(words: Sequence[Text], width: int) -> Iterator[Text]:
+    """As many of them on each line as it has room for; none is divided."""
+    line: list[Text] = []
+    for word in words:
+        if line and Text("  ").join([*line, word]).cell_len > width:
+            yield Text("  ").join(line)
+            line = []
+        line.append(word)
+    yield Text("  ").join(line)
 
 
 def pods(records: Sequence[PodRecord]) -> RenderableType:
@@ -226,13 +272,13 @@ def pods(records: Sequence[PodRecord]) -> RenderableType:
     for title in ("pod", "state", "node", "why"):
         grid.add_column(title, overflow="fold" if title == "why" else "ellipsis")
     shown = sorted(records, key=lambda pod: (not pod.reason, pod.phase == "Running", pod.role, pod.slot, pod.name))
-    for pod in shown[:MOST_RANKS]:
+    for pod in shown[:MOST_PODS]:
         words = "Terminating" if pod.deleting else pod.phase
         style = "green" if words == "Running" else "red" if words == "Failed" else "yellow"
         why = ": ".join(part for part in (pod.reason, cut(pod.message)) if part)
         grid.add_row(pod.name, Text(words, style), pod.node, Text(why))
-    if len(records) > MOST_RANKS:
-        return Group(grid, Text(f"and {len(records) - MOST_RANKS} more pods", "dim"))
+    if len(records) > MOST_PODS:
+        return Group(grid, Text(f"and {len(records) - MOST_PODS} more pods", "dim"))
     return grid
 
 
@@ -286,11 +332,21 @@ def recovered(status: JobStatus, console: Console) -> None:
 
 
 def _print_table(console: Console, title: str, cells: recoveries.Table) -> None:
-    grid = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    for name, numeric in zip(cells.header, cells.numeric, strict=True):
-        grid.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in cells.rows:
-        grid.add_row(*row)
+    """A table, or a paragraph for each row where the terminal is too narrow: no word and no number is broken."""
     console.print()
     console.print(Text(title, "bold"))
+    widths = [
+        max(cell_len(word) for word in (*name.split(), *(row[at] for row in cells.rows)))
+        for at, name in enumerate(cells.header)
+    ]
+    if sum(widths) + len(widths) - 1 > console.width:
+        for row in cells.rows:
+            told = [f"{name} {cell}" for name, cell in zip(cells.header, row, strict=True) if cell]
+            console.print(Text(", ".join(told)))
+        return
+    grid = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    for name, numeric, width in zip(cells.header, cells.numeric, widths, strict=True):
+        grid.add_column(name, justify="right" if numeric else "left", min_width=width)
+    for row in cells.rows:
+        grid.add_row(*row)
     console.print(grid)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import GROUP, unpack_ranges
+from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli import faults
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
@@ -63,6 +64,12 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         spec = DistributedTrainingJob.model_validate(job).spec
     except ValidationError:
         raise Refusal(f"{target.namespace}/{name}: is of another release than this command") from None
+    status = JobStatus.model_validate(job.get("status") or {})
+    if status.phase.finished:
+        raise Refusal(
+            f"{target.namespace}/{name}: the job has ended ({status.phase.value}), so there is nothing left to break; "
+            f"a job that runs is expected"
+        )
     wanted = json.loads(faults.encoded(texts, spec, "", now=True))
     problems = [
         f"fault {text}: {_ELSEWHERE[one['kind']]}"
@@ -73,6 +80,11 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         f"fault {text}: a pod of a cluster can be killed now only: leave the step out"
         for text, one in zip(texts, wanted, strict=True)
         if one["kind"] == "kill-pod" and one["step"]
+    ]
+    problems += [
+        f"fault {text}: the job has step {status.progress.step} behind it; a later step is expected, or none, for now"
+        for text, one in zip(texts, wanted, strict=True)
+        if 0 < one["step"] <= status.progress.step
     ]
     if problems:
         raise Refusal(*problems)

@@ -30,6 +30,30 @@ def parse(texts: Sequence[str], job: DistributedTrainingJob) -> str:
     return encoded(texts, job.spec, "--fault ", now=False) if texts else ""
 
 
+def refuse_what_is_over(texts: Sequence[str], encoded: str, before: Mapping[str, Any], *, finished: bool) -> None:
+    """Raise Refusal for a fault that could never fire: the run in this folder has succeeded, or the run that goes on
+    has its step behind it. `before`: the resource of the run that the folder holds."""
+    if not encoded:
+        return
+    name = before["metadata"]["name"]
+    if finished:
+        raise Refusal(
+            f"--fault {' and --fault '.join(texts)}: job {name} has succeeded already, so there is nothing left to "
+            f"break; --fresh runs it again from the start"
+        )
+    saved = (before.get("status") or {}).get("checkpoint") or {}
+    step = int(saved.get("step") or 0)
+    over = [text for text, fault in zip(texts, json.loads(encoded), strict=True) if 0 < fault["step"] <= step]
+    if over:
+        raise Refusal(
+            *(
+                f"--fault {text}: the run goes on after step {step}, where its last checkpoint is; a later step is "
+                f"expected, or --fresh, which runs the job again from the start"
+                for text in over
+            )
+        )
+
+
 def encoded(texts: Sequence[str], spec: JobSpec, option: str, *, now: bool) -> str:
     """`option`: what stands before a fault on the command line. `now`: a fault needs no step. Raises Refusal."""
     module, errors = image.trainer("faults"), image.trainer("errors")

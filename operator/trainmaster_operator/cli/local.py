@@ -66,11 +66,11 @@ class LocalRun:
         self._resource: Object = prepared.resource
         self._store = MemoryStore(now=time.time, ids=lambda: str(uuid.uuid4()))
         self._cluster = MemoryCluster(self._store)
-        self._scene = display.Scene(
+        self._scene = display.Scene.of_training(
+            prepared.resource["spec"].get("training"),
             name=job.metadata.name,
             world_size=job.spec.world_size,
             out=_short(self._folder.path),
-            total_steps=job.spec.training.steps if job.spec.training else None,
             status=JobStatus.model_validate(prepared.resource["status"]),
         )
         self._peer_key = secrets.token_hex(KEY_BYTES)

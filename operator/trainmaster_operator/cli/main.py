@@ -56,16 +56,17 @@ def parser() -> argparse.ArgumentParser:
         "plan",
         help="list the ways that a job's ranks could share the work, best first",
         description="Lists the legal layouts of a job, with what a rank would need and send, best first. Nothing of "
-        "the job's data or weights is needed. The time of a step is an estimate from --tflops and --bandwidth.",
+        "the job's data or weights is needed. The time of a step is an estimate for this machine, whose CPU is "
+        "measured once; or for another one, with --tflops and --bandwidth.",
     )
     plan.add_argument("job", type=Path, metavar="job.yaml")
     plan.add_argument("--ranks", type=int, metavar="N", help="(default: the job's)")
     plan.add_argument("--memory", metavar="SIZE", help="of a rank, for example 40Gi; what needs more comes last")
     plan.add_argument(
-        "--tflops", type=float, default=100.0, metavar="X", help="10^12 operations that a rank does in a second (100)"
+        "--tflops", type=float, metavar="X", help="10^12 operations that a rank does in a second (default: measured)"
     )
     plan.add_argument(
-        "--bandwidth", type=float, default=25.0, metavar="X", help="10^9 bytes that a rank sends in a second (25)"
+        "--bandwidth", type=float, metavar="X", help="10^9 bytes that a rank sends in a second (default: measured)"
     )
     plan.add_argument("--top", type=int, default=16, metavar="N", help="how many are shown (default: 16)")
     plan.add_argument(

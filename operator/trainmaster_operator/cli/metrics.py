@@ -39,6 +39,11 @@ class Metrics:
     differing: list[tuple[int, float, float]] = field(default_factory=list)
     malformed: int = 0
 
+    @property
+    def has_losses(self) -> bool:
+        """Whether any step told one: a script may tell none."""
+        return any(not math.isnan(loss) for loss in self.losses)
+
     def loss_curve(self) -> Points:
         return thinned(self.steps, self.losses)
 

@@ -9,6 +9,7 @@ from enum import Enum
 from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung
 
 MESSAGE_LIMIT = 160
+MOST_LOSS = 1e5
 
 RUNGS = {
     Rung.IN_PLACE: "the ranks restart in place",
@@ -118,7 +119,8 @@ def _phase(status: JobStatus) -> News | None:
         held = next((c.message for c in status.conditions if c.type == "Held"), "")
         return News("held", held, Tone.WARNING)
     if status.phase is JobPhase.SUCCEEDED:
-        return News("succeeded", f"step {status.progress.step}, loss {loss(status.progress.loss)}", Tone.GOOD)
+        told = f", loss {loss(status.progress.loss)}" if status.progress.loss else ""
+        return News("succeeded", f"step {status.progress.step}{told}", Tone.GOOD)
     if status.phase is JobPhase.FAILED:
         failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
         return News("failed", failed or "see the last failure", Tone.BAD)
@@ -134,9 +136,10 @@ def _stop(status: JobStatus) -> str:
 
 
 def loss(text: str) -> str:
-    """A loss for people: four digits behind the point; what is no number as it is."""
+    """A loss for people: four digits behind the point, or a power of ten where that would be long; what is no number
+    as it is."""
     try:
-        return f"{float(text):.4f}"
+        return f"{float(text):.4f}" if abs(float(text)) < MOST_LOSS else f"{float(text):.4g}"
     except ValueError:
         return text or "-"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ class PlanOptions:
     job: Path
     ranks: int | None  # None: the job's
     memory: str | None  # of a rank, as a quantity
-    tflops: float
-    bandwidth: float
+    tflops: float | None  # of a rank, 10^12 operations a second; None: as measured on this machine
+    bandwidth: float | None  # of a rank, 10^9 bytes a second; None: the same
     top: int
     measure: int  # of the best ones, by real processes
     json: Path | None
@@ -41,7 +42,9 @@ def plan(options: PlanOptions) -> int:
     child.check_installed("plan")
     ranks = ranks if options.ranks is None else options.ranks
     _check_layouts(config, ranks)
-    arguments = ["--ranks", str(ranks), "--tflops", str(options.tflops), "--bandwidth", str(options.bandwidth)]
+    arguments = ["--ranks", str(ranks)]
+    for name, value in (("--tflops", options.tflops), ("--bandwidth", options.bandwidth)):
+        arguments += [] if value is None else [name, str(value)]
     arguments += ["--top", str(options.top), "--measure", str(options.measure)]
     if options.memory is not None:
         arguments += ["--memory", str(bytes_of(options.memory))]
@@ -58,7 +61,8 @@ def _check(options: PlanOptions) -> None:
     if options.measure < 0:
         raise Refusal(f"--measure {options.measure}: a number of layouts is expected")
     for name in ("tflops", "bandwidth", "top"):
-        if not getattr(options, name) > 0:
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
             raise Refusal(f"--{name} {getattr(options, name)}: a number above 0 is expected")
     child.check_file("--json", options.json)
 

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from trainmaster.contract.samples import unit_of
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
@@ -71,12 +72,14 @@ def _body(
         f'<header><h1>{escape(name)}</h1><span class="state {tone}">{status.phase.value}</span>'
         f"<p>{escape(_subtitle(resource['spec'], status))}</p></header>"
     )
-    yield page.tiles(_facts(status, metrics))
+    training = resource["spec"].get("training") or {}
+    unit = unit_of(str((training.get("data") or {}).get("source", "")))
+    yield page.tiles(_facts(status, metrics, unit))
     if status.lastFailure and status.phase is JobPhase.FAILED:
         yield _failure(status)
     markers = _markers(status, metrics)
     yield _loss(metrics, markers)
-    yield _throughput(metrics, markers)
+    yield _throughput(metrics, markers, unit)
     yield _memory(track)
     if status.lost:
         yield _goodput(status)
@@ -107,15 +110,14 @@ def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:
     return " · ".join(parts)
 
 
-def _facts(status: JobStatus, metrics: Metrics) -> Iterator[tuple[str, str]]:
+def _facts(status: JobStatus, metrics: Metrics, unit: str) -> Iterator[tuple[str, str]]:
     progress = status.progress
     step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
     yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
-    final = loss(repr(metrics.losses[-1])) if metrics.losses else loss(progress.loss)
-    if final != "-":
-        yield "loss", final
+    if metrics.has_losses or progress.loss:
+        yield "loss", loss(repr(metrics.losses[-1])) if metrics.has_losses else loss(progress.loss)
     if metrics.mean_throughput():
-        yield "tokens/s", rate(metrics.mean_throughput())
+        yield f"{unit}/s", rate(metrics.mean_throughput())
     if metrics.mean_utilization():
         yield "MFU", f"{metrics.mean_utilization():.1%}"
     if status.startTime and status.completionTime:
@@ -162,6 +164,8 @@ def continuity(metrics: Metrics) -> str:
     if not metrics.repeated:
         return "No step had to be run twice."
     ran = f"{count(metrics.repeated, 'step')} ran twice"
+    if not metrics.has_losses:
+        return f"{ran}; none told a loss that could be compared."
     if not metrics.differences:
         each = "it had" if metrics.repeated == 1 else "each had"
         return f"{ran}; {each} bit for bit the same loss both times."
@@ -171,8 +175,8 @@ def continuity(metrics: Metrics) -> str:
     )
 
 
-def _throughput(metrics: Metrics, markers: list[Marker]) -> str:
-    unit = "tokens/s" if any(metrics.tokens) else "steps/s"
+def _throughput(metrics: Metrics, markers: list[Marker], counted: str) -> str:
+    unit = f"{counted}/s" if any(metrics.tokens) else "steps/s"
     curve = metrics.throughput_curve()
     chart = line_chart([Line(curve, "main")], "throughput", "step", _integer, rate, markers, from_zero=True)
     return page.section(f"Throughput ({unit})", chart)

@@ -73,7 +73,9 @@ def prepare(options: RunOptions) -> Prepared | str:
     before = output.read_status(out)
     if before is not None and not options.fresh:
         output.check_same_job(out, before, job)
-        if (before.get("status") or {}).get("phase") == JobPhase.SUCCEEDED.value and not _longer(before, job):
+        finished = (before.get("status") or {}).get("phase") == JobPhase.SUCCEEDED.value and not _longer(before, job)
+        faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
+        if finished:
             return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the start"
     control = _listen(options.port)
     try:

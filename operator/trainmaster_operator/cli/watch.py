@@ -43,13 +43,13 @@ async def follow(target: Target, job: Object, make: Make) -> int:
 def scene_of(job: Object) -> display.Scene:
     """From the manifest as it is: this command may be older than the cluster's kind."""
     meta, spec = job["metadata"], job.get("spec") or {}
-    workers, training = spec.get("workers") or {}, spec.get("training") or {}
-    return display.Scene(
+    workers, training = spec.get("workers") or {}, spec.get("training")
+    return display.Scene.of_training(
+        training,
         name=meta["name"],
         namespace=meta["namespace"],
         out="",
         world_size=_number(workers.get("replicas")) * _number(workers.get("ranksPerPod")),
-        total_steps=training.get("steps"),
         status=JobStatus.model_validate(job.get("status") or {}),
     )
 

@@ -107,6 +107,8 @@ class SlotState:
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},
             pauses=report.pauses,
+            trained=tuple(report.trained),
+            reported_s=now - self._reported_at,
         )
 
     def _take_park(self, round: int) -> bool:

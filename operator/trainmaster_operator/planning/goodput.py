@@ -1,14 +1,18 @@
 """Goodput: time spent on steps that count, out of the wall time since the first step; and what the rest was lost to.
 
 A step counts once: what is done again after a failure is that failure's loss, as the time is in which nothing stepped.
+Agents tell when that was, so the account is right however late a leader hears of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
-from trainmaster_operator.api.status import JobStatus, ProgressStatus
-from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.api.status import JobStatus, Pause, ProgressStatus, Recovery
+from trainmaster_operator.planning import pauses
+from trainmaster_operator.planning.times import rfc3339, seconds_of, since
+from trainmaster_operator.planning.trained import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
 from trainmaster_operator.planning.view import View
 
 CHECKPOINT = "Checkpoint"  # saving, as far as training stood still for it
@@ -19,13 +23,79 @@ PAUSES = {"save": CHECKPOINT, "eval": EVALUATION}
 """Phases between steps whose time is no step's."""
 
 
+class Account:
+    """The account of a job, carried on from its status. Times are seconds since 1970."""
+
+    def __init__(self, status: JobStatus) -> None:
+        self._counts = bool(status.firstStepAt) and status.firstStepAt >= status.startTime  # a resume counts anew
+        self._first = status.firstStepAt  # as it is written: a time that is read and written again loses digits
+        self._at = seconds_of(status.accountedAt) if self._counts and status.accountedAt else 0.0
+        self._useful_s = status.usefulSeconds if self._counts else 0.0
+        self._lost = dict(status.lost) if self._counts else {}
+        self._goodput = status.goodput if self._counts else ""
+
+    def stand_still(self, until: float, under_way: Sequence[Recovery]) -> None:
+        """No step was made up to `until`: each failure gets its part of the time, up to the one that followed. The
+        account begins at the first step of the job."""
+        if not self._counts:
+            self._counts, self._first, self._at = True, rfc3339(until), until
+            return
+        until = max(until, self._at)
+        ends = [until - min(since(r.startedAt, until), until - self._at) for r in under_way[1:]]
+        causes = [r.cause for r in under_way] or [OTHER]
+        for cause, begin, end in zip(causes, [self._at, *ends], [*ends, until], strict=True):
+            self._lose(cause, max(0.0, end - begin))
+        self._at = until
+
+    def train(self, until: float, steps: int, fresh: int, paused: dict[str, float], again: str) -> None:
+        """`steps` were made up to `until`, `fresh` of them for the first time; the others are lost to `again`.
+
+        `paused`: by phase, the seconds of that time in which ranks saved or evaluated.
+        """
+        elapsed = max(0.0, until - self._at)
+        stepping = max(0.0, elapsed - sum(paused.values()))
+        share = min(1.0, max(0, fresh) / steps) if steps > 0 else 1.0
+        self._useful_s = round(self._useful_s + share * stepping, 3)
+        for name, seconds in paused.items():
+            self._lose(PAUSES[name], seconds)
+        self._lose(again, (1 - share) * stepping)
+        self._at += elapsed
+        wall = self._at - seconds_of(self._first)
+        self._goodput = f"{min(1.0, self._useful_s / wall):.2f}" if wall > 0 else ""
+
+    def fields(self) -> dict[str, Any]:
+        """Of the status."""
+        return {
+            "firstStepAt": self._first,
+            "accountedAt": rfc3339(self._at),
+            "usefulSeconds": self._useful_s,
+            "lost": self._lost,
+            "goodput": self._goodput,
+        }
+
+    def _lose(self, cause: str, seconds: float) -> None:
+        if seconds >= 0.0005:
+            self._lost[cause] = round(self._lost.get(cause, 0.0) + seconds, 3)
+
+
 def at_first_step(view: View) -> dict[str, object]:
-    """The fields when a round makes its first step: since the last account nothing was useful."""
+    """The fields when a round has made its first step: up to then nothing was useful. What it has done since, while no
+    leader listened, is accounted as well."""
     status = view.status
-    now = rfc3339(view.now)
-    if status.firstStepAt < status.startTime or not status.firstStepAt:
-        return {"firstStepAt": now, "accountedAt": now, "usefulSeconds": 0.0, "lost": {}, "goodput": ""}
-    return {"accountedAt": now, "lost": _with(status.lost, _down(view))}
+    account = Account(status)
+    account.stand_still(first_step_at(view), [r for r in status.recoveries if r.totalSeconds is None])
+    times = rounds_that_trained(view).get(status.round)
+    if times is None or times.step <= times.resumed_step + 1:
+        return account.fields()
+    since_first(account, times, status.progress, _cause(status))
+    return {**account.fields(), "pauses": pauses.learned(view), "pausesRound": status.round}
+
+
+def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str) -> None:
+    """Account what a round has done after its first step."""
+    steps = times.step - times.resumed_step - 1
+    fresh = times.step - max(progress.highestStep, times.resumed_step + 1)
+    account.train(times.last_sign_at, steps, fresh, {"save": times.saved_s, "eval": times.evaluated_s}, again)
 
 
 def stepped(view: View, status: JobStatus, old: ProgressStatus, new: ProgressStatus) -> dict[str, object]:
@@ -33,47 +103,27 @@ def stepped(view: View, status: JobStatus, old: ProgressStatus, new: ProgressSta
     steps = new.step - old.step
     if steps <= 0 or not status.accountedAt:
         return {}
-    elapsed = since(status.accountedAt, view.now)
-    paused = [(PAUSES[name], _paused(view, status, name)) for name in PAUSES]
-    stepping = max(0.0, elapsed - sum(seconds for _, seconds in paused))
-    share = min(1.0, max(0, new.step - max(old.highestStep, old.step)) / steps)
-    again = view.status.recoveries[-1].cause if view.status.recoveries else OTHER
-    useful = round(status.usefulSeconds + share * stepping, 3)
-    wall = since(status.firstStepAt, view.now)
-    return {
-        "accountedAt": rfc3339(view.now),
-        "usefulSeconds": useful,
-        "lost": _with(status.lost, [*paused, (again, (1 - share) * stepping)]),
-        "goodput": f"{min(1.0, useful / wall):.2f}" if wall > 0 else "",
-    }
+    account = Account(status)
+    paused = {name: _paused(view, status, name) for name in PAUSES}
+    fresh = new.step - max(old.highestStep, old.step)
+    account.train(last_sign_at(view), steps, fresh, paused, _cause(view.status))
+    return account.fields()
 
 
-def _down(view: View) -> Iterator[tuple[str, float]]:
-    """Since the last account: each failure's part of the time, up to the one that followed."""
-    status = view.status
-    under_way = [r for r in status.recoveries if r.totalSeconds is None]
-    total = since(status.accountedAt, view.now)
-    if not under_way:
-        yield OTHER, total
-    for number, recovery in enumerate(under_way):
-        begun = total if number == 0 else min(total, since(recovery.startedAt, view.now))
-        last = number + 1 == len(under_way)
-        over = 0.0 if last else min(begun, since(under_way[number + 1].startedAt, view.now))
-        yield recovery.cause, begun - over
+def _cause(status: JobStatus) -> str:
+    """For which steps are done again."""
+    return status.recoveries[-1].cause if status.recoveries else OTHER
 
 
 def _paused(view: View, status: JobStatus, name: str) -> float:
     """Seconds that ranks have spent in this phase since the status that this pass began with."""
-    now, before = status.pauses.get(name), view.status.pauses.get(name)
+    return since_known(view.status, status.pauses.get(name), name, status.pausesRound)
+
+
+def since_known(status: JobStatus, now: Pause | None, name: str, round: int) -> float:
+    """Seconds of `now`, this phase's pauses of that round, that `status` doesn't have yet."""
     if now is None:
         return 0.0
-    known = before.total if before is not None and view.status.pausesRound == status.pausesRound else 0.0
+    before = status.pauses.get(name)
+    known = before.total if before is not None and status.pausesRound == round else 0.0
     return max(0.0, now.total - known)
-
-
-def _with(lost: dict[str, float], more: Iterator[tuple[str, float]] | list[tuple[str, float]]) -> dict[str, float]:
-    sums = dict(lost)
-    for cause, seconds in more:
-        if seconds >= 0.0005:
-            sums[cause] = round(sums.get(cause, 0.0) + seconds, 3)
-    return sums

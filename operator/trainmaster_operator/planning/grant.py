@@ -12,7 +12,7 @@ from typing import Any
 from trainmaster.contract.wire import Granted
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
-from trainmaster_operator.planning import budget, rounds
+from trainmaster_operator.planning import absence, budget, rounds
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import AgentRecord
@@ -126,15 +126,20 @@ def _too_young_s(view: View) -> float:
 
 
 def _adopted(view: View, known: list[Granted]) -> Change:
-    last = known[-1]
+    last, fields = known[-1], _counted(view, known)
+    fields |= absence.accounted(view, fields["recoveries"])
+    recovery = fields["recoveries"][-1]
+    over = recovery.totalSeconds is not None
+    took = f" in {recovery.totalSeconds:.2f} s" if over else ""
+    fields["phase"] = JobPhase.RUNNING if over else JobPhase.RECOVERING
     return changed(
         view.status,
-        warning("Recovered", f"{_words(known)} (round {last.round})"),
+        warning("Recovered", f"{_words(known)}{took} (round {last.round})"),
         round=last.round,
         roundMinor=view.status.roundMinor + len(known),
         roundOpenedAt=rfc3339(view.now - last.age_s),
         **rounds.on_store(view, rounds.address(last.store)),
-        **_counted(view, known),
+        **fields,
     )
 
 
@@ -145,10 +150,11 @@ def _followed(view: View, known: list[Granted], top: int) -> Change:
     recoveries = list(view.status.recoveries)
     if known:
         recoveries = [*fields["recoveries"][:-1], fields["recoveries"][-1].model_copy(update={"round": top + 1})]
+    fields |= absence.accounted(view, recoveries)
     return changed(
         view.status,
         warning("Recovering", f"{words}, but not all came along; the ranks restart in place (round {top + 1})"),
-        **{**fields, **rounds.reopened(view), "round": top + 1, "roundMinor": 0, "recoveries": recoveries},
+        **{**fields, **rounds.reopened(view), "round": top + 1, "roundMinor": 0},
     )
 
 
@@ -166,7 +172,7 @@ def _counted(view: View, known: list[Granted]) -> dict[str, Any]:
     spent, recoveries, failure = list(status.spent), list(status.recoveries), status.lastFailure
     for granted in known:
         fault = _fault(view, granted)
-        at = view.now - granted.age_s
+        at = view.now - fault.age_s
         spent = budget.charge(limits, spent, Rung.IN_PLACE, fault.cause.value, fault.step, at)
         failure = fault.record(view).model_copy(update={"round": granted.round - 1})
         record = Recovery(
@@ -204,5 +210,5 @@ def _fault(view: View, granted: Granted) -> Fault:
         exit_code=verdict.exit_code,
         signal=verdict.signal,
         step=verdict.step,
-        age_s=granted.age_s,
+        age_s=granted.age_s + granted.verdict.age_s,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import Enum
 
-from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Verdict
+from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Trained, Verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.record import dataclass
@@ -68,6 +68,8 @@ class AgentRecord:
     warming: bool = False  # what its ranks are forked from isn't ready
     clock: dict[str, float] = field(default_factory=dict)
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
+    trained: tuple[Trained, ...] = ()  # when its rounds did, with ages at its last report...
+    reported_s: float = 0.0  # ...which came so long ago
 
 
 @dataclass(frozen=True)

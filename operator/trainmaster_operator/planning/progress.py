@@ -10,6 +10,7 @@ from trainmaster_operator.planning import clock, goodput, pauses, straggler
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.planning.trained import first_step_at
 from trainmaster_operator.planning.view import View, stepped_to
 
 SMOOTHING_S = 10.0
@@ -50,10 +51,10 @@ def update(view: View, status: JobStatus) -> JobStatus:
     """`status` with what the reports say; unchanged if they say nothing new."""
     fields: dict[str, object] = {}
     progress = _progress(view)
-    if progress is not status.progress:
+    if progress is not view.status.progress:
         fields |= {"progress": progress, "pauses": pauses.learned(view), "pausesRound": view.status.round}
         if _trains(view):
-            fields |= goodput.stepped(view, status.model_copy(update=fields), status.progress, progress)
+            fields |= goodput.stepped(view, status.model_copy(update=fields), view.status.progress, progress)
     joined = [agent is not None and agent.joined for agent in view.agents]
     ready, spares = (sum(map(joined.__getitem__, slots)) for slots in (view.members, view.parked))
     if (ready, spares) != (status.workers.ready, status.workers.spares):
@@ -126,7 +127,7 @@ def _text(loss: float | None) -> str:
 
 
 def _closed(view: View, recovery: Recovery, resumed: int | None, tier: str) -> Recovery:
-    total = since(recovery.startedAt, view.now)
+    total = since(recovery.startedAt, first_step_at(view))
     return recovery.model_copy(
         update={
             "resumedStep": resumed,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median, median_low
+from typing import NamedTuple
 
 from trainmaster.contract.wire import Cause, RankReport, RankState
 from trainmaster_operator.api.recovery import StragglerAction
@@ -24,6 +25,15 @@ LEAST_SPREAD = 0.05  # of the median: ranks that are nearly alike have no MAD to
 WAITED_SHARE = 0.5  # of the difference, that the typical other rank waits
 
 
+class _Slowest(NamedTuple):
+    """A straggler as it is now: seconds of a step that it computes, and the median of the other ranks."""
+
+    rank: int
+    slot: int
+    computes_s: float
+    usual_s: float
+
+
 def straggler(view: View) -> Fault | None:
     """A rank that has been one for the whole window, where its pod is to be replaced."""
     known = _known(view)
@@ -31,14 +41,13 @@ def straggler(view: View) -> Fault | None:
     if known is None or spec.action is not StragglerAction.REPLACE or not _is_proven(view, known):
         return None
     found = _find(view)
-    if found is None or found[1].rank != known.rank:
+    if found is None or found.rank != known.rank:
         return None
-    agent, _ = found
-    pod = view.pods[agent.slot]
+    pod = view.pods[found.slot]
     return Fault(
         cause=Cause.STRAGGLER,
-        message=_words(view, known),
-        slots=(agent.slot,),
+        message=_words(view, _measured(known, found)),
+        slots=(found.slot,),
         floor=Rung.POD,
         rank=known.rank,
         pod=pod.name if pod else "",
@@ -52,6 +61,9 @@ def told(view: View) -> Change | None:
     known = _known(view)
     if known is None or known.told or not _is_proven(view, known):
         return None
+    found = _find(view)
+    if found is not None and found.rank == known.rank:
+        known = _measured(known, found)
     return changed(
         view.status,
         warning("Straggler", _words(view, known)),
@@ -60,26 +72,33 @@ def told(view: View) -> Change | None:
 
 
 def update(view: View, status: JobStatus) -> Straggler | None:
-    """The status' straggler after this look: the same object if nothing has changed."""
+    """The status' straggler after this look, with the times that its steps take now: the same object if nothing has
+    changed."""
     known = status.straggler
     if status.phase is not JobPhase.RUNNING or not view.round_is_open:
         return known if known is not None and known.round == status.round else None
     found = _find(view)
     if found is None:
         return None
-    agent, rank = found
-    if known is not None and (known.round, known.rank) == (status.round, rank.rank):
-        return known
-    pod = view.pods[agent.slot]
-    return Straggler(
+    if known is not None and (known.round, known.rank) == (status.round, found.rank):
+        return _measured(known, found)
+    pod = view.pods[found.slot]
+    first_seen = Straggler(
         round=status.round,
-        rank=rank.rank,
+        rank=found.rank,
         pod=pod.name if pod else "",
         node=pod.node if pod else "",
-        computeSeconds=round(_computes(rank), 6),
-        usualSeconds=round(median(_computes(r) for _, r in _ranks(view)), 6),
         since=rfc3339(view.now),
     )
+    return _measured(first_seen, found)
+
+
+def _measured(known: Straggler, found: _Slowest) -> Straggler:
+    """`known` with the times of this look: the rank may have become slower since it was first seen."""
+    times = {"computeSeconds": round(found.computes_s, 6), "usualSeconds": round(found.usual_s, 6)}
+    if (known.computeSeconds, known.usualSeconds) == tuple(times.values()):
+        return known
+    return known.model_copy(update=times)
 
 
 def due_s(view: View) -> float | None:
@@ -115,7 +134,7 @@ def _computes(rank: RankReport) -> float:
     return max(0.0, rank.step_seconds - rank.wait_seconds)
 
 
-def _find(view: View) -> tuple[AgentRecord, RankReport] | None:
+def _find(view: View) -> _Slowest | None:
     """The slowest rank, if it is far from the others and they wait for it."""
     ranks = _ranks(view)
     if len(ranks) < 2:
@@ -132,7 +151,10 @@ def _find(view: View) -> tuple[AgentRecord, RankReport] | None:
     if mine < slowdown * usual or excess < OUTLIER * spread:
         return None
     waits = median_low(rank.wait_seconds for rank in others)
-    return ranks[place] if waits >= WAITED_SHARE * excess else None
+    if waits < WAITED_SHARE * excess:
+        return None
+    agent, rank = ranks[place]
+    return _Slowest(rank.rank, agent.slot, mine, usual)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:
@@ -142,10 +164,16 @@ def _spread(values: Sequence[float]) -> tuple[float, float]:
     return middle, max(SIGMA * mad, LEAST_SPREAD * middle)
 
 
+def _others(view: View) -> str:
+    """Whose time the usual one is."""
+    ranks = len(view.members) * view.spec.workers.ranksPerPod
+    return "the other rank" if ranks == 2 else "the median of the other ranks"
+
+
 def _words(view: View, known: Straggler) -> str:
     where = f" on node {known.node}" if known.node else ""
     return (
         f"rank {known.rank} ({known.pod}{where}) needs {known.computeSeconds:.3g} s for its part of a step, "
-        f"the median rank {known.usualSeconds:.3g} s: the others have waited for it for "
+        f"{_others(view)} {known.usualSeconds:.3g} s: the job has waited for it for "
         f"{since(known.since, view.now):.0f} s"
     )

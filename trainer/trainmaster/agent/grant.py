@@ -106,7 +106,8 @@ class Grant:
         if not silent:
             self._supervisor.reporter.at_once()  # an answer may tell that its sender can do nothing
         # Told while the operator may still answer, so that both of us wait for it at the same time.
-        message = {"kind": FAILED, "round": a.round, "silent": silent, "verdict": _brief(verdict)}
+        age_s = time.monotonic() - self._failed_at
+        message = {"kind": FAILED, "round": a.round, "silent": silent, "verdict": _brief(verdict, age_s)}
         if a.group_rank == 0:
             self._asked(message)
         elif a.first is not None:
@@ -156,7 +157,7 @@ class Grant:
         self._passing = loop.call_later(grant.AGAIN_S, self._pass_on, to, a, tries - 1)
 
 
-def _brief(verdict: Verdict) -> dict[str, Any]:
+def _brief(verdict: Verdict, age_s: float) -> dict[str, Any]:
     """A verdict that fits into a datagram."""
     return {
         "rank": verdict.rank,
@@ -166,4 +167,5 @@ def _brief(verdict: Verdict) -> dict[str, Any]:
         "exit_code": verdict.exit_code,
         "signal": verdict.signal,
         "step": verdict.step,
+        "age_s": age_s,
     }

@@ -176,6 +176,7 @@ class _Observer(importlib.abc.MetaPathFinder):
         if not self._yielded():
             if self._base < 0:
                 self._base = max(_steps_before(optimizer) - 1, 0)
+            self.progress.resumed_step = self._base
             taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
             progress = self.progress
             now = time.monotonic_ns()

@@ -226,6 +226,7 @@ class Reporter:
             memory_step=min((rank.memory_step for rank in round.ranks), default=0),
             clock=dict(round.clock),
             pauses=rhythm.told(rank.progress() for rank in round.ranks),
+            trained=s.history.told(round, now),
             container_bytes=(container.used() or 0) if container is not None else 0,
             container_limit_bytes=(container.limit() or 0) if container is not None else 0,
             **common,  # type: ignore[arg-type]

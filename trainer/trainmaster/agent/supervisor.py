@@ -27,6 +27,7 @@ from trainmaster.agent.settings import Settings, neighbours, rank_environment
 from trainmaster.agent.stacks import Looks
 from trainmaster.agent.stores import Stores
 from trainmaster.agent.termination import write_termination
+from trainmaster.agent.trained import History
 from trainmaster.agent.uploads import Uploads
 from trainmaster.agent.zygotes import Zygotes
 from trainmaster.contract.wire import (
@@ -66,6 +67,7 @@ class Supervisor:
         self.datagrams = Datagrams(self._heard)
         self.ring = Ring(self.datagrams, self.reporter.at_once)
         self.grant = Grant(self, self.datagrams, self.ring)
+        self.history = History()
         self.looks = Looks(lambda: self.round.ranks if self.round is not None else [])
         self._begun = 0  # the highest round that was ever begun here
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
@@ -116,6 +118,7 @@ class Supervisor:
             elif self.round is not None and assignment.round == self.round.number:
                 self._unconfirmed = False
                 self.grant.confirm(assignment)
+                self.history.confirm(assignment)
                 self.peers.again(assignment)
                 self._stop(directive)
         self.looks.want(directive.ask_stacks and self.round is not None and directive.round == self.round.number)
@@ -137,6 +140,7 @@ class Supervisor:
         self._begun = assignment.round
         self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
         self._distrust_failed_start()
+        self.history.begin(assignment, self.round)
         self._retire_round()
         self.stop_ack = self.stop_passed = None
         self.stores.take(assignment.store)

@@ -10,13 +10,18 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import torch
+
 from trainmaster import stdout
+from trainmaster.agent.processes import available_cpus
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import partition
 from trainmaster.planner import table
-from trainmaster.planner.estimate import Estimate, Machine, best_first, stages
+from trainmaster.planner.calibration import figures
+from trainmaster.planner.estimate import Estimate, best_first, stages
 from trainmaster.planner.layouts import legal
+from trainmaster.planner.machine import Machine, assumed, shared
 from trainmaster.planner.measure import Measurer, measurer
 from trainmaster.planner.survey import Survey
 
@@ -25,24 +30,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="trainmaster plan")
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--memory", type=int, metavar="BYTES")
-    parser.add_argument("--tflops", type=float, required=True)
-    parser.add_argument("--bandwidth", type=float, required=True, metavar="GB/S")
+    parser.add_argument("--tflops", type=float)
+    parser.add_argument("--bandwidth", type=float, metavar="GB/S")
     parser.add_argument("--top", type=int, required=True, metavar="N")
     parser.add_argument("--measure", type=int, default=0, metavar="N")
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args(arguments)
     config = TrainingConfig.model_validate_json(sys.stdin.read())
     try:
+        machine = _machine(config, options)  # before anything here runs an operation of torch
+    except RuntimeError as error:
+        sys.stderr.write(f"trainmaster: this machine couldn't be measured: {error}; --tflops and --bandwidth do\n")
+        return 1
+    try:
         with measurer() if options.measure else nullcontext() as measuring:
-            return _plan(config, options, measuring)
+            return _plan(config, options, machine, measuring)
     except BrokenPipeError:
         return stdout.closed()
     except KeyboardInterrupt:
         return 130
 
 
-def _plan(config: TrainingConfig, options: argparse.Namespace, measuring: Measurer | None) -> int:
-    machine = Machine(options.tflops * 1e12, options.bandwidth * 1e9, options.memory)
+def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine, measuring: Measurer | None) -> int:
     try:
         survey = Survey(config.model)
     except ConfigError as error:
@@ -54,7 +63,7 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, measuring: Measur
         return 2
     sys.stdout.write(table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
     sys.stdout.write("\n" + "".join(f"{row}\n" for row in table.rows(estimates[: options.top])))
-    _end(estimates, options.top, survey)
+    _end(estimates, options.top, survey, config)
     fitting = [e for e in estimates if e.fits][: options.measure]
     return _measure(fitting, measuring) if fitting and measuring else 0
 
@@ -83,7 +92,14 @@ def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:
     return 0
 
 
-def _end(estimates: Sequence[Estimate], shown: int, survey: Survey) -> None:
+def _machine(config: TrainingConfig, options: argparse.Namespace) -> Machine:
+    """This machine, as measured, unless another one is described, or its ranks would have devices."""
+    if options.tflops is not None or options.bandwidth is not None or torch.cuda.is_available():
+        return assumed(options.tflops, options.bandwidth, options.memory)
+    return shared(figures(config), available_cpus(), options.ranks, options.memory)
+
+
+def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: TrainingConfig) -> None:
     too_large = sum(not e.fits for e in estimates)
     words = [f"{len(estimates)} legal layouts"]
     if len(estimates) > shown:
@@ -93,7 +109,7 @@ def _end(estimates: Sequence[Estimate], shown: int, survey: Survey) -> None:
     sys.stdout.write(f"\n{'; '.join(words)}.\n")
     best = estimates[0]
     if not best.fits:
-        sys.stdout.write("None fits: more ranks, a smaller model or context, or precision bf16 would help.\n")
+        sys.stdout.write(f"None fits: {table.ways_out(config)} would help.\n")
         return
     sys.stdout.write(
         f"The best one, for spec.training:\n  parallelism: {_flow(best.layout.fields)}\n"

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from trainmaster import compression
+from trainmaster.contract.config import BUCKET_MIB
 from trainmaster.planner.layouts import Layout
 from trainmaster.planner.memory import MASTER, Group, place, shard, shards
 
@@ -34,6 +35,30 @@ def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: 
     if layout.compression is not None:
         sent["dp_replicate"] += compression.sent(layout.compression, shards(groups, layout, 0), replicas)
     return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
+
+
+def collectives_of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> float:
+    """How many there are in a step: of each group of shards its gathers and its scattered sums, and of replicas a sum
+    for each bucket. One more has each step, of its loss and its norm."""
+    if layout.ranks == 1:
+        return 0.0
+    once = layout.degrees["pp"] > 1
+    stage, replicas, found, summed = layout.sharding.stage, layout.degrees["dp_replicate"], 1.0, 0
+    for group in groups:
+        gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
+        scatters = 1 if once or stage == 1 else micro_batches
+        places = [place(layout, 0, is_expert)[0] for is_expert in group.experts]
+        if max(places, default=1) > 1:
+            found += gathers + scatters
+        summed += sum(
+            shard(shape, n, 0, is_expert)[1]
+            for shape, n, is_expert in zip(group.shapes, places, group.experts, strict=True)
+        )
+    if replicas > 1:
+        communication = layout.config.communication
+        bucket = (communication.bucketMiB if communication is not None else BUCKET_MIB) << 20
+        found += math.ceil(summed * MASTER / bucket)
+    return found
 
 
 def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:

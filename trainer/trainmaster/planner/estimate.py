@@ -10,6 +10,7 @@ from trainmaster.parallel.partition import partition
 from trainmaster.parallel.pipeline import own_stages
 from trainmaster.planner import communication, memory, schedules
 from trainmaster.planner.layouts import Layout, smaller_micro_batches
+from trainmaster.planner.machine import Machine
 from trainmaster.planner.memory import Group, Memory
 from trainmaster.planner.survey import Survey
 from trainmaster.planner.trace import Slice, Use
@@ -17,14 +18,8 @@ from trainmaster.planner.trace import Slice, Use
 ITERATIONS = 5
 """Of muon: three products each."""
 
-
-@dataclass(frozen=True)
-class Machine:
-    """What a step's time is reckoned with."""
-
-    flops: float  # floating-point operations that a rank does in a second
-    bandwidth: float  # bytes that a rank sends in a second
-    memory: int | None  # bytes of a rank
+CALLS_OF_OPTIMIZER = 15
+"""Operations of torch for each parameter in a step: AdamW's own, and those of the norm and the clipping."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
     micro, count = layout.micro_batches
     pp = layout.degrees["pp"]
     uses = survey.uses(slice_of(layout))
-    memories, sent, busiest = [], [], 0.0
+    memories, sent, busiest, called = [], [], 0.0, 0.0
     for rank, own in enumerate(stages_of_ranks(layout, survey)):
         groups = [*memory.groups(survey.inventory, layout, own)]
         parts = [uses.of_stage(blocks, survey.layers) for blocks in own]
@@ -81,11 +76,16 @@ def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
             )
         )
         sent.append(_sent(layout, groups, [use for stage in parts for use in stage], uses.block.result))
-        busiest = max(busiest, operations(layout, survey, own) + _orthogonalizing(layout, groups))
+        own_parts = [part for stage in parts for part in stage]
+        calls = count * sum(part.operations for part in own_parts) + CALLS_OF_OPTIMIZER * _tensors(groups)
+        busiest = max(
+            busiest, machine.computes_s(operations(layout, survey, own) + _orthogonalizing(layout, groups), calls)
+        )
+        called = max(called, _collectives(layout, groups, own_parts))
     bubble = schedules.bubble(layout.pipeline, pp, count)
     most = max(sent, key=communication.total)
     worst = max(memories, key=lambda m: m.peak)
-    seconds = busiest / machine.flops / (1 - bubble) + communication.total(most) / machine.bandwidth
+    seconds = busiest / (1 - bubble) + machine.sends_s(communication.total(most), called)
     fits = machine.memory is None or worst.peak <= machine.memory
     return Estimate(layout, survey.time, worst, most, bubble, seconds, fits)
 
@@ -164,6 +164,20 @@ def _saved(stages: Sequence[Sequence[Use]], active: int, in_pipeline: bool) -> i
 def _received(own: Sequence[range], layers: int) -> int:
     """From how many stages a rank with these stages gets something: a stream from before, a gradient from behind."""
     return sum((blocks.start > 0) + (blocks.stop < layers) for blocks in own)
+
+
+def _tensors(groups: Sequence[Group]) -> int:
+    return sum(len(group.shapes) for group in groups)
+
+
+def _collectives(layout: Layout, groups: Sequence[Group], parts: Sequence[Use]) -> float:
+    """How many a rank takes part in, in a step."""
+    _, count = layout.micro_batches
+    found = communication.collectives_of_data_parallelism(groups, layout, count)
+    found += count * sum(part.collectives for part in parts)
+    if layout.degrees["pp"] > 1:
+        found += 2 * count * layout.pipeline.stages_per_rank
+    return found
 
 
 def _sent(layout: Layout, groups: Sequence[Group], parts: Sequence[Use], stream: int) -> dict[str, float]:

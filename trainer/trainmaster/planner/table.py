@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from trainmaster.contract.config import TrainingConfig
 from trainmaster.planner import communication
-from trainmaster.planner.estimate import Estimate, Machine
+from trainmaster.planner.estimate import Estimate
+from trainmaster.planner.machine import Machine
 
 UNITS = ("", "K", "M", "G", "T", "P")
-COLUMNS = (
-    f"{'micro':>8} {'param':>6} {'grad':>6} {'optim':>6} {'activ':>6} {'buffer':>6} {'peak':>6} {'sent':>6} "
-    f"{'bubble':>6} {'step':>8}"
-)
+WIDTH = 106  # characters of a line
+MICRO = 8  # and of the first column of numbers
+COLUMNS = " ".join(f"{name:>6}" for name in ("param", "grad", "optim", "activ", "buffer", "peak", "sent", "bubble"))
+COLUMNS += f" {'step':>8}"
 
 
 def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
@@ -21,23 +24,28 @@ def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
     return (
         f"{name}, {size:,} parameters, on {ranks} rank{'s' if ranks > 1 else ''}{limit}. Bytes of the fullest rank "
         f"(K = 1024).\n"
-        f"step: if a rank does {machine.flops / 1e12:g} TFLOP/s and sends {machine.bandwidth / 1e9:g} GB/s, one after "
-        f"the other.\n"
+        f"step: if a rank does {machine.flops / 1e12:.3g} TFLOP/s and sends {machine.bandwidth / 1e9:.3g} GB/s, one "
+        f"after the other:\n{textwrap.fill(machine.basis, WIDTH)}.\n"
     )
 
 
 def rows(estimates: Sequence[Estimate]) -> list[str]:
     """A line of names, and one for each estimate."""
     width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
+    micro = max(MICRO, *(len(_micro(estimate)) for estimate in estimates))
     return [
-        f"{'layout':{width}} {COLUMNS}",
-        *(f"{estimate.layout.name:{width}} {_numbers(estimate)}" for estimate in estimates),
+        f"{'layout':{width}} {'micro':>{micro}} {COLUMNS}",
+        *(f"{estimate.layout.name:{width}} {_micro(estimate):>{micro}} {_numbers(estimate)}" for estimate in estimates),
     ]
+
+
+def _micro(estimate: Estimate) -> str:
+    micro, count = estimate.layout.micro_batches
+    return f"{micro} x {count}"
 
 
 def _numbers(estimate: Estimate) -> str:
     memory = estimate.memory
-    micro, count = estimate.layout.micro_batches
     sizes = [
         memory.held.parameters,
         memory.held.gradients,
@@ -49,7 +57,15 @@ def _numbers(estimate: Estimate) -> str:
     ]
     numbers = " ".join(f"{amount(n):>6}" for n in sizes)
     fits = "" if estimate.fits else "  too large"
-    return f"{f'{micro} x {count}':>8} {numbers} {estimate.bubble:6.1%} {duration(estimate.seconds):>8}{fits}"
+    return f"{numbers} {estimate.bubble:6.1%} {duration(estimate.seconds):>8}{fits}"
+
+
+def ways_out(config: TrainingConfig) -> str:
+    """What would make a layout fit that the job doesn't do yet, as the subject of a sentence."""
+    ways = ["more ranks", "a smaller model or context"]
+    ways += ["recompute Full"] if config.recompute == "None" else []
+    ways += ["precision bf16"] if config.precision == "fp32" else []
+    return f"{', '.join(ways[:-1])} or {ways[-1]}"
 
 
 def comparison(estimates: Sequence[Estimate], seconds: Iterable[float]) -> Iterator[str]:
@@ -73,7 +89,12 @@ def amount(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """At most eight characters."""
+    """At most eight characters: hours and days where seconds would be more than five digits."""
+    if seconds >= 99_999.5:
+        hours = seconds / 3600
+        return f"{hours:.0f} h" if hours < 99_999.5 else f"{min(hours / 24, 999_999):.0f} d"
+    if seconds >= 9999.5:
+        return f"{seconds:.0f} s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= scale or unit == "us":
             break

@@ -63,6 +63,8 @@ class Use:
     sent: dict[str, float] = field(default_factory=dict)  # bytes by axis, forward and backward
     output: int = 0  # bytes that come out of it: what a pipeline's stage keeps of its last part
     again: int = 0  # bytes more while it is computed again in the backward pass, one block at a time
+    operations: int = 0  # calls of torch, forward and backward
+    collectives: int = 0  # that are called for `sent`
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
         self._kept: list[Any] = []  # so that no key is used twice
         self._saved: dict[int, int] = {}
         self._sent: dict[str, float] = {}
+        self._operations = self._collectives = 0
         self._forward = False
         self.products = 0  # bytes of what selective recomputation keeps of the last forward pass
 
@@ -182,6 +185,7 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
     def of(self, forward: Callable[[], Any], inputs: tuple[Tensor, ...]) -> tuple[Any, Use]:
         """What `forward` returns, cut off from it, and its use of memory and links, backward pass included."""
         self._saved, self._sent, self.products = {}, {}, 0
+        self._operations = self._collectives = 0
         hooks = torch.autograd.graph.saved_tensors_hooks(self.keep, lambda x: x)
         with self, hooks, warnings.catch_warnings():
             # That what selective recomputation keeps goes past such hooks: it is counted by `products`.
@@ -191,16 +195,19 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
             self._forward = False
             saved = sum(self._saved.values())
             if not isinstance(result, Tensor):
-                return result, Use(saved, 0)
+                return result, Use(saved, 0, operations=self._operations)
             result.float().sum().backward(inputs=[*inputs] or None)
         result = result.detach().requires_grad_()
         size = result.untyped_storage().nbytes()
-        return result, Use(saved, size, dict(self._sent), size)
+        calls = {"operations": self._operations, "collectives": self._collectives}
+        return result, Use(saved, size, dict(self._sent), size, **calls)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self._operations += func.namespace != "prim"  # fake tensors are asked for their device, again and again
         if func.namespace == "c10d":
+            self._collectives += 1
             self._note(func.name(), args)
         result = func(*args, **(kwargs or {}))
         if self._forward and func in recompute.KEPT:

@@ -20,11 +20,12 @@ from trainmaster.contract.wire import (
     Verdict,
     environment,
 )
+from trainmaster.contract.wire.trained import KEPT
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.runtime.simulation.grant import SimGrant
 from trainmaster_operator.runtime.simulation.storage import Checkpoint
-from trainmaster_operator.runtime.simulation.training import SimRank, StoreHost
+from trainmaster_operator.runtime.simulation.training import SimRank, SimTrained, StoreHost
 
 if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.world import World
@@ -58,6 +59,7 @@ class SimAgent:
         self.address = world.listen(self)  # for other agents
         self.directive: Directive | None = None
         self.grant = SimGrant(self)
+        self._history: list[SimTrained] = []  # rounds that ended since a leader opened one
         self._unconfirmed = False  # this round was opened by the grant, and no leader has published it
         self._sent_at: float | None = None  # the report that isn't answered yet
         self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
@@ -299,6 +301,17 @@ class SimAgent:
             stop_passed=passed,
             resumed_step=self._resumed,
             draining_s=self._draining_s(),
+            trained=[past.told(now) for past in (*self._history, *([self._trained()] if self.ranks else []))],
+        )
+
+    def _trained(self) -> SimTrained:
+        steps = [rank.first_step_at for rank in self.ranks if rank.first_step_at is not None]
+        return SimTrained(
+            round=self.round,
+            first_step_at=min(steps, default=None),
+            last_sign_at=max(rank.beat_at for rank in self.ranks),
+            step=max(rank.step for rank in self.ranks),
+            resumed=self._resumed,
         )
 
     def _draining_s(self) -> float | None:
@@ -342,9 +355,11 @@ class SimAgent:
             else:
                 self._unconfirmed = False
                 self.grant.confirm(assignment)
+                self._history = [past for past in self._history if past.round >= assignment.round]
             self._stop(directive.stop_at, directive.stop_bound)
 
     def _begin(self, assignment: Assignment) -> None:
+        self._history = [*self._history, self._trained()][-KEPT + 1 :] if assignment.minor and self.ranks else []
         self._end_ranks()
         self.round = assignment.round
         known = self.directive.round if self.directive is not None else assignment.round

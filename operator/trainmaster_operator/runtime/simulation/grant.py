@@ -114,7 +114,8 @@ class SimGrant:
         silent = self._agent.unanswered(self._failed_at, grant.SILENCE_S)
         if not silent:
             self._agent.report_at_once()
-        word = Failed(a.round, silent, verdict)
+        age_s = world.clock.monotonic() - self._failed_at
+        word = Failed(a.round, silent, dataclasses.replace(verdict, age_s=age_s))
         if a.group_rank == 0:
             self._asked(word)
         elif a.first is not None:

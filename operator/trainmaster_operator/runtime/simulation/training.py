@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainmaster.contract.wire import Cause, ExitCode, RankState, StoreAddress
+from trainmaster.contract.wire import Cause, ExitCode, RankState, StoreAddress, Trained
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Fenced
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class SimRank:
     stopped: bool = False  # by SIGSTOP
     stop_at: int | None = None
     stop_bound: bool = False
+    first_step_at: float | None = None
 
     @property
     def alive(self) -> bool:
@@ -54,6 +55,26 @@ class SimRank:
         if self.alive:
             self.exit_code, self.message, self.cause, self.cascade = code, message, cause, cascade
             self.ended(self)
+
+
+@dataclass(frozen=True)
+class SimTrained:
+    """When a round trained on one agent; times are the simulation's."""
+
+    round: int
+    first_step_at: float | None
+    last_sign_at: float
+    step: int
+    resumed: int | None
+
+    def told(self, now: float) -> Trained:
+        return Trained(
+            round=self.round,
+            first_step_s=now - self.first_step_at if self.first_step_at is not None else None,
+            last_sign_s=now - self.last_sign_at,
+            step=self.step,
+            resumed_step=self.resumed,
+        )
 
 
 @dataclass
@@ -166,6 +187,8 @@ class SimRound:
     def _advance(self) -> None:
         for rank in self.ranks.values():
             rank.step = self.step - (self.resumed if self.world.workload.script else 0)
+            if rank.first_step_at is None:
+                rank.first_step_at = self.world.clock.monotonic()
         self._beat()
         self.world.stepped(self.number, self.step, self._agents())
 

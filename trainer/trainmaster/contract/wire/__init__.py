@@ -29,6 +29,7 @@ from trainmaster.contract.wire.messages import (
     encode,
 )
 from trainmaster.contract.wire.progress import Control, Phase, Progress, ProgressRecord
+from trainmaster.contract.wire.trained import Trained
 
 __all__ = [
     "EXIT_CODES",
@@ -58,6 +59,7 @@ __all__ = [
     "ShardFile",
     "StoreAddress",
     "TensorIndex",
+    "Trained",
     "Verdict",
     "WireError",
     "altered",

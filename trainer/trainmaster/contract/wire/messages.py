@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.trained import Trained
 
 PROTOCOL = 1
 SESSION_HEADER = "Trainmaster-Session"  # of an answer: what to show next time instead of the token
@@ -188,7 +189,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Granted:
-    """A round that was opened while no leader answered: its number, its store, and what had ended the one before."""
+    """A round that was opened while no leader answered: its number, its store, and what had ended the one before.
+
+    Here `verdict.age_s` is the time from the failure to the opening of the round."""
 
     round: int
     store: StoreAddress
@@ -224,6 +227,7 @@ class Report:
     neighbour_lost: int | None = None  # this slot, the next in the round's order, doesn't answer
     granted: list[Granted] = field(default_factory=list)  # rounds that this agent opened since a leader published one
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
+    trained: list[Trained] = field(default_factory=list)  # rounds since the last that a leader opened, oldest first
     container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
     container_limit_bytes: int = 0  # 0: it has no limit
     warming: bool = False  # as in JoinRequest

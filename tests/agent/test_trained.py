@@ -1,0 +1,59 @@
+"""What an agent remembers of when its rounds trained."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainmaster.agent.trained import History
+from trainmaster.contract.wire import Assignment, Progress, StoreAddress
+from trainmaster.contract.wire.trained import KEPT
+
+S = 1_000_000_000
+
+
+def assignment(round: int, minor: int) -> Assignment:
+    return Assignment(round, 2, 0, 2, 0, 1, StoreAddress("10.0.0.1", 1), 0, minor=minor)
+
+
+def of_round(number: int, *records: Progress) -> Any:
+    ranks = [SimpleNamespace(progress=lambda record=record: record) for record in records]
+    return SimpleNamespace(number=number, ranks=ranks, resumed_tier="ram")
+
+
+def test_ages_are_those_at_the_report() -> None:
+    first = Progress(first_step_ns=12 * S, beat_ns=20 * S, step=9, resumed_step=4, save_total_ns=S)
+    second = Progress(first_step_ns=11 * S, beat_ns=19 * S, step=8, resumed_step=4, eval_total_ns=2 * S)
+    history = History()
+    history.begin(assignment(2, minor=1), of_round(1, first, second))
+    past, current = history.told(of_round(2, Progress(beat_ns=25 * S)), 30 * S)
+    assert (past.round, past.first_step_s, past.last_sign_s) == (1, 19.0, 10.0)
+    assert (past.step, past.resumed_step, past.resumed_tier) == (9, 4, "ram")
+    assert (past.saved_s, past.evaluated_s) == (1.0, 2.0)
+    assert (current.round, current.first_step_s, current.last_sign_s, current.resumed_step) == (2, None, 5.0, None)
+
+
+def test_a_round_of_a_leaders_own_begins_a_new_history() -> None:
+    history = History()
+    history.begin(assignment(2, minor=1), of_round(1, Progress()))
+    history.begin(assignment(3, minor=0), of_round(2, Progress()))
+    assert [told.round for told in history.told(of_round(3, Progress()), 0)] == [3]
+
+
+def test_rounds_that_a_leader_has_taken_over_are_forgotten() -> None:
+    history = History()
+    for number in (1, 2):
+        history.begin(assignment(number + 1, minor=number), of_round(number, Progress()))
+    history.confirm(assignment(2, minor=1))
+    assert [told.round for told in history.told(of_round(3, Progress()), 0)] == [2, 3]
+
+
+@pytest.mark.parametrize("rounds", [KEPT - 1, 50])
+def test_it_has_a_fixed_size_however_many_rounds_there_were(rounds: int) -> None:
+    history = History()
+    for number in range(1, rounds + 1):
+        history.begin(assignment(number + 1, minor=number), of_round(number, Progress()))
+    told = history.told(of_round(rounds + 1, Progress()), 0)
+    assert [each.round for each in told] == list(range(rounds + 2 - KEPT, rounds + 2))

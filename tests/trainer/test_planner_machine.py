@@ -1,0 +1,146 @@
+"""What the time of a step is reckoned with: this machine as measured, or another one as described."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.test_planner import config
+from trainmaster import models, parallel
+from trainmaster.planner import calibration, table
+from trainmaster.planner.calibration import _Count
+from trainmaster.planner.estimate import CALLS_OF_OPTIMIZER, Estimate, estimate
+from trainmaster.planner.layouts import Layout
+from trainmaster.planner.machine import Figures, Machine, assumed, shared
+from trainmaster.planner.survey import Survey
+
+LAPTOP = Figures(flops=5e10, bandwidth=1e9, operation_s=1e-5, collective_s=2e-4)
+
+
+def planned(machine: Machine, ranks: int = 1, parallelism: dict[str, Any] | None = None, **job: Any) -> Estimate:
+    asked = config(parallelism=parallelism, **job)
+    return estimate(Layout(asked, ranks), Survey(asked.model), machine)
+
+
+def test_ranks_share_the_cores_of_this_machine() -> None:
+    alone, four = shared(LAPTOP, 2, 1, None), shared(LAPTOP, 2, 4, None)
+    assert (alone.flops, alone.operation_s) == (1e11, 1e-5)
+    assert (four.flops, four.bandwidth) == (2.5e10, 5e8)
+    assert (four.operation_s, four.collective_s) == (2e-5, 4e-4)
+    assert four.basis.startswith("this machine as measured, its 2 CPU cores shared by 4 ranks: 20 us an operation")
+
+
+def test_what_is_given_is_told_apart_from_what_is_assumed() -> None:
+    machine = assumed(300.0, None, None)
+    assert (machine.flops, machine.bandwidth) == (3e14, 25e9)
+    assert "--tflops as given, --bandwidth assumed" in machine.basis
+
+
+def test_operations_are_counted_as_a_rank_runs_them() -> None:
+    job = config(batch=1)
+    model = models.build(job.model, job.seed)
+    tokens = torch.zeros(1, models.facts(job.model).context, dtype=torch.int64)
+    counted = _Count()
+    with counted:
+        parallel.cross_entropy(model(tokens), tokens, None).backward()
+    tensors = len([*model.parameters()])
+    per_operation = estimate(Layout(job, 1), Survey(job.model), Machine(1e30, 1e30, None, operation_s=1.0))
+    assert per_operation.seconds - CALLS_OF_OPTIMIZER * tensors == pytest.approx(counted.operations, rel=0.25)
+
+
+def test_a_small_model_is_as_slow_as_its_operations_are() -> None:
+    """By the floating-point operations of a GPU alone this one would train on tens of millions of tokens a second."""
+    by_flops = planned(Machine(100e12, 25e9, None), batch=1)
+    found = planned(shared(LAPTOP, 1, 1, None), batch=1)
+    assert by_flops.tokens / by_flops.seconds > 10_000_000
+    assert found.tokens / found.seconds < 20_000
+
+
+def test_operations_that_are_queued_for_a_device_take_no_time_beside_what_they_compute() -> None:
+    slow = Machine(1e6, 1e30, None, operation_s=1e-6, queues=True)
+    assert planned(slow).seconds == planned(Machine(1e6, 1e30, None)).seconds
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "ranks", "collectives"),
+    [
+        ({}, 1, 0),
+        ({"dp_replicate": 4}, 4, 1 + 1),  # one bucket
+        ({"dp_shard": 4, "sharding": {"stage": 3}}, 4, 1 + 4 * 3 + 2),  # blocks twice gathered, the rest once
+        ({"pp": 2}, 2, 1 + 2 * 2),  # two micro-batches, there and back
+    ],
+)
+def test_each_collective_takes_its_time(parallelism: dict[str, Any], ranks: int, collectives: int) -> None:
+    micro = 8 if "pp" in parallelism else None
+    found = planned(Machine(1e30, 1e30, None, collective_s=1.0), ranks, parallelism, micro=micro)
+    assert found.seconds == pytest.approx(collectives)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The measurements that were made, by precision."""
+    made: list[str] = []
+
+    def run(_: Any, job: Any, work: Any) -> list[Figures]:
+        made.append(job.precision)
+        return [LAPTOP, Figures(0, 0, 0, 0)]
+
+    monkeypatch.setattr(calibration, "run", run)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return made
+
+
+def test_a_machine_is_measured_once_for_each_precision(measured: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for precision in ("fp32", "fp32", "bf16", "bf16"):
+        assert calibration.figures(config(precision=precision)) == LAPTOP
+    assert measured == ["fp32", "bf16"]
+    monkeypatch.setattr(calibration.platform, "node", lambda: "another machine")
+    calibration.figures(config())
+    assert measured == ["fp32", "bf16", "fp32"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"flops": "many"}', '{"flops": 0, "bandwidth": 1, "operation_s": 1}'])
+def test_figures_that_cannot_be_right_are_measured_again(measured: list[str], tmp_path: Path, text: str) -> None:
+    calibration.figures(config())
+    (file,) = (tmp_path / "cache" / "trainmaster").iterdir()
+    file.write_text(text)
+    assert calibration.figures(config()) == LAPTOP
+    assert measured == ["fp32", "fp32"]
+    assert calibration.figures(config()) == LAPTOP
+    assert len(measured) == 2
+
+
+def test_without_a_place_for_the_figures_they_are_measured_each_time(measured: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    for _ in range(2):
+        assert astuple(calibration.figures(config())) == astuple(LAPTOP)
+    assert measured == ["fp32", "fp32"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "recompute", "words"),
+    [
+        ("fp32", "None", "more ranks, a smaller model or context, recompute Full or precision bf16"),
+        ("bf16", "None", "more ranks, a smaller model or context or recompute Full"),
+        ("bf16", "Full", "more ranks or a smaller model or context"),
+    ],
+)
+def test_a_job_is_advised_nothing_that_it_does_already(precision: str, recompute: str, words: str) -> None:
+    assert table.ways_out(config(precision=precision).model_copy(update={"recompute": recompute})) == words
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 9.9999e-7, 0.00123456, 0.99999, 9999.49, 12345.6, 99_999.6, 1e7, 1e10, 1e15])
+def test_no_time_of_a_step_is_wider_than_its_column(seconds: float) -> None:
+    assert len(table.duration(seconds)) <= 8
+
+
+def test_columns_stand_below_each_other_however_many_micro_batches_there_are() -> None:
+    small = planned(Machine(1e12, 1e9, None), batch=4)
+    many = planned(Machine(1e12, 1e9, None), batch=123_456, micro=1)
+    names, *rows = table.rows([small, many])
+    assert "1 x 123456" in rows[1]
+    assert {len(row) for row in (names, *rows)} == {len(names)}

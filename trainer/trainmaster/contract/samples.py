@@ -1,0 +1,11 @@
+"""What a job's samples are called, for the people who read how many of them are trained on in a second."""
+
+from __future__ import annotations
+
+_UNITS = {"images": "images", "arrays": "images"}
+"""By the source of the data. All others give tokens."""
+
+
+def unit_of(source: str) -> str:
+    """Return the plural of what a source's samples are counted in: "tokens", or "images"."""
+    return _UNITS.get(source, "tokens")

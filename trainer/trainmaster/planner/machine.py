@@ -1,0 +1,81 @@
+"""What the time of a step is reckoned with, and what that rests on. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TFLOPS, BANDWIDTH = 100.0, 25.0
+"""Of a rank where it has a device and nobody says more: 10^12 operations, and 10^9 bytes that are sent, in a second."""
+
+LAUNCH_S = 5e-6
+"""That a host takes to give an operation to a device, which works on others meanwhile."""
+LINK_S = 20e-6
+"""That a collective takes between devices, however little it sends."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of this machine, as measured by one thread of each of two processes."""
+
+    flops: float  # floating-point operations in a second
+    bandwidth: float  # bytes that a process sends in a second
+    operation_s: float  # seconds of an operation of torch whose tensors are small
+    collective_s: float  # seconds of a collective of few bytes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a rank does. `queues`: operations wait for a device, so that giving them to it takes no time of its own."""
+
+    flops: float  # floating-point operations in a second
+    bandwidth: float  # bytes that it sends in a second
+    memory: int | None  # bytes
+    operation_s: float = 0.0  # seconds of each operation besides what it computes
+    collective_s: float = 0.0  # seconds of each collective besides what it sends
+    queues: bool = False
+    basis: str = ""  # what the figures rest on, in words
+
+    def computes_s(self, flops: float, operations: float) -> float:
+        """Seconds for `operations`, which compute `flops` together."""
+        work, calls = flops / self.flops, operations * self.operation_s
+        return max(work, calls) if self.queues else work + calls
+
+    def sends_s(self, size: float, collectives: float) -> float:
+        """Seconds for `collectives`, which send `size` bytes together."""
+        return size / self.bandwidth + collectives * self.collective_s
+
+
+def assumed(tflops: float | None, bandwidth: float | None, memory: int | None) -> Machine:
+    """A rank with a device. Each figure is the given one, or else the usual one."""
+    options = (("--tflops", tflops), ("--bandwidth", bandwidth))
+    words = [f"{name} as given" if value is not None else f"{name} assumed" for name, value in options]
+    words += [f"{LAUNCH_S * 1e6:g} us to start an operation", f"{LINK_S * 1e6:g} us for a collective"]
+    return Machine(
+        flops=(TFLOPS if tflops is None else tflops) * 1e12,
+        bandwidth=(BANDWIDTH if bandwidth is None else bandwidth) * 1e9,
+        memory=memory,
+        operation_s=LAUNCH_S,
+        collective_s=LINK_S,
+        queues=True,
+        basis=f"a rank with a device: {', '.join(words)}",
+    )
+
+
+def shared(figures: Figures, cores: int, ranks: int, memory: int | None) -> Machine:
+    """One of `ranks` on this machine, which share its cores."""
+    share = cores / ranks  # of a rank
+    slower = max(1.0, 1 / share)
+    return Machine(
+        flops=figures.flops * (int(share) if share >= 1 else share),
+        bandwidth=figures.bandwidth / slower,
+        memory=memory,
+        operation_s=figures.operation_s * slower,
+        collective_s=figures.collective_s * slower,
+        basis=f"this machine as measured, its {_counted(cores, 'CPU core')} shared by {_counted(ranks, 'rank')}: "
+        f"{figures.operation_s * slower * 1e6:.3g} us an operation, {figures.collective_s * slower * 1e6:.3g} us a "
+        f"collective; other machines are described by --tflops and --bandwidth",
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
