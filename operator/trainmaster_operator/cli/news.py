@@ -18,6 +18,14 @@ RUNGS = {
     Rung.FREE: "the ranks restart, which counts nothing",
 }
 
+_CONDITIONS = {
+    "ReconcileError": "error",
+    "CheckpointFailed": "not saved",
+    "CheckpointStalled": "stalled",
+    "Unprotected": "unsafe",
+}
+"""Conditions that are told when they hold, each with its word."""
+
 
 class Tone(Enum):
     PLAIN = "plain"
@@ -57,8 +65,9 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
         if told:
             yield told
     for condition in new.conditions:
-        if condition.type == "ReconcileError" and condition.status == "True" and condition not in old.conditions:
-            yield News("error", condition.message, Tone.BAD)
+        told = _CONDITIONS.get(condition.type)
+        if told is not None and condition.status == "True" and condition not in old.conditions:
+            yield News(told, condition.message, Tone.BAD)
 
 
 def described(failure: Failure) -> str:
