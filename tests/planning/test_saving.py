@@ -47,7 +47,10 @@ def test_a_failed_save_is_written_down_at_once_and_holds_until_a_newer_one_is_sa
     told = condition(world, "CheckpointFailed")
     assert told is not None
     assert told.status == "True"
-    assert told.message == "step 10 is not saved (the newest step on storage is 5): No space left on device"
+    assert told.message == (
+        "step 10 is not saved (the newest step on storage is 5): No space left on device. "
+        "The newest save is tried again, after the last step for 900 s"
+    )
     assert not world.plan().intent
     world.checkpoint = CheckpointSeen(10, 1, "storage")
     world.settle()
@@ -165,7 +168,7 @@ def test_a_deleted_pod_of_a_script_is_not_told_that_anything_was_saved() -> None
     world.write()
     assert world.status.lastFailure is not None
     assert world.status.lastFailure.message == (
-        "every rank ended after SIGTERM; only the script knows what it saved, since slot 1's pod was told to end"
+        "every rank stopped; only the script knows what it saved, since slot 1's pod was told to end"
     )
 
 

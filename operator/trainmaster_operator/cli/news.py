@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung
 
 MESSAGE_LIMIT = 160
@@ -77,7 +78,8 @@ def described(failure: Failure) -> str:
     end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
     if end and end not in words:
         words = f"{end}: {words}" if words else end
-    return f"{who}: {failure.cause} in step {failure.step + 1}" + (f": {cut(words)}" if words else "")
+    where = f"after step {failure.step}" if failure.cause == Cause.CHECKPOINT_FAILED else f"in step {failure.step + 1}"
+    return f"{who}: {failure.cause} {where}" + (f": {cut(words)}" if words else "")
 
 
 def cut(words: str) -> str:

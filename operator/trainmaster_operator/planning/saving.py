@@ -37,7 +37,7 @@ def update(view: View, status: JobStatus) -> JobStatus:
     failed, saved = status.failedSave, status.checkpoint
     if failed is not None:
         if _is_newer(failed, saved):
-            status = _with(view, status, FAILED, True, "NotSaved", _unsaved(failed, saved))
+            status = _with(view, status, FAILED, True, "NotSaved", _unsaved(view, failed, saved))
         else:
             assert saved is not None
             status = _with(view, status, FAILED, False, "Saved", f"step {saved.step} is saved")
@@ -66,7 +66,7 @@ def stopped_words(view: View) -> str:
     if not any(agent.nothing_saved for agent in view.in_round()):
         return f"every rank saved{step} and stopped"
     if view.scripted:
-        return "every rank ended after SIGTERM; only the script knows what it saved"
+        return "every rank stopped; only the script knows what it saved"
     return f"every rank stopped{step and ' after' + step}, and nothing was saved: the job has no spec.checkpoint"
 
 
@@ -81,9 +81,10 @@ def _is_newer(failed: FailedSave, saved: CheckpointStatus | None) -> bool:
     return saved is None or (failed.round, failed.step) > (saved.round, saved.step)
 
 
-def _unsaved(failed: FailedSave, saved: CheckpointStatus | None) -> str:
+def _unsaved(view: View, failed: FailedSave, saved: CheckpointStatus | None) -> str:
     newest = "nothing is saved yet" if saved is None else f"the newest step on storage is {saved.step}"
-    return f"step {failed.step} is not saved ({newest}): {failed.message}"
+    again = f"The newest save is tried again, after the last step for {view.spec.checkpoint.timeoutSeconds:g} s"
+    return f"step {failed.step} is not saved ({newest}): {failed.message[:700]}. {again}"
 
 
 def _stall(view: View) -> str:

@@ -69,7 +69,7 @@ def upload(
         _check_fence(storage, round)
         manifest = lineage.commit(storage, directory) or ""
     except (OSError, ValueError, lineage.Damaged, Fenced) as failure:
-        error, why = f"checkpoint {directory}, rank {rank}: {_words(failure)}", _kind(failure)
+        error, why = f"checkpoint {directory}, rank {rank}: {_words(failure, message['storage'])}", _kind(failure)
         if storage is not None and not stored and not (why == "storage" and tried_again()):
             abandon(message, error, storage)
     if storage is not None and manifest:
@@ -213,7 +213,7 @@ def _kind(failure: Exception) -> str:
     return "fenced" if isinstance(failure, Fenced) else "other rank" if isinstance(failure, _OtherRank) else "broken"
 
 
-def _words(failure: Exception) -> str:
+def _words(failure: Exception, storage: str) -> str:
     if isinstance(failure, OSError) and failure.errno:
-        return f"{os.strerror(failure.errno)} ({failure.filename or 'storage'})"
+        return f"{os.strerror(failure.errno)} ({failure.filename or storage})"
     return str(failure)
