@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from trainmaster.agent.lastsaves import STOP_LIMIT_S, LastSaves
-from trainmaster.agent.supervisor import Supervisor
+from trainmaster.agent.round import Round
 from trainmaster.agent.uploads import Lost, Uploads
+from trainmaster.contract.wire import Assignment, StoreAddress
 
 LOST = Lost(round=3, rank=1, step=20, error="No space left on device")
 
@@ -75,11 +76,9 @@ def test_a_job_that_is_asked_to_stop_waits_for_less_long() -> None:
 
 
 def test_a_process_that_outlives_its_kill_is_named_with_its_rank_and_its_state() -> None:
-    told: list[tuple[str, str]] = []
     ended = SimpleNamespace(number=0, ended=True, process=None)
     alive = SimpleNamespace(number=1, ended=False, process=SimpleNamespace(pid=os.getpid()))
-    supervisor = SimpleNamespace(_event=lambda reason, message: told.append((reason, message)))
-    Supervisor._name_survivors(cast(Any, supervisor), cast(Any, SimpleNamespace(number=2, ranks=[ended, alive])))
-    ((reason, message),) = told
-    assert reason == "ProcessUnkillable"
-    assert message.startswith(f"process {os.getpid()}, rank 1 of round 2, was killed and still exists (state R)")
+    round = Round(Assignment(2, 2, 0, 2, 0, 1, StoreAddress("", 0), 1), 0, own_loop=True, changed=lambda: None)
+    round.ranks = cast(Any, [ended, alive])
+    (words,) = round.survivors()
+    assert words.startswith(f"process {os.getpid()}, rank 1 of round 2, was killed and still exists (state R)")

@@ -190,8 +190,7 @@ class Fleet:
         return job.checkpoint if job else None
 
     def failed_save(self, key: Key) -> SaveFailed | None:
-        job = self._jobs.get(key)
-        return job.failed_save if job else None
+        return job.failed_save if (job := self._jobs.get(key)) else None
 
     def publish(
         self, key: Key, uid: str, round: int, incarnations: Sequence[int], directive_of: Callable[[int], Directive]

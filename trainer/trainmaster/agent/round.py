@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trainmaster.agent import processes
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.verdict import End, exit_code_of, judge
 from trainmaster.agent.zygotes import Process, signal_all
@@ -123,6 +124,16 @@ class Round:
             rank.send(channel.RESCUE, {})
             loop.call_later(RESCUE_ANSWER_S, self._end_silent, rank)
             loop.call_later(RESCUE_LIMIT_S, self._end, rank)
+
+    def survivors(self) -> list[str]:
+        """Return one sentence for each of its ranks that still exists. Call this long after all were killed."""
+        alive = [(r.number, r.process.pid) for r in self.ranks if not r.ended and r.process is not None]
+        return [
+            f"process {pid}, rank {number} of round {self.number}, was killed and still exists (state "
+            f"{processes.state(pid)}): it waits in the kernel, for a file system that does not answer or for a device. "
+            f"Nothing that it saves is used"
+            for number, pid in alive
+        ]
 
     def said(self, rank: Rank, kind: str) -> None:
         """What a rank says of its rescue."""

@@ -251,14 +251,8 @@ class Supervisor:
             self._bury()
 
     def _name_survivors(self, old: Round) -> None:
-        for rank in old.ranks:
-            if not rank.ended and rank.process is not None:
-                self._event(
-                    "ProcessUnkillable",
-                    f"process {rank.process.pid}, rank {rank.number} of round {old.number}, was killed and still "
-                    f"exists (state {processes.state(rank.process.pid)}): it waits in the kernel, for a file system "
-                    f"that does not answer or for a device. Nothing that it saves is used",
-                )
+        for words in old.survivors():
+            self._event("ProcessUnkillable", words)
 
     def _bury(self) -> None:
         """Let go of old rounds whose ranks have all ended."""
