@@ -156,6 +156,12 @@ def test_the_words_of_a_stop_are_true(spec: JobSpec, asked: str, done: str) -> N
     assert ("saved step" in words[-1]) == saves
 
 
+def test_no_step_is_told_that_the_job_does_not_have() -> None:
+    words = stopped(running(stored(), step=99))
+    assert "after step 100" in words[0]
+    assert words[-1] == "every rank saved step 100 and stopped"
+
+
 def test_a_deleted_pod_of_a_script_is_not_told_that_anything_was_saved() -> None:
     world = running(script_spec())
     world.pod(1, deleting=True)

@@ -52,7 +52,8 @@ def update(view: View, status: JobStatus) -> JobStatus:
 
 
 def stop_words(view: View, step: int) -> str:
-    """What ranks that are asked to stop after a step are about to do."""
+    """What ranks that are asked to stop after a step are about to do. It may lie beyond the job's last step."""
+    step = min(step, view.status.progress.totalSteps or step)
     saves = "stop" if view.spec.checkpoint.folder is None else "save and stop"
     if view.scripted:
         return f"ranks that use run.steps() {saves} after step {step}, others get SIGTERM"
@@ -62,7 +63,8 @@ def stop_words(view: View, step: int) -> str:
 
 def stopped_words(view: View) -> str:
     """What ranks did that have stopped because they were asked to."""
-    step = "" if view.status.stopAt is None else f" step {view.status.stopAt}"
+    last = view.status.progress.totalSteps or view.status.stopAt
+    step = "" if view.status.stopAt is None or last is None else f" step {min(view.status.stopAt, last)}"
     if not any(agent.nothing_saved for agent in view.in_round()):
         return f"every rank saved{step} and stopped"
     if view.scripted:
