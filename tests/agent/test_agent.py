@@ -213,13 +213,15 @@ def test_a_script_that_knows_no_stops_gets_sigterm(make_world: Callable[..., Wor
     world.operator.direct(stop_bound=True)
     assert world.wait() == 0
     assert "[rank 0] saving" in world.log()
-    assert any(r.saved for r in world.operator.reports)
+    assert [r.nothing_saved for r in world.operator.reports if r.saved][-1:] == [True], "only the script knows"
 
 
 STOPPABLE = """
 import os, time
 from trainmaster.contract.wire.progress import OBEYS_STOP, Phase, ProgressRecord
+from trainmaster.contract.wire.channel import Channel
 record = ProgressRecord.open(int(os.environ["TRAINMASTER_PROGRESS_FD"]))
+channel = Channel.open(int(os.environ["TRAINMASTER_CHANNEL_FD"]))
 p = record.read()
 p.flags, p.phase = OBEYS_STOP, Phase.STEP
 p.started_ns = p.rendezvous_ns = p.built_ns = p.loaded_ns = p.first_step_ns = time.monotonic_ns()
@@ -228,7 +230,9 @@ while True:
     p.beat_ns = time.monotonic_ns()
     record.write(p)
     while record.control().stop_at == p.step:
-        if record.control().stop_bound: os._exit(90)
+        if record.control().stop_bound:
+            channel.send("saved", {"step": p.step, "kept": True})
+            os._exit(90)
         time.sleep(0.001)
     time.sleep(0.01)
 """
@@ -245,7 +249,8 @@ def test_ranks_stop_together_at_a_bound_step(make_world: Callable[..., World], m
     before = len(world.operator.reports)
     world.operator.direct(stop_bound=True)
     assert world.wait() == 0
-    assert [r.step for r in next(r for r in world.operator.reports if r.saved).ranks] == [step + 300] * 2
+    stopped = next(r for r in world.operator.reports if r.saved)
+    assert ([r.step for r in stopped.ranks], stopped.nothing_saved) == ([step + 300] * 2, False)
     assert len(world.operator.reports) - before < 300, "an answer that says nothing new is no reason for a report"
 
 

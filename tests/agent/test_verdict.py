@@ -52,6 +52,13 @@ def test_the_cause_is_told_from_status_words_and_output(end: End, cause: Cause, 
     assert not verdict.cascade
 
 
+def test_what_a_script_prints_after_its_traceback_is_not_taken_for_its_exception() -> None:
+    traceback = [TRACEBACK, '  File "train.py", line 18, in <module>', "    step()", "ValueError: the real reason"]
+    verdict = judge(End(2, 1, status=ended(1), lines=["step 1", *traceback, "  cleaning up", "wrote 17 files"]))
+    assert verdict.message == "ValueError: the real reason"
+    assert judge(End(2, 1, status=ended(1), lines=[TRACEBACK, "  File cut off"])).message == "  File cut off"
+
+
 def test_a_collective_that_lost_its_peer_is_a_cascade_and_a_kill_is_not() -> None:
     assert judge(End(0, 1, status=ended(1), lines=GLOO)).cascade
     assert judge(End(0, 1, status=ended(ExitCode.PEER_LOST))).cascade

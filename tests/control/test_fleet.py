@@ -17,10 +17,12 @@ from trainmaster.contract.wire import (
     RankState,
     Report,
     StoreAddress,
+    UploadReport,
     Verdict,
 )
 from trainmaster_operator.control.admission import Admission, Credential
 from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Refused
+from trainmaster_operator.planning.observation import SaveFailed
 from trainmaster_operator.runtime.clock import run_virtual
 
 KEY = ("space", "job")
@@ -35,6 +37,7 @@ class Bench:
         self.marks: list[float] = []
         self.decided: list[float] = []
         self.uid: str | None = "job-uid"
+        self.told: list[tuple[str, str]] = []
         self.fleet = Fleet(
             self.clock,
             self.authenticate,
@@ -42,6 +45,7 @@ class Bench:
             lambda key: self.uid,
             FleetSettings(hold_s=8, first_directive_s=2),
             self.decided.append,
+            lambda key, reason, message: self.told.append((reason, message)),
         )
 
     async def authenticate(self, credential, claim):
@@ -435,5 +439,37 @@ def test_in_a_crowd_only_what_decides_something_is_looked_at_at_once():
         assert await at_once(3, verdict=verdict(round=2))
         assert await at_once(4, store_lost=True)
         assert await at_once(5, draining_s=20.0)
+
+    run_virtual(main())
+
+
+def test_a_failed_save_is_told_once_by_the_rank_whose_own_part_of_it_failed():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        other = CheckpointRecord(50, 1, "storage", error="the shard of another rank could not be stored", cascade=True)
+        await bench.fleet.report(ME, report(inventory=[other]))
+        assert (bench.told, bench.fleet.failed_save(KEY)) == ([], None)
+        own = CheckpointRecord(50, 1, "storage", error="No space left on device")
+        await bench.fleet.report(ME, report(inventory=[own]))
+        assert bench.told == [("CheckpointFailed", "No space left on device")]
+        assert bench.fleet.failed_save(KEY) == SaveFailed(50, 1, "No space left on device")
+        await bench.fleet.report(ME, report(inventory=[replace(own, step=40)]))
+        assert bench.fleet.failed_save(KEY).step == 50
+
+    run_virtual(main())
+
+
+def test_what_an_upload_waits_for_grows_older_between_two_reports():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        await bench.fleet.report(ME, report(upload=UploadReport(0, 50, "/checkpoints", 10.0)))
+        await asyncio.sleep(3)
+        agent = bench.fleet.agents(KEY, (0, 0))[0]
+        assert agent.upload.still_s == pytest.approx(13.0)
+        await bench.fleet.report(ME, report(nothing_saved=True, saved=True))
+        agent = bench.fleet.agents(KEY, (0, 0))[0]
+        assert (agent.upload, agent.nothing_saved) == (None, True)
 
     run_virtual(main())

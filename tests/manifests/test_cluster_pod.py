@@ -11,6 +11,8 @@ from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.manifests import build_pod
 from trainmaster_operator.manifests.volumes import claim_problem
 
+STORAGE = {"directory": "/checkpoints"}
+
 
 def spec(of: DistributedTrainingJob) -> dict[str, Any]:
     built: dict[str, Any] = build_pod(of, "worker", 0, 0, CLUSTER)["spec"]
@@ -141,6 +143,14 @@ def test_shared_memory_has_a_size(workers: dict[str, Any], size: str) -> None:
     assert volume(built, "trainmaster-shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
 
 
+def test_a_job_without_storage_is_charged_for_no_memory_tier() -> None:
+    """A LimitRange that allows what the template asks for allows the pod."""
+    given = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+    built = spec(ours({"resources": given}))
+    assert built["containers"][0]["resources"] == given
+    assert "trainmaster-ram" not in {v["name"] for v in built["volumes"]}
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -156,7 +166,8 @@ def test_shared_memory_has_a_size(workers: dict[str, Any], size: str) -> None:
     ids=str,
 )
 def test_the_memory_tier_is_added_to_the_memory_that_the_template_names(given: Any, expected: Any) -> None:
-    built = spec(ours({"resources": given}, {"resources": given}, checkpoint={"ram": {"limit": "4Gi"}}))
+    checkpoint = {**STORAGE, "ram": {"limit": "4Gi"}}
+    built = spec(ours({"resources": given}, {"resources": given}, checkpoint=checkpoint))
     assert built["containers"][0]["resources"] == expected
     assert built["resources"] == expected
     assert volume(built, "trainmaster-ram")["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
@@ -165,13 +176,23 @@ def test_the_memory_tier_is_added_to_the_memory_that_the_template_names(given: A
 @pytest.mark.parametrize(
     ("pod", "size"),
     [
-        (ours(), "1Gi"),
-        (job(training={**TRAINING, "parallelism": {}}, workers={"ranksPerPod": 8}), "8Gi"),
-        (script(), None),
-        (script(checkpoint={"ram": {"every": 10}}), "1Gi"),
-        (ours(checkpoint={"ram": {"limit": "0"}}), None),
+        (ours(checkpoint=STORAGE), "1Gi"),
+        (job(training={**TRAINING, "parallelism": {}}, workers={"ranksPerPod": 8}, checkpoint=STORAGE), "8Gi"),
+        (script(checkpoint=STORAGE), None),
+        (script(checkpoint={**STORAGE, "ram": {"every": 10}}), "1Gi"),
+        (ours(checkpoint={**STORAGE, "ram": {"limit": "0"}}), None),
+        (ours(), None),
+        (ours(checkpoint={"ram": {"every": 1}}), None),
     ],
-    ids=["our loop", "eight ranks", "a script", "a script that asks for it", "none"],
+    ids=[
+        "our loop",
+        "eight ranks",
+        "a script",
+        "a script that asks for it",
+        "none",
+        "without storage",
+        "without storage, though it is asked for",
+    ],
 )
 def test_our_own_loop_has_a_memory_tier_unless_it_is_told_otherwise(pod: Any, size: str | None) -> None:
     built = spec(pod)

@@ -121,7 +121,7 @@ OBJECTS = {
         job(
             training=TRAINING,
             workers={"replicas": 2, "template": MEMORY},
-            checkpoint={"ram": {"every": 1, "limit": "6Gi"}},
+            checkpoint={"directory": "/checkpoints", "ram": {"every": 1, "limit": "6Gi"}},
         ),
         *("worker", 0, 0, CLUSTER),
     ),

@@ -17,7 +17,7 @@ def done(spec_fields: dict[str, object] | None = None) -> World:
 
 
 def test_a_job_has_succeeded_when_every_agent_is_done_in_this_round() -> None:
-    world = running()
+    world = running(job_spec(checkpoint={"directory": "/checkpoints"}))
     for slot in (0, 1, 2):
         world.agent(slot, done=True)
         assert not world.plan().intent

@@ -11,7 +11,8 @@ from trainmaster.contract.wire import StoreAddress
 from trainmaster_operator.planning import directive, peers
 from trainmaster_operator.planning.view import look
 
-RAM = {"ram": {"every": 1}}
+STORAGE = {"directory": "/checkpoints"}
+RAM = {**STORAGE, "ram": {"every": 1}}
 
 
 def on_nodes(nodes: list[str], **spec: Any) -> World:
@@ -56,7 +57,12 @@ def test_where_it_is_impossible_the_fewest_copies_share_a_node_with_their_origin
     assert shift(on_nodes(list("aaa"))) == 1  # another pod at least
 
 
-NONE = [{"ram": {"every": 0}}, {"ram": {"every": 1, "peers": 0}}, {"ram": {"limit": "0"}}]
+NONE = [
+    {**STORAGE, "ram": {"every": 0}},
+    {**STORAGE, "ram": {"every": 1, "peers": 0}},
+    {**STORAGE, "ram": {"limit": "0"}},
+    {"ram": {"every": 1}},
+]
 
 
 @pytest.mark.parametrize("checkpoint", NONE, ids=str)

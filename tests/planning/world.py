@@ -18,6 +18,7 @@ from trainmaster_operator.planning.observation import (
     Observation,
     PodRecord,
     Refusal,
+    SaveFailed,
 )
 
 NOW = 1_700_000_000.0
@@ -57,6 +58,7 @@ class World:
     pods: dict[int, PodRecord] = field(default_factory=dict)
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None
+    failed_save: SaveFailed | None = None
     refusal: Refusal | None = None
     deleting: bool = False
     stores: int = 0
@@ -78,6 +80,7 @@ class World:
             pods=tuple(self.pods[s] for s in sorted(self.pods)),
             agents={slot: self._obedient(agent) for slot, agent in self.agents.items()},
             checkpoint=self.checkpoint,
+            failed_save=self.failed_save,
             refusal=self.refusal,
             leading_s=self.leading_s,
             report_interval_s=self.report_interval_s,
@@ -129,6 +132,8 @@ class World:
             "verdict_age_s": 0.0,
             "done": False,
             "saved": False,
+            "nothing_saved": False,
+            "upload": None,
             "store_lost": False,
             "pauses": {},
             "round": self.status.round,

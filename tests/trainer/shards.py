@@ -46,6 +46,7 @@ def put(
     world_size: int = 1,
     keep: int = 0,
     storage: Any = None,
+    tried_again: bool = False,
     **common: Any,
 ):
     """Upload one rank's shard; the result of `upload`."""
@@ -62,4 +63,4 @@ def put(
         "keep": keep,
     }
     with memory_file(data) as fd:
-        return upload(message, fd, storage)
+        return upload(message, fd, storage, tried_again=lambda: tried_again)

@@ -15,6 +15,7 @@ import trainmaster as tm
 from tests.trainer.ranks import ROOT, Ranks, fault_socket
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.faults import DISK_FULL
 from trainmaster.contract.wire.lineage import MANIFEST, directory_name
 from trainmaster.errors import ConfigError
 from trainmaster.faults import Fault, encode
@@ -60,6 +61,8 @@ for step in run.steps(state, total=8, save_every=3):
     # Steps that take no time would otherwise be far ahead of what is written behind them.
     while step == 4 and "AWAITED" in os.environ and not pathlib.Path(os.environ["AWAITED"]).exists():
         time.sleep(0.01)
+    if step == 4 and "FILLED" in os.environ:
+        pathlib.Path(os.environ["FILLED"]).touch()
     os.write(1, f"rank {rank} step {step} loss {loss.item():.9f}\\n".encode())  # one write: ranks share the file
 os.write(1, f"finished {run.step}\\n".encode())
 """
@@ -104,6 +107,21 @@ def test_without_an_agent_it_saves_and_resumes_in_the_folder_that_it_is_given(
     assert min(lines(again.output)) == 4
     assert lines(again.output) == {s: loss for s, loss in lines(whole.output).items() if s >= 4}
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
+
+
+@pytest.mark.processes
+def test_without_an_agent_a_script_whose_last_save_fails_does_not_end_with_0(
+    ranks: Ranks, tmp_path: Path, script: str
+) -> None:
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    full = {environment.FAULT_DIR: str(folder), "FILLED": str(folder / DISK_FULL)}
+    ended = ranks.run(tmp_path / "a", 1, {"FOLDER": str(tmp_path / "saved"), **full}, script=script)
+    assert ended.codes == [ExitCode.NOT_SAVED], ended.output
+    assert (
+        "trainmaster: the last save has failed: checkpoint step-8.r1, rank 0: No space left on device" in ended.output
+    )
+    assert "finished 8" not in ended.output
 
 
 @pytest.mark.processes

@@ -84,6 +84,22 @@ def test_a_full_disk_is_told_and_leaves_nothing_that_could_be_chosen(storage: Po
     assert set(storage.list()) == {"lineage", "step-4.r1", "step-12.r1"}
 
 
+def test_a_shard_that_will_be_tried_again_keeps_those_of_other_ranks_where_they_are(storage: PosixStorage) -> None:
+    put(storage.root, 8, 1, rank=0, world_size=2)
+    full = Full(storage.root)
+    failed = put(storage.root, 8, 1, rank=1, world_size=2, storage=full, tried_again=True)
+    assert (failed["why"], failed["stored"]) == ("storage", False)
+    assert "abandoned.json" not in storage.list("step-8.r1")
+    assert put(storage.root, 8, 1, rank=1, world_size=2)["committed"]
+
+
+def test_only_a_failure_of_the_storage_is_worth_another_try(storage: PosixStorage) -> None:
+    put(storage.root, 8, 1, rank=1, world_size=2, storage=Full(storage.root))
+    assert put(storage.root, 8, 1, rank=0, world_size=2, tried_again=True)["why"] == "other rank"
+    lineage.begin(storage, Lineage(2, None))
+    assert put(storage.root, 12, 1, tried_again=True)["why"] == "fenced"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_disk_that_is_really_full_is_told_and_gets_its_room_back(tmp_path: Path) -> None:
     mount = tmp_path / "small"

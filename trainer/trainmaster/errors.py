@@ -51,6 +51,13 @@ class Fenced(TrainmasterError):
     exit_code = ExitCode.FENCED
 
 
+class NotSaved(TrainmasterError):
+    """The last step, or the one at which a stop was asked for, could not be saved."""
+
+    cause = Cause.CHECKPOINT_FAILED
+    exit_code = ExitCode.NOT_SAVED
+
+
 def unknown(where: str, name: str, known: Iterable[str]) -> str:
     """A sentence for a name that isn't known, with the nearest one that is."""
     names = sorted(known)

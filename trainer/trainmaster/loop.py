@@ -502,9 +502,9 @@ class Training:
         """Stop on request: the step is saved once all ranks are here, and another world goes on with it."""
         self.save()
         self.reporter.phase(Phase.DRAIN)
-        self.session.drain()
+        self.session.finish()
         self.loggers.close(LAST_WRITE_LIMIT_S)
-        self.reporter.send(wire.SAVED, {"step": self.step})
+        self.reporter.send(wire.SAVED, {"step": self.step, "kept": bool(self.session.url)})
         dist.destroy_process_group()
         return ExitCode.SAVED
 
@@ -516,7 +516,7 @@ class Training:
         if self.world.rank == 0 and self.reporter.output is not None:
             final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
             whole.write(self.reporter.output / "final.json", json.dumps(final) + "\n")
-        self.session.drain()
+        self.session.finish()
         self.loggers.close(LAST_WRITE_LIMIT_S, finished=True)
         dist.destroy_process_group()
         self.reporter.phase(Phase.DONE)

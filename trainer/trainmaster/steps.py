@@ -34,7 +34,7 @@ from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.progress import Phase
-from trainmaster.errors import ConfigError, TrainmasterError
+from trainmaster.errors import ConfigError, NotSaved, TrainmasterError
 from trainmaster.report import Reporter
 from trainmaster.rescue import Rescue
 from trainmaster.stop import stop_binds
@@ -142,6 +142,7 @@ class Run:
             memory.close()
             self._settle(wait=True)
             session.drain()
+        self._finish(session)
         reporter.phase(Phase.DONE)
 
     def report(self, loss: Any = None, tokens: int = 0, **metrics: Any) -> None:
@@ -214,9 +215,16 @@ class Run:
         if session.url:
             self._save(session)
         self._reporter.phase(Phase.DRAIN)
-        session.drain()
-        self._reporter.send(wire.SAVED, {"step": self._step})
+        self._finish(session)
+        self._reporter.send(wire.SAVED, {"step": self._step, "kept": bool(session.url)})
         raise SystemExit(ExitCode.SAVED)
+
+    def _finish(self, session: Session) -> None:
+        """Raises SystemExit, with a code that an agent understands, if the last save has failed."""
+        try:
+            session.finish()
+        except NotSaved as error:
+            raise SystemExit(lastwords.say(self._reporter, error, self._step)) from error
 
 
 class Memory:

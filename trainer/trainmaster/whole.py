@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from trainmaster.contract.wire.temporary import temporary
 
 
 def write(path: Path, text: str) -> None:
     """In its folder, which is made if it isn't there. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    being_written = temporary(path)
+    being_written.write_text(text)
+    being_written.replace(path)

@@ -106,9 +106,17 @@ class CheckpointSpec(Strict):
         "the default; a folder below it keeps jobs apart that share a volume. A local run: OUT/checkpoints.",
     )
     volume: CheckpointVolume | None = Field(None, description="Storage to mount there.")
+    timeoutSeconds: float = Field(
+        900,
+        gt=0,
+        le=10**7,
+        description="When all steps are done and storage is full or does not answer, the last save is tried again for "
+        "this many seconds. Then the job fails with the cause CheckpointFailed.",
+    )
     ram: RamSpec | None = Field(
         None,
-        description="Checkpoints in the memory of the pods. Default: framework Trainmaster keeps them, scripts don't.",
+        description="Checkpoints in the memory of the pods. They need storage (directory or volume) beside them. "
+        "Default: framework Trainmaster keeps them, scripts don't.",
     )
 
     @property
@@ -166,8 +174,10 @@ class JobSpec(Strict):
 
     @property
     def ram(self) -> RamSpec | None:
-        """The memory tier; None: there is none."""
+        """The memory tier; None: there is none. Ranks use it only beside storage: without that no pod pays for it."""
         given = self.checkpoint.ram
+        if self.checkpoint.folder is None:
+            return None
         if given is None:
             return RamSpec() if self.framework is Framework.TRAINMASTER else None
         return None if given.limit == "0" else given

@@ -39,6 +39,7 @@ RuledCause = Literal[
     "Preempted",
     "StoreLost",
     "Fenced",
+    "CheckpointFailed",
 ]
 """All causes but those of pods that don't start (ImageError, Unschedulable): pendingDeadlineSeconds answers these."""
 

@@ -95,6 +95,15 @@ class CheckpointStatus(Loose):
     time: str = ""
 
 
+class FailedSave(Loose):
+    """The newest checkpoint that could not be written to storage."""
+
+    step: int
+    round: int
+    message: str = Field("", max_length=1024)
+    time: str = ""
+
+
 class Restarts(Loose):
     inPlace: int = 0
     pod: int = 0
@@ -216,6 +225,7 @@ class JobStatus(Loose):
     released: ReleasedStatus | None = None
     progress: ProgressStatus = Field(default_factory=ProgressStatus)
     checkpoint: CheckpointStatus | None = None
+    failedSave: FailedSave | None = None  # kept when a newer one was saved
     restarts: Restarts = Field(default_factory=Restarts)
     spent: list[Spent] = Field(default_factory=list, max_length=64)
     lastFailure: Failure | None = None

@@ -34,6 +34,7 @@ from trainmaster_operator.cli.news import News, OperatorBack, Tone, news
 from trainmaster_operator.cli.output import MEMORY, REPORT
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
+from trainmaster_operator.cli.survivors import Survivors
 from trainmaster_operator.cli.trouble import Troublemaker
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import DELETED, JOB, Object
@@ -100,6 +101,7 @@ class LocalRun:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._ask_to_stop, number)
+        self._survivors = Survivors()
         self._store.restore({"version": 1, "objects": [self._resource]})
         # The operator's way to the store may be troubled on purpose, the kubelet's never is.
         trouble = Trouble()
@@ -315,6 +317,8 @@ class LocalRun:
             sys.stderr.write(f"trainmaster: {refusal}\n")
             page = ""
         display.summary(self._scene, Console(file=sys.stdout, highlight=False), page)
+        for sentence in self._survivors.named():
+            sys.stderr.write(f"trainmaster: {sentence}\n")
         if failure is not None:
             sys.stderr.write(f"trainmaster: {failure}\n")
             return 1

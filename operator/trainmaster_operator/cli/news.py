@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung
 
 MESSAGE_LIMIT = 160
@@ -18,6 +19,14 @@ RUNGS = {
     Rung.SHRINK: "fewer pods go on",
     Rung.FREE: "the ranks restart, which counts nothing",
 }
+
+_CONDITIONS = {
+    "ReconcileError": "error",
+    "CheckpointFailed": "not saved",
+    "CheckpointStalled": "stalled",
+    "Unprotected": "unsafe",
+}
+"""Conditions that are told when they hold, each with its word."""
 
 
 class Tone(Enum):
@@ -58,8 +67,9 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
         if told:
             yield told
     for condition in new.conditions:
-        if condition.type == "ReconcileError" and condition.status == "True" and condition not in old.conditions:
-            yield News("error", condition.message, Tone.BAD)
+        told = _CONDITIONS.get(condition.type)
+        if told is not None and condition.status == "True" and condition not in old.conditions:
+            yield News(told, condition.message, Tone.BAD)
 
 
 @dataclass
@@ -83,7 +93,8 @@ def described(failure: Failure) -> str:
     end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
     if end and end not in words:
         words = f"{end}: {words}" if words else end
-    return f"{who}: {failure.cause} in step {failure.step + 1}" + (f": {cut(words)}" if words else "")
+    where = f"after step {failure.step}" if failure.cause == Cause.CHECKPOINT_FAILED else f"in step {failure.step + 1}"
+    return f"{who}: {failure.cause} {where}" + (f": {cut(words)}" if words else "")
 
 
 def cut(words: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, altered
 from trainmaster_operator.control.admission import Admission, Authenticate, Claim, Credential
-from trainmaster_operator.control.slots import SlotState, newest_checkpoint
-from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen
+from trainmaster_operator.control.slots import SlotState, newest_checkpoint, newest_failure
+from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, SaveFailed
 
 Key = tuple[str, str]  # namespace, name of the job
 
@@ -69,6 +69,7 @@ class JobFleet:
     epoch: int = 0  # the highest that its agents have obeyed
     decided: tuple[int, float] | None = None  # (round, seconds from the first verdict's arrival to its publication)
     checkpoint: CheckpointSeen | None = None
+    failed_save: SaveFailed | None = None
     published: asyncio.Event = field(default_factory=asyncio.Event)
     polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)  # open polls: slot, tag they know
     events: deque[tuple[float, dict[str, Any]]] = field(default_factory=deque)
@@ -141,6 +142,7 @@ class Fleet:
         if not fenced:
             known, job.checkpoint = job.checkpoint, newest_checkpoint(job.checkpoint, report.inventory)
             news = news or job.checkpoint != known  # which all agents tell, and the first is believed
+            job.failed_save = newest_failure(job.failed_save, report.inventory)
         for event in report.events:
             told = {name: event.get(name, "")[:EVENT_CHARACTERS] for name in ("reason", "message")}
             job.events.append((self._clock.monotonic(), {**told, "slot": report.identity.slot}))
@@ -149,7 +151,7 @@ class Fleet:
             if self._on_event:
                 self._on_event(key, told["reason"], told["message"])
         for record in report.inventory:
-            if record.error and self._on_event:
+            if record.error and not record.cascade and self._on_event:
                 self._on_event(key, "CheckpointFailed", record.error[:EVENT_CHARACTERS])
         if news:
             self._tell(key, job, _is_urgent(report, job.round))
@@ -186,6 +188,9 @@ class Fleet:
     def checkpoint(self, key: Key) -> CheckpointSeen | None:
         job = self._jobs.get(key)
         return job.checkpoint if job else None
+
+    def failed_save(self, key: Key) -> SaveFailed | None:
+        return job.failed_save if (job := self._jobs.get(key)) else None
 
     def publish(
         self, key: Key, uid: str, round: int, incarnations: Sequence[int], directive_of: Callable[[int], Directive]

@@ -6,8 +6,16 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster.contract.wire import CheckpointRecord, Identity, JoinRequest, Report, StoreAddress, Verdict
-from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen
+from trainmaster.contract.wire import (
+    CheckpointRecord,
+    Identity,
+    JoinRequest,
+    Report,
+    StoreAddress,
+    UploadReport,
+    Verdict,
+)
+from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, SaveFailed
 
 JOINED_FOR_S = 3.0  # an agent whose poll has ended counts as joined so long: it is on its way to the next one
 
@@ -95,6 +103,8 @@ class SlotState:
             done=report.done,
             saved=report.saved,
             saved_s=report.saved_s,
+            nothing_saved=report.nothing_saved,
+            upload=self._aged_upload(now),
             store_lost=report.store_lost,
             next_store=self.next_store,
             peer=self.peer,
@@ -110,6 +120,11 @@ class SlotState:
             trained=tuple(report.trained),
             reported_s=now - self._reported_at,
         )
+
+    def _aged_upload(self, now: float) -> UploadReport | None:
+        """Only of a report that stands for the agent's round: an upload outlives its round, not its agent."""
+        upload = self.report.upload if self.report is not None else None
+        return upload and replace(upload, still_s=upload.still_s + now - self._reported_at)
 
     def _take_park(self, round: int) -> bool:
         parked = round == 0 and self.round > 0
@@ -145,6 +160,18 @@ def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRe
     return known
 
 
+def newest_failure(known: SaveFailed | None, inventory: list[CheckpointRecord]) -> SaveFailed | None:
+    """The newest checkpoint that failed, with the words of the first rank whose own part did."""
+    for record in inventory:
+        if (
+            record.error
+            and not record.cascade
+            and (known is None or (record.round, record.step) > (known.round, known.step))
+        ):
+            known = SaveFailed(record.step, record.round, record.error)
+    return known
+
+
 def _news(report: Report) -> Hashable:
     resumed = report.resumed_step or 0
     return (
@@ -160,6 +187,7 @@ def _news(report: Report) -> Hashable:
         report.resumed_step,
         report.draining_s is not None,
         report.neighbour_lost,
+        report.upload is not None,
         tuple(sorted(report.clock)),
         tuple((rank.rank, rank.state, rank.exit_code, rank.step > resumed) for rank in report.ranks),
         tuple((record.round, record.step, record.tier, record.error) for record in report.inventory if record.error),

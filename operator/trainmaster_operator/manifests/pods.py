@@ -105,6 +105,7 @@ def _variables(
     folder = spec.checkpoint.folder if defaults.in_cluster else spec.checkpoint.directory
     if folder:
         values[environment.CHECKPOINT_DIR] = folder
+        values[environment.CHECKPOINT_TIMEOUT] = f"{spec.checkpoint.timeoutSeconds:g}"
     if spec.ram is not None:
         values[environment.RAM_BUDGET] = str(spec.ram_bytes - spec.ram_bytes // RAM_RESERVE)
         if spec.ram.every is not None:

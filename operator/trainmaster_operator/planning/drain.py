@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.status import JobPhase, Rung
+from trainmaster_operator.planning import saving
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.view import ENDED, View
 
@@ -25,14 +26,14 @@ def saves_first(view: View, slot: int) -> bool:
 
 
 def saved(view: View) -> Fault | None:
-    """Every rank has stopped after a checkpoint and nobody suspends the job: it goes on without those that leave."""
+    """Every rank has stopped on request and nobody suspends the job: it goes on without those that leave."""
     if not view.round_is_open or not view.all_saved:
         return None
     slots = tuple(slot for slot in sorted(view.members) if _goes(view, slot))
     pod = view.pods[slots[0]] if slots else None
     return Fault(
         cause=Cause.PREEMPTED,
-        message="all ranks saved and stopped" + (f", since slot {slots[0]}'s pod was told to end" if slots else ""),
+        message=saving.stopped_words(view) + (f", since slot {slots[0]}'s pod was told to end" if slots else ""),
         slots=slots or view.members[:1],
         floor=Rung.POD if slots else Rung.IN_PLACE,
         free=bool(slots),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from trainmaster.contract.wire import Cause, ExitCode
+from trainmaster.contract.wire import Cause, ExitCode, Verdict
 from trainmaster_operator.api.rules import RuleAction
 from trainmaster_operator.api.status import JobPhase, Recovery, Restarts, Rung, Spent
 from trainmaster_operator.planning import (
@@ -48,6 +48,7 @@ _ADVICE = {
     Cause.DATA_ERROR: "the data is wrong, so a restart would not help",
     Cause.DIVERGED: "training diverged, so a restart would not help",
     Cause.FENCED: "another job writes into the same checkpoint directory",
+    Cause.CHECKPOINT_FAILED: "all steps are done, but the last one could not be saved",
 }
 
 
@@ -61,7 +62,7 @@ def first_cause(view: View) -> Fault | None:
     causes = [a for a in verdicts if a.verdict and not a.verdict.cascade]
     for agent in causes:
         assert agent.verdict is not None
-        if agent.verdict.cause in FATAL or agent.verdict.exit_code == ExitCode.DO_NOT_RESTART:
+        if _is_fatal(view, agent.verdict):
             return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
     found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
     if found is not None:
@@ -73,6 +74,14 @@ def first_cause(view: View) -> Fault | None:
         floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
         return of_verdict(view, agent, agent.verdict, floor=floor)
     return hang.hang(view) or straggler.straggler(view)
+
+
+def _is_fatal(view: View, verdict: Verdict) -> bool:
+    """Whether a restart would fail in the same way, or repeat what is done. A job that was to stop before its end goes
+    on from an earlier checkpoint, so it is none of these."""
+    if verdict.cause is Cause.CHECKPOINT_FAILED:
+        return not view.spec.suspend and not view.status.stopBound
+    return verdict.cause in FATAL or verdict.exit_code == ExitCode.DO_NOT_RESTART
 
 
 def cascade_due_s(view: View) -> float | None:

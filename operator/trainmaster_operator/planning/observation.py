@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import Enum
 
-from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Trained, Verdict
+from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Trained, UploadReport, Verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.record import dataclass
@@ -55,6 +55,8 @@ class AgentRecord:
     done: bool = False
     saved: bool = False
     saved_s: float = 0.0  # at its last report: since the end of its ranks' last step
+    nothing_saved: bool = False  # its ranks have stopped on request, and nothing is known to be saved
+    upload: UploadReport | None = None  # that storage does not take
     store_lost: bool = False
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where it answers other agents of its job
@@ -80,6 +82,15 @@ class CheckpointSeen:
 
 
 @dataclass(frozen=True)
+class SaveFailed:
+    """A checkpoint that could not be written to storage, and why."""
+
+    step: int
+    round: int
+    message: str
+
+
+@dataclass(frozen=True)
 class Refusal:
     """Why pods that ought to be there couldn't be created. Soft state of this leader, which tries again."""
 
@@ -102,6 +113,7 @@ class Observation:
     pods: tuple[PodRecord, ...] = ()
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None  # the newest that agents reported
+    failed_save: SaveFailed | None = None  # the newest that this leader has heard of
     refusal: Refusal | None = None
     report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
     suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
@@ -166,4 +178,5 @@ __all__ = [
     "PodToCreate",
     "PodToDelete",
     "Refusal",
+    "SaveFailed",
 ]

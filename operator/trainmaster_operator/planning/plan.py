@@ -22,6 +22,7 @@ from trainmaster_operator.planning import (
     progress,
     rejection,
     rounds,
+    saving,
     spares,
     start,
     stop,
@@ -116,6 +117,7 @@ def _decided(view: View) -> Change | None:
         or stop.advance(view)
         or rounds.open_round(view)
         or progress.first_step(view)
+        or saving.noted(view)
         or rejection.again(view)
         or pending.noted(view)
         or gang.release(view)
@@ -127,7 +129,7 @@ def _decided(view: View) -> Change | None:
 
 def _told(view: View, status: JobStatus) -> JobStatus:
     """`status` with what people are told beside the intent."""
-    return elastic.update(view, pending.update(view, progress.update(view, status)))
+    return saving.update(view, elastic.update(view, pending.update(view, progress.update(view, status))))
 
 
 def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observation, now: float) -> Decision:

@@ -36,7 +36,7 @@ def first_step(view: View) -> Change | None:
         down = was_open[0].totalSeconds or 0.0  # from the first of failures that overlap
         event = normal(
             "Recovered",
-            f"from {last.cause} in {down:.2f} s, resumed at step {last.resumedStep}, {last.lostSteps} steps lost",
+            f"from {last.cause} in {down:.2f} s, {_resumed(last)}",
         )
     return changed(
         status,
@@ -75,6 +75,14 @@ def update(view: View, status: JobStatus) -> JobStatus:
     if status.observedGeneration != view.observed.generation:
         fields["observedGeneration"] = view.observed.generation
     return status.model_copy(update=fields) if fields else status
+
+
+def _resumed(recovery: Recovery) -> str:
+    """Where the ranks went on, as far as they tell: a script need not."""
+    if recovery.resumedStep is None:
+        return "the script does not tell at which step it goes on"
+    how = "resumed at" if recovery.resumedStep else "began again at"
+    return f"{how} step {recovery.resumedStep}, {recovery.lostSteps} steps lost"
 
 
 def _trains(view: View) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.api.status import JobPhase, JobStatus, WorkersStatus
 from trainmaster_operator.planning import gang, sizes
@@ -28,7 +29,10 @@ def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: flo
     size, spares = sizes.wished(spec), spec.workers.spares
     words = f"{size} pods with {spec.workers.ranksPerPod} ranks each" + (f", and {spares} spares" if spares else "")
     if spec.checkpoint.folder is None:
-        words += "; without spec.checkpoint.volume or directory nothing is saved, and a restart begins at step 0"
+        what = "nothing is saved, and a restart begins at step 0"
+        if spec.framework is not Framework.TRAINMASTER:
+            what = "nothing is saved but what the script saves by itself"
+        words += f"; without spec.checkpoint.volume or directory {what}"
     return changed(
         status,
         normal("Accepted", words),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.planning import drain, elastic, suspend
+from trainmaster_operator.planning import drain, elastic, saving, suspend
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.view import View
 
@@ -30,7 +30,7 @@ def advance(view: View) -> Change | None:
         return None if status.stopBound else _called_off(view)
     if status.stopAt is None:
         stop_at = _highest(view) + margin(view)
-        event = normal(reason, f"all ranks save after step {stop_at} and stop")
+        event = normal(reason, saving.stop_words(view, stop_at))
         return changed(status, event, phase=phase, stopAt=stop_at, stopBound=False)
     if phase is not status.phase:
         return changed(status, normal(reason, f"all ranks stop after step {status.stopAt}"), phase=phase)

@@ -6,7 +6,7 @@ What runs in the ranks doesn't matter here: whoever can't stop at a step gets SI
 from __future__ import annotations
 
 from trainmaster_operator.api.status import JobPhase, Recovery
-from trainmaster_operator.planning import rounds, sizes, start
+from trainmaster_operator.planning import rounds, saving, sizes, start
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import PodToDelete
@@ -26,7 +26,7 @@ def settled(view: View) -> Change | None:
     if not view.round_is_open:
         return stopped(view, "nothing had to be saved")
     if view.all_saved:
-        return stopped(view, f"every rank stopped after step {view.status.stopAt}")
+        return stopped(view, saving.stopped_words(view))
     return None
 
 

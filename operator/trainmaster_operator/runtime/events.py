@@ -33,7 +33,7 @@ FORGOTTEN_S = 600.0  # what comes again after so long is news
 DRAIN_S = 0.5
 _MESSAGE_LIMIT = 1000
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
-_BAD = ("Failed", "Lost", "Damaged", "Pending", "Fallback", "Refused")  # how reasons of warnings end
+_BAD = ("Failed", "Lost", "Damaged", "Pending", "Fallback", "Refused", "Unkillable")  # how reasons of warnings end
 
 
 class _Content(NamedTuple):

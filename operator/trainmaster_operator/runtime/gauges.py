@@ -25,6 +25,11 @@ _RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.R
 _JOB_GAUGES: tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...] = (
     ("step", "The last step that a running job has completed.", lambda s: s.progress.step),
     ("total_steps", "The steps that a running job is to complete.", lambda s: s.progress.totalSteps or None),
+    (
+        "checkpoint_step",
+        "The newest step of a running job that is saved to storage.",
+        lambda s: s.checkpoint.step if s.checkpoint is not None else None,
+    ),
     ("loss", "The last loss of a running job.", lambda s: _number(s.progress.loss)),
     ("tokens_per_second", "Throughput of a running job, smoothed.", lambda s: s.progress.tokensPerSecond or None),
     (

@@ -61,6 +61,11 @@ class Metrics:
             buckets=_FAST_S,
             registry=self.registry,
         )
+        self.checkpoint_failures = Counter(
+            "trainmaster_checkpoint_failures_total",
+            "Saves that could not be written to storage, each rank's counted by itself.",
+            registry=self.registry,
+        )
         self.restarts = Counter(
             "trainmaster_restarts_total",
             "Recoveries that were begun, by cause and scope: inPlace, pod, full, free.",

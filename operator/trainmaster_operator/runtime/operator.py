@@ -22,6 +22,7 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.admission import Admission, Claim, Credential
 from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key, Refused
 from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.planning import saving
 from trainmaster_operator.planning.observation import EventType
 from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.budget import ProgressBudget
@@ -337,6 +338,8 @@ class Operator:
 
     def _relay(self, key: Key, reason: str, message: str) -> None:
         record = self.jobs.get(JobKey(*key))
+        if reason == saving.FAILED:
+            self.metrics.checkpoint_failures.inc()
         if record is not None:
             self.events.relay(record, reason, message)
 

@@ -236,6 +236,7 @@ class Reconciler:
             pods=pods if self._troubles is None else self._troubles.told(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
+            failed_save=self._fleet.failed_save(record.key),
             refusal=self._refusals.of(record.key, record.uid),
             report_interval_s=self._fleet.report_interval_s,
             leading_s=now - self._led_since,

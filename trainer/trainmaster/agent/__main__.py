@@ -4,6 +4,7 @@ STEPS`: a word to the one that runs."""
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from trainmaster.agent import faults, recording
@@ -13,7 +14,12 @@ from trainmaster.contract.wire import ExitCode
 
 
 async def _run(settings: Settings) -> int:
-    return await Supervisor(settings).run()
+    supervisor = Supervisor(settings)
+    code = await supervisor.run()
+    if supervisor.uploads.stuck:  # the interpreter would wait for the threads that wait for storage
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 def main() -> int:

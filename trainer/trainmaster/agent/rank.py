@@ -97,6 +97,7 @@ class Rank:
         self.told_to_end = False  # its end is our doing and no failure
         self.copied_step = 0  # see Control
         self.memory_step = 0  # the newest that it has saved to memory
+        self.kept = False  # it stopped on request, and had saved the step at which it did
         self.rescuing = False  # it is saving its last completed step...
         self.rescued = False  # ...and has done so, or can't
         self.words: dict[str, Any] | None = None

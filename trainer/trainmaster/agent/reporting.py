@@ -198,6 +198,7 @@ class Reporter:
             "epoch": s.directive.epoch if s.directive else 0,
             "next_store": s.stores.next_address,
             "warming": s.warming,
+            "upload": s.uploads.trouble(),
             "draining_s": max(s.draining_until - time.monotonic(), 0.0) if s.draining_until is not None else None,
         }
         if round is None:
@@ -214,6 +215,7 @@ class Reporter:
             ranks=[rank.report() for rank in round.ranks],
             verdict=verdict,
             saved=round.saved and at_rest,
+            nothing_saved=round.saved and not round.kept,
             saved_s=round.stepless_s(now) if round.saved else 0.0,
             done=round.done and at_rest,
             store_lost=s.stores.lost,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trainmaster.agent import processes
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.verdict import End, exit_code_of, judge
 from trainmaster.agent.zygotes import Process, signal_all
@@ -40,6 +41,8 @@ class Round:
         self.clock: dict[str, float] = {}
         self.ending = False  # its ranks were killed on purpose
         self.stopping = False  # ranks that know nothing of stops got SIGTERM
+        self.ended_ns = 0  # when the last of its ranks ended
+        self.not_saved = False  # they have ended, and storage lacks what they saved last
         self.oom_kills: Callable[[], bool] = lambda: False
         self._obeyed_ns = obeyed_ns
         self._forked_ns = obeyed_ns
@@ -75,14 +78,23 @@ class Round:
     def done(self) -> bool:
         """All ranks ended with 0, and of themselves: a script that we told to end has stopped, not finished."""
         codes = self.exit_codes()
-        return codes is not None and not any(codes) and not self.stopping
+        return codes is not None and not any(codes) and not self.stopping and not self.not_saved
 
     @property
     def saved(self) -> bool:
+        """All ranks stopped on request. `kept` says whether they saved anything before."""
         codes = self.exit_codes()
         if codes is None or self.verdict is not None:
             return False
         return self.stopping or (ExitCode.SAVED in codes and set(codes) <= {ExitCode.SAVED, ExitCode.OK})
+
+    @property
+    def kept(self) -> bool:
+        """Whether every rank that stopped on request had saved the step at which it did. A script that got SIGTERM may
+        have saved something of its own, which nobody here knows of."""
+        return not self.stopping and all(
+            rank.kept for rank in self.ranks if rank.status is not None and exit_code_of(rank.status) == ExitCode.SAVED
+        )
 
     def stepless_s(self, now_ns: int) -> float:
         """How long ago the first of its ranks, which have ended, said anything: the end of its last step."""
@@ -112,6 +124,16 @@ class Round:
             rank.send(channel.RESCUE, {})
             loop.call_later(RESCUE_ANSWER_S, self._end_silent, rank)
             loop.call_later(RESCUE_LIMIT_S, self._end, rank)
+
+    def survivors(self) -> list[str]:
+        """Return one sentence for each of its ranks that still exists. Call this long after all were killed."""
+        alive = [(r.number, r.process.pid) for r in self.ranks if not r.ended and r.process is not None]
+        return [
+            f"process {pid}, rank {number} of round {self.number}, was killed and still exists (state "
+            f"{processes.state(pid)}): it waits in the kernel, for a file system that does not answer or for a device. "
+            f"Nothing that it saves is used"
+            for number, pid in alive
+        ]
 
     def said(self, rank: Rank, kind: str) -> None:
         """What a rank says of its rescue."""
@@ -161,6 +183,23 @@ class Round:
         fine = code in (ExitCode.OK, ExitCode.SAVED) or rank.told_to_end or self.ending
         if not fine and rank.words is None:
             self._judge(rank)
+        if not self.alive:
+            self.ended_ns = time.monotonic_ns()
+        self._changed()
+
+    def unsaved(self, number: int, step: int, error: str, *, fenced: bool) -> None:
+        """Storage lacks what its ranks saved last, and will not get it: they ended well, and the round has failed."""
+        self.not_saved = True
+        rank = next((rank for rank in self.ranks if rank.number == number), self.ranks[0])
+        self._set_verdict(
+            Verdict(
+                rank=rank.number,
+                cause=Cause.FENCED if fenced else Cause.CHECKPOINT_FAILED,
+                round=self.number,
+                message=f"step {step} is not saved: {error}",
+                step=step,
+            )
+        )
         self._changed()
 
     def watch(self) -> bool:

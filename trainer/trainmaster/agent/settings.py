@@ -52,6 +52,7 @@ class Settings:
     pod_ip: str
     termination_log: str
     grace_s: float
+    checkpoint_timeout_s: float = 900.0  # how long ranks that have ended wait for storage
     cpus: int = 1  # cores that this container may count on
     pinning: bool = False
     environ: dict[str, str] = field(repr=False, default_factory=dict)
@@ -91,6 +92,7 @@ class Settings:
             pod_ip=env.get(environment.POD_IP) or "127.0.0.1",
             termination_log=env.get(environment.TERMINATION_LOG, ""),
             grace_s=float(env.get(environment.GRACE_S) or 25.0),
+            checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or 900.0),
             cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
             pinning=env.get(environment.PINNING) == "1",
             environ={name: value for name, value in env.items() if name not in _OURS},

@@ -18,11 +18,12 @@ from trainmaster.agent import launcher, pinning, processes
 from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
 from trainmaster.agent.grant import Grant
+from trainmaster.agent.lastsaves import LastSaves
 from trainmaster.agent.peers import Peers
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
 from trainmaster.agent.ring import PING, PONG, Ring
-from trainmaster.agent.round import Round
+from trainmaster.agent.round import RESCUE_LIMIT_S, Round
 from trainmaster.agent.settings import Settings, neighbours, rank_environment
 from trainmaster.agent.stacks import Looks
 from trainmaster.agent.stores import Stores
@@ -45,6 +46,7 @@ _WATCH_S = 0.02  # how often milestones of a start are looked for, to report the
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
 _LEARN_AFTER_S = 0.3  # after the last part of a list of modules
 _LAST_UPLOADS_S = 20.0
+_UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
 _OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
@@ -61,7 +63,8 @@ class Supervisor:
         self.reporter = Reporter(self)
         self.zygotes = Zygotes(settings.key(), settings.load_environment(), self._zygotes_changed, self._note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
-        self.uploads = Uploads(self._upload_ended)
+        self.uploads = Uploads(self._upload_changed)
+        self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
         self.peers = Peers(settings, self._copied, self._event)
         self.faults = Faults(self)
         self.datagrams = Datagrams(self._heard)
@@ -142,6 +145,7 @@ class Supervisor:
         self._distrust_failed_start()
         self.history.begin(assignment, self.round)
         self._retire_round()
+        self.uploads.give_up(failing_only=True, below_round=assignment.round)
         self.stop_ack = self.stop_passed = None
         self.stores.take(assignment.store)
         self.peers.begin(assignment)
@@ -237,7 +241,7 @@ class Supervisor:
 
     def _control(self) -> Control:
         d = self.directive
-        waiting = self.uploads.pending + sum(not r.ended for old in self._old_rounds for r in old.ranks)
+        waiting = self.uploads.under_way + sum(not r.ended for old in self._old_rounds for r in old.ranks)
         if d is None or d.stop_at is None:
             return Control(uploads_pending=waiting)
         return Control(stop_at=d.stop_at, stop_bound=int(d.stop_bound), uploads_pending=waiting)
@@ -246,8 +250,13 @@ class Supervisor:
         if self.round is not None:
             self.round.retire()
             self._old_rounds.append(self.round)
+            asyncio.get_running_loop().call_later(_UNKILLABLE_AFTER_S, self._name_survivors, self.round)
             self.round = None
             self._bury()
+
+    def _name_survivors(self, old: Round) -> None:
+        for words in old.survivors():
+            self._event("ProcessUnkillable", words)
 
     def _bury(self) -> None:
         """Let go of old rounds whose ranks have all ended."""
@@ -258,6 +267,7 @@ class Supervisor:
     def _exited(self, rank: Rank) -> None:
         if self.round is not None and rank in self.round.ranks:
             self.round.exited(rank)
+            self._look_at_last_saves()
             return
         self._bury()
         self._update_pending()
@@ -287,6 +297,8 @@ class Supervisor:
         elif kind == channel.RESUMED:
             current.resumed_step, current.resumed_tier = int(message["step"]), str(message.get("tier", ""))
             self.reporter.at_once()
+        elif kind == channel.SAVED:
+            rank.kept = bool(message.get("kept", True))
         elif kind == channel.EVENT:
             self._event(str(message.get("reason", "")), str(message.get("message", "")))
 
@@ -327,6 +339,7 @@ class Supervisor:
         self.stop_ack, self.stop_passed = round.set_stop(self._control())
         if directive.stop_at is None:
             return
+        self._look_at_last_saves()
         if not round.heeds_stops():
             # Such a script can't save at a step; it gets SIGTERM and its grace period once all agree to stop.
             self.stop_ack, self.stop_passed = directive.stop_at, None
@@ -337,13 +350,17 @@ class Supervisor:
         if (self.stop_ack, self.stop_passed) != told:
             self.reporter.at_once()
 
-    def _upload_ended(self, message: dict[str, Any], error: str | None) -> None:
+    def _upload_changed(self, message: dict[str, Any], error: str | None) -> None:
         self._update_pending()
         if self.round is not None:
             for rank in self.round.ranks:
                 if rank.number == message["rank"] and self.round.number == message.get("round", self.round.number):
                     rank.send(channel.UPLOADED, {"step": message.get("step", 0), "error": error or None})
+        self._look_at_last_saves()
         self.reporter.at_once()
+
+    def _look_at_last_saves(self) -> None:
+        self.last_saves.look(self.round, stops=self.directive is not None and self.directive.stop_at is not None)
 
     def _copied(self, number: int, rank_number: int, step: int) -> None:
         if self.round is not None and self.round.number == number:
@@ -421,6 +438,7 @@ class Supervisor:
             round.kill()
         self.stores.end()
         self.peers.close()
+        self.last_saves.close()
         await self.uploads.drained(_LAST_UPLOADS_S)
         await self.reporter.last_words()
         self.zygotes.close()

@@ -54,6 +54,13 @@ def traceback_in(lines: list[str]) -> str:
     return ""
 
 
+def exception_in(text: str) -> str:
+    """The line of a traceback that names the exception. What follows it may be the rest of a long message, or anything
+    that the program printed afterwards."""
+    lines = text.strip().splitlines()
+    return next((line for line in lines[1:] if line.strip() and not line[0].isspace()), lines[-1])
+
+
 def judge(end: End) -> Verdict:
     """The verdict on a rank that failed (a status of 0 or SAVED is none)."""
     words = end.words or {}
@@ -107,5 +114,5 @@ def _cause(end: End, code: int, words: dict[str, Any], text: str) -> tuple[Cause
     if code in EXIT_CODES and (code != ExitCode.CONFIG_ERROR or end.own_loop):
         return EXIT_CODES[code], f"ended with exit code {code}"
     if text:
-        return cause_of(text), text.strip().splitlines()[-1]
+        return cause_of(text), exception_in(text)
     return Cause.CRASH, f"ended with exit code {code}"

@@ -138,6 +138,7 @@ class Saver:
         self._newest: _Copy | None = None
         self._thread: threading.Thread | None = None
         self._saved: set[int] = set()
+        self.failure = ""  # of the newest save, as far as it is known here: an agent uploads behind our back
 
     def save(self, step: int, snapshot: Snapshot, common: dict[str, Any]) -> bool:
         """Have this rank's pieces copied, and sent. False: it was saved before.
@@ -148,6 +149,7 @@ class Saver:
         if step in self._saved:
             return False
         self._saved.add(step)
+        self.failure = ""
         values = snapshot.values if self.rank == 0 else _own_values(snapshot.values, self.rank)
         self.settle()
         # A forward pass changes buffers, and the user's own objects change at any time.
@@ -210,9 +212,15 @@ class Saver:
         if self._on_result is not None:
             self._on_result(result)
         if result["error"]:
+            self._note(copy.step, result["error"])
             print(f"trainmaster: {result['error']}", file=sys.stderr)
 
+    def _note(self, step: int, error: str) -> None:
+        if step == max(self._saved, default=step):
+            self.failure = error
+
     def _failed(self, step: int, error: str) -> None:
+        self._note(step, error)
         print(f"trainmaster: {error}", file=sys.stderr)
         if self._on_result is not None:
             self._on_result({"step": step, "round": self.round, "rank": self.rank, "committed": False, "error": error})

@@ -28,6 +28,7 @@ from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.messages import StoreAddress
 from trainmaster.contract.wire.progress import Phase
+from trainmaster.errors import NotSaved
 from trainmaster.report import Reporter
 
 UPLOADS_DEADLINE_S = 120.0
@@ -86,6 +87,7 @@ class Session:
             keep=self.keep,
             place=self.place,
             send=self.reporter.staged if self.reporter.channel is not None else None,
+            on_result=self._tell_failure,
         )
         if found is not None:
             self.from_memory = found.tier != "storage"
@@ -167,6 +169,12 @@ class Session:
                 "CheckpointLost", f"rank {self.rank}: a checkpoint was not written within {timeout_s} s"
             )
 
+    def finish(self) -> None:
+        """Wait until the last save is out of this process's hands. Raises NotSaved if it has failed here."""
+        self.drain()
+        if self.saver is not None and self.saver.failure:
+            raise NotSaved(f"the last save has failed: {self.saver.failure}")
+
     def digest(self) -> str:
         """sha256 over all tensors of all ranks, the same on the same topology. All ranks call it; rank 0 gets it."""
         own = hashlib.sha256()
@@ -180,6 +188,11 @@ class Session:
             return ""
         parts = [self.store.get(f"digest/{rank}") for rank in range(self.world_size)]
         return hashlib.sha256(b"\n".join(parts)).hexdigest()
+
+    def _tell_failure(self, result: dict[str, Any]) -> None:
+        """An agent tells of what it uploads, but not of what never reached it."""
+        if result["error"]:
+            self.reporter.send(wire.EVENT, {"reason": "CheckpointFailed", "message": result["error"]})
 
     def _memory(self) -> Memory | None:
         folder, budget = os.environ.get(environment.RAM_DIR), int(os.environ.get(environment.RAM_BUDGET) or 0)

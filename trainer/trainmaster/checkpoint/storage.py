@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainmaster import faults
+from trainmaster.contract.wire.temporary import temporary
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -47,8 +47,6 @@ class Storage(Protocol):
 class PosixStorage:
     """A folder that all machines of the job see. Needs rename and link to be atomic, as on NFS and Lustre."""
 
-    _serial = itertools.count()
-
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(root)
 
@@ -56,9 +54,9 @@ class PosixStorage:
         target = self._at(path)
         if target.exists():
             return False
-        with self._whole(target, [data]) as (temporary, _):
+        with self._whole(target, [data]) as (being_written, _):
             try:
-                os.link(temporary, target)
+                os.link(being_written, target)
             except FileExistsError:
                 return False
             except OSError as error:
@@ -67,13 +65,13 @@ class PosixStorage:
                 return self._create_without_links(target, data)
             finally:
                 with contextlib.suppress(FileNotFoundError):
-                    temporary.unlink()
+                    being_written.unlink()
         return True
 
     def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
         target = self._at(path)
-        with self._whole(target, blocks) as (temporary, size):
-            temporary.replace(target)
+        with self._whole(target, blocks) as (being_written, size):
+            being_written.replace(target)
         return size
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
@@ -109,10 +107,10 @@ class PosixStorage:
         """A temporary file beside `target` with all blocks on disk; the body gives it its name."""
         faults.full_disk()
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}-{next(self._serial)}")
+        being_written = temporary(target)
         size = 0
         try:
-            with open(temporary, "wb", buffering=0) as file:
+            with open(being_written, "wb", buffering=0) as file:
                 for block in blocks:
                     rest = memoryview(block)
                     while rest:
@@ -120,11 +118,11 @@ class PosixStorage:
                         size += written
                         rest = rest[written:]
                 os.fsync(file.fileno())
-            yield temporary, size
+            yield being_written, size
             _sync_folder(target.parent)
         except BaseException:
             with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+                being_written.unlink(missing_ok=True)
             raise
 
     def _create_without_links(self, target: Path, data: bytes) -> bool:

@@ -13,7 +13,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from trainmaster.checkpoint import lineage
@@ -35,32 +35,48 @@ _ABANDONED = "abandoned.json"
 METADATA = "__metadata__"
 
 
-def upload(message: dict[str, Any], fd: int, storage: Storage | None = None) -> dict[str, Any]:
+class _OtherRank(ValueError):
+    """This shard is not needed: another rank's of the same checkpoint was given up."""
+
+
+def upload(
+    message: dict[str, Any],
+    fd: int,
+    storage: Storage | None = None,
+    *,
+    moved: Callable[[], None] = lambda: None,
+    tried_again: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
     """Make one staged shard durable, and the checkpoint complete if it was the last.
 
     `message` is a STAGED message: {step, round, rank, world_size, storage, directory, file, size, keep}. Returns
-    {step, round, rank, directory, tier, manifest_sha256, committed, error}. Never raises for trouble of the storage:
-    `error` says what it was, and then nothing is left that could be chosen.
+    {step, round, rank, directory, tier, manifest_sha256, committed, stored, error, why}. Never raises for trouble of
+    the storage: `error` says what it was, and then nothing is left that could be chosen. `why`: "storage" for an error
+    that may pass, "fenced", "other rank" or "broken".
+
+    `moved` is called whenever a block was written. `tried_again` is asked after an error that may pass: if it is True,
+    what other ranks have stored stays, since this shard will come.
     """
     step, round, rank, directory = message["step"], message["round"], message["rank"], message["directory"]
     result = {"step": step, "round": round, "rank": rank, "directory": directory, "tier": "storage"}
-    manifest = error = ""
+    manifest = error = why = ""
     stored = False
     try:
         storage = storage or open_storage(message["storage"])
         # Not closed by hand: a failed write may still hold views of it. The last reference unmaps it.
-        _store(storage, message, mmap.mmap(fd, message["size"], prot=mmap.PROT_READ))
+        _store(storage, message, mmap.mmap(fd, message["size"], prot=mmap.PROT_READ), moved)
         stored = True
         _check_fence(storage, round)
         manifest = lineage.commit(storage, directory) or ""
     except (OSError, ValueError, lineage.Damaged, Fenced) as failure:
-        error = f"checkpoint {directory}, rank {rank}: {_words(failure)}"
-        if storage is not None and not stored:
-            _abandon(storage, message, error)
+        error, why = f"checkpoint {directory}, rank {rank}: {_words(failure, message['storage'])}", _kind(failure)
+        if storage is not None and not stored and not (why == "storage" and tried_again()):
+            abandon(message, error, storage)
     if storage is not None and manifest:
         with contextlib.suppress(OSError, lineage.Damaged):  # the next commit tries again
             retain(storage, message.get("keep", 0), newest=directory)
-    return {**result, "manifest_sha256": manifest, "committed": bool(manifest), "error": error}
+    how = {"committed": bool(manifest), "stored": stored, "error": error, "why": why}
+    return {**result, "manifest_sha256": manifest, **how}
 
 
 def retain(storage: Storage, keep: int, newest: str) -> list[str]:
@@ -105,18 +121,17 @@ def read_header(memory: mmap.mmap | bytes | memoryview) -> tuple[dict[str, Any],
     return header, 8 + length
 
 
-def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None:
+def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap, moved: Callable[[], None]) -> None:
     step, round, rank, directory, name = (message[k] for k in ("step", "round", "rank", "directory", "file"))
     path = f"{directory}/{receipt_name(rank)}"
     present = storage.list(directory)
     if receipt_name(rank) in present:  # a directory is never overwritten
         return
     if _ABANDONED in present:
-        raise ValueError("the shard of another rank could not be stored")
+        raise _OtherRank("the shard of another rank could not be stored")
     _check_fence(storage, round)
     whole = memoryview(memory)
-    blocks = (whole[start : start + _BLOCK] for start in range(0, len(whole), _BLOCK))
-    file = write(storage, directory, name, blocks)
+    file = write(storage, directory, name, _blocks(whole, moved))
     header, begin = read_header(memory)
     tensors, values, common = index(header, begin, name)
     receipt = Receipt(
@@ -130,7 +145,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap) -> None
         common=common,
     )
     if _ABANDONED in storage.list(directory):
-        raise ValueError("the shard of another rank could not be stored")
+        raise _OtherRank("the shard of another rank could not be stored")
     storage.create_exclusive(path, encode(receipt))
 
 
@@ -171,9 +186,13 @@ def _check_fence(storage: Storage, round: int) -> None:
         raise Fenced(f"round {newest} has taken the storage")
 
 
-def _abandon(storage: Storage, message: dict[str, Any], error: str) -> None:
-    """Give the room back, and tell the uploaders of other ranks that this checkpoint can't be completed."""
+def abandon(message: dict[str, Any], error: str, storage: Storage | None = None) -> None:
+    """Give the room back, and tell the uploaders of other ranks that this checkpoint can't be completed.
+
+    Only before the shard of `message` is stored: until then nobody can complete the checkpoint.
+    """
     directory = message["directory"]
+    storage = storage or open_storage(message["storage"])
     with contextlib.suppress(OSError):
         if MANIFEST in storage.list(directory):
             return
@@ -182,7 +201,19 @@ def _abandon(storage: Storage, message: dict[str, Any], error: str) -> None:
         storage.create_exclusive(f"{directory}/{_ABANDONED}", json.dumps({"error": error}).encode())
 
 
-def _words(failure: Exception) -> str:
+def _blocks(whole: memoryview, moved: Callable[[], None]) -> Iterator[memoryview]:
+    for start in range(0, len(whole), _BLOCK):
+        moved()
+        yield whole[start : start + _BLOCK]
+
+
+def _kind(failure: Exception) -> str:
+    if isinstance(failure, OSError):
+        return "storage"
+    return "fenced" if isinstance(failure, Fenced) else "other rank" if isinstance(failure, _OtherRank) else "broken"
+
+
+def _words(failure: Exception, storage: str) -> str:
     if isinstance(failure, OSError) and failure.errno:
-        return f"{os.strerror(failure.errno)} ({failure.filename or 'storage'})"
+        return f"{os.strerror(failure.errno)} ({failure.filename or storage})"
     return str(failure)

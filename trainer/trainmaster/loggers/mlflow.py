@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainmaster import whole
 from trainmaster.contract.config import MlflowConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
@@ -160,10 +161,7 @@ class Mlflow:
             return str(json.loads(path.read_bytes())["run"])
         except (OSError, ValueError, KeyError, TypeError):  # there is none, or nobody can read it
             key = uuid.uuid4().hex
-        self._kept.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{FILE}.{os.getpid()}")
-        temporary.write_text(json.dumps({"run": key}) + "\n")
-        temporary.replace(path)
+        whole.write(path, json.dumps({"run": key}) + "\n")
         return key
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trainmaster.contract.wire.temporary import temporary
 from trainmaster.data.tokens import about_path
 from trainmaster.errors import ConfigError, DataError
 
@@ -34,7 +35,7 @@ def write(documents: Iterable[str], out: Path, tokenizer_file: Path, separator: 
     end, name = _separator(tokenizer, tokenizer_file, separator)
     vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
     dtype = np.dtype("<u2" if vocabulary <= 2**16 else "<u4")
-    part = out.with_name(f".{out.name}.part")
+    part = temporary(out)
     counts = {"documents": 0, "tokens": 0}
     try:
         with part.open("wb") as file:

@@ -23,7 +23,7 @@ MODULES = "modules"  # {names: [...], environment: {...}}: what this rank import
 RESUMED = "resumed"
 EVENT = "event"  # {reason, message}: for people
 IN_MEMORY = "in-memory"  # {step, round}: this rank's state lies in the pod's memory, whole
-SAVED = "saved"  # {step}: stopped on request; the checkpoint is staged
+SAVED = "saved"  # {step, kept}: stopped on request; kept: a checkpoint of that step is staged
 RESCUING = "rescuing"  # {}: the answer to RESCUE: this rank can still do something
 RESCUED = "rescued"  # {step}: that step is in the agent's memory; null: nothing could be saved. It may be killed
 

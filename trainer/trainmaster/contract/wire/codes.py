@@ -25,6 +25,7 @@ class Cause(str, Enum):
     PREEMPTED = "Preempted"
     STORE_LOST = "StoreLost"
     FENCED = "Fenced"
+    CHECKPOINT_FAILED = "CheckpointFailed"
 
 
 class ExitCode(IntEnum):
@@ -43,6 +44,7 @@ class ExitCode(IntEnum):
     FENCED = 94  # a newer round owns the storage
     PEER_LOST = 95  # a collective failed because another rank died: never the first cause
     HARDWARE_FAULT = 96  # this machine's device or link is broken: the next pod goes elsewhere
+    NOT_SAVED = 97  # all steps are done, but the last one could not be saved
 
 
 EXIT_CODES: dict[int, Cause] = {
@@ -52,5 +54,6 @@ EXIT_CODES: dict[int, Cause] = {
     ExitCode.DO_NOT_RESTART: Cause.CONFIG_ERROR,
     ExitCode.FENCED: Cause.FENCED,
     ExitCode.HARDWARE_FAULT: Cause.HARDWARE_FAULT,
+    ExitCode.NOT_SAVED: Cause.CHECKPOINT_FAILED,
 }
 """Causes that an exit code alone tells. Code 2 counts only from our own loop: scripts use 2 for anything."""

@@ -27,6 +27,7 @@ GRACE_S = "TRAINMASTER_GRACE_S"  # seconds that an agent has after SIGTERM; 25 w
 # Given to the agent by the pod and passed on to the ranks.
 CONFIG = "TRAINMASTER_CONFIG"  # JSON of the training config
 CHECKPOINT_DIR = "TRAINMASTER_CHECKPOINT_DIR"
+CHECKPOINT_TIMEOUT = "TRAINMASTER_CHECKPOINT_TIMEOUT"  # seconds that the end waits for storage; 900 when unset
 RAM_DIR = "TRAINMASTER_RAM_DIR"  # folder in the pod's memory for checkpoints; unset: no memory tier
 RAM_BUDGET = "TRAINMASTER_RAM_BUDGET"  # bytes that may lie there
 RAM_EVERY = "TRAINMASTER_RAM_EVERY"  # steps between saves to it; 0: only after a failure; unset: by what they cost

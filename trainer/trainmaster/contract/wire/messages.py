@@ -142,6 +142,18 @@ class CheckpointRecord:
     tier: str  # storage, ram, peer
     manifest_sha256: str = ""
     error: str = ""  # why this checkpoint failed; such a record is reported once and never chosen
+    cascade: bool = False  # of a failure: only because another rank's part of the checkpoint was given up
+
+
+@dataclass(frozen=True)
+class UploadReport:
+    """An upload that storage does not take."""
+
+    rank: int
+    step: int
+    storage: str
+    still_s: float  # since it last wrote anything, or since its attempts fail
+    error: str = ""  # why its last attempt failed; "": storage does not answer
 
 
 @dataclass(frozen=True)
@@ -212,10 +224,12 @@ class Report:
     verdict: Verdict | None = None  # the first failure of this round in this pod
     saved: bool = False  # all its ranks stopped on request after a checkpoint...
     saved_s: float = 0.0  # ...and since the first of them was done with its last step it took so long
-    done: bool = False  # all its ranks ended with 0
+    nothing_saved: bool = False  # ...or so they ended, and nothing is known to be saved (a script, no storage)
+    done: bool = False  # all its ranks ended with 0, and what they saved last is on storage
     next_store: StoreAddress | None = None
     store_lost: bool = False  # the store of this round was this agent's child, and it is gone
     inventory: list[CheckpointRecord] = field(default_factory=list)
+    upload: UploadReport | None = None  # of those that storage does not take, the one that has waited longest
     stop_ack: int | None = None  # this stop_at lies in the memory of all its ranks...
     stop_passed: int | None = None  # ...or a rank had passed it: that rank's step
     resumed_step: int | None = None  # where this round's ranks resumed...

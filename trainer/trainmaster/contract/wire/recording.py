@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from trainmaster.contract.wire.temporary import temporary
+
 FILE = "record-steps"
 MOST = 100  # steps, as in training.profile
 
@@ -14,9 +16,9 @@ MOST = 100  # steps, as in training.profile
 def ask(folder: str | os.PathLike[str], steps: int) -> None:
     """Replaces a request that nobody has begun with. Raises OSError where the folder isn't there."""
     target = Path(folder, FILE)
-    temporary = target.with_name(f".{FILE}.{os.getpid()}")
-    temporary.write_text(f"{steps}\n")
-    temporary.replace(target)
+    being_written = temporary(target)
+    being_written.write_text(f"{steps}\n")
+    being_written.replace(target)
 
 
 def asked(folders: Iterable[str]) -> tuple[Path, int] | None:

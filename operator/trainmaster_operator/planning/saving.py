@@ -1,0 +1,125 @@
+"""Whether what a job saves reaches storage: conditions for people, and the words for ranks that save and stop."""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.status import CheckpointStatus, Condition, FailedSave, JobStatus
+from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning.view import View
+
+FAILED = "CheckpointFailed"
+STALLED = "CheckpointStalled"
+UNPROTECTED = "Unprotected"
+
+STALLED_AFTER_S = 60.0
+"""How long storage may take none of a checkpoint's bytes before people are told that it does not answer."""
+
+NO_STORAGE = (
+    "nothing of this job is saved, so a restart begins at step 0. Set spec.checkpoint.volume to a "
+    "PersistentVolumeClaim (claim) or a shared folder of the nodes (hostPath) that all pods of the job can write to"
+)
+
+
+def noted(view: View) -> Change | None:
+    """Write down at once that a save has failed, or that storage does not answer. The conditions are `update`'s."""
+    failed = view.observed.failed_save
+    if failed is not None and failed.round == view.status.round and _is_news(view.status, failed.step, failed.message):
+        save = FailedSave(step=failed.step, round=failed.round, message=failed.message[:900], time=rfc3339(view.now))
+        return changed(view.status, failedSave=save)
+    stall = _stall(view)
+    if stall and not _holds(view.status, STALLED):
+        return changed(view.status, warning(STALLED, stall))
+    return None
+
+
+def update(view: View, status: JobStatus) -> JobStatus:
+    """`status` with the conditions of this page as they are now; the same if nothing is new."""
+    failed, saved = status.failedSave, status.checkpoint
+    if failed is not None:
+        if _is_newer(failed, saved):
+            status = _with(view, status, FAILED, True, "NotSaved", _unsaved(view, failed, saved))
+        else:
+            assert saved is not None
+            status = _with(view, status, FAILED, False, "Saved", f"step {saved.step} is saved")
+    stall = _stall(view)
+    if stall or _holds(status, STALLED):
+        status = _with(view, status, STALLED, bool(stall), "NoAnswer" if stall else "Answers", stall)
+    unprotected = not view.scripted and view.spec.checkpoint.folder is None
+    if unprotected or _holds(status, UNPROTECTED):
+        words = NO_STORAGE if unprotected else ""
+        status = _with(view, status, UNPROTECTED, unprotected, "NoStorage" if unprotected else "HasStorage", words)
+    return status
+
+
+def stop_words(view: View, step: int) -> str:
+    """What ranks that are asked to stop after a step are about to do. It may lie beyond the job's last step."""
+    step = min(step, view.status.progress.totalSteps or step)
+    saves = "stop" if view.spec.checkpoint.folder is None else "save and stop"
+    if view.scripted:
+        return f"ranks that use run.steps() {saves} after step {step}, others get SIGTERM"
+    lost = "; nothing is saved, since the job has no spec.checkpoint" if view.spec.checkpoint.folder is None else ""
+    return f"all ranks {saves} after step {step}{lost}"
+
+
+def stopped_words(view: View) -> str:
+    """What ranks did that have stopped because they were asked to."""
+    last = view.status.progress.totalSteps or view.status.stopAt
+    step = "" if view.status.stopAt is None or last is None else f" step {min(view.status.stopAt, last)}"
+    if not any(agent.nothing_saved for agent in view.in_round()):
+        return f"every rank saved{step} and stopped"
+    if view.scripted:
+        return "every rank stopped; only the script knows what it saved"
+    return f"every rank stopped{step and ' after' + step}, and nothing was saved: the job has no spec.checkpoint"
+
+
+def _is_news(status: JobStatus, step: int, message: str) -> bool:
+    known, saved = status.failedSave, status.checkpoint
+    if saved is not None and (saved.round, saved.step) >= (status.round, step):
+        return False
+    return known is None or (known.round, known.step, known.message) != (status.round, step, message[:900])
+
+
+def _is_newer(failed: FailedSave, saved: CheckpointStatus | None) -> bool:
+    return saved is None or (failed.round, failed.step) > (saved.round, saved.step)
+
+
+def _unsaved(view: View, failed: FailedSave, saved: CheckpointStatus | None) -> str:
+    newest = "nothing is saved yet" if saved is None else f"the newest step on storage is {saved.step}"
+    again = f"The newest save is tried again, after the last step for {view.spec.checkpoint.timeoutSeconds:g} s"
+    return f"step {failed.step} is not saved ({newest}): {failed.message[:700]}. {again}"
+
+
+def _stall(view: View) -> str:
+    """Which pods wait for a storage that does not answer; "" if it does. No number of seconds: it would always be
+    news."""
+    slow = []
+    for pod, agent in zip(view.pods, view.agents, strict=True):
+        upload = agent.upload if agent is not None else None
+        if upload is not None and not upload.error and upload.still_s >= STALLED_AFTER_S:
+            slow.append((pod.name if pod is not None else f"slot {agent.slot if agent else 0}", upload))
+    if not slow:
+        return ""
+    name, upload = slow[0]
+    pods = name if len(slow) == 1 else f"{name} and {len(slow) - 1} more"
+    return (
+        f"{upload.storage} has not answered for more than {STALLED_AFTER_S:.0f} s: {pods} can't save step "
+        f"{upload.step}. When the job has done its steps, it waits for checkpoint.timeoutSeconds "
+        f"({view.spec.checkpoint.timeoutSeconds:g}), then it fails"
+    )
+
+
+def _holds(status: JobStatus, kind: str) -> bool:
+    return any(c.type == kind and c.status == "True" for c in status.conditions)
+
+
+def _with(view: View, status: JobStatus, kind: str, holds: bool, reason: str, message: str) -> JobStatus:
+    value = "True" if holds else "False"
+    known = next((c for c in status.conditions if c.type == kind), None)
+    if known is not None and (known.status, known.reason, known.message) == (value, reason, message):
+        return status
+    since = known.lastTransitionTime if known is not None and known.status == value else rfc3339(view.now)
+    wanted = Condition.model_validate(
+        {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": since}
+    )
+    others = [c for c in status.conditions if c.type != kind]
+    return status.model_copy(update={"conditions": [*others, wanted]})

@@ -1,0 +1,77 @@
+"""Runs whose checkpoints don't reach storage: none of them says that it succeeded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.frozen import frozen
+from tests.e2e.harness import LIMIT_S, command, run, small_demo_job, started
+
+pytestmark = pytest.mark.processes
+
+STEPS = 20
+MESH = {"dp_replicate": 1, "dp_shard": 1}
+
+
+def job_with_timeout(folder: Path, seconds: float, steps: int = STEPS) -> Path:
+    """A job of one rank that saves each 7 steps, and waits for so long for storage at its end."""
+    path = small_demo_job(folder, 1, MESH, steps)
+    job = yaml.safe_load(path.read_text())
+    job["spec"].setdefault("checkpoint", {})["timeoutSeconds"] = seconds
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+def test_a_run_on_a_full_disk_tells_each_failed_save_and_does_not_succeed(tmp_path: Path) -> None:
+    job = job_with_timeout(tmp_path, 1.0)
+    outcome = run(job, tmp_path / "out", ["fill-disk:rank=0,step=1,seconds=1000"])
+    assert outcome.exit_code == 1, outcome.output
+    lines = outcome.output.splitlines()
+    unsaved = [number for number, line in enumerate(lines) if "not saved" in line and "No space left on device" in line]
+    (failed,) = [number for number, line in enumerate(lines) if line[9:].startswith("failed ")]
+    assert unsaved[0] < failed, outcome.output
+    assert f"step {STEPS} is not saved" in lines[failed]
+    assert "succeeded" not in outcome.output
+    status = outcome.status
+    assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "CheckpointFailed")
+    told = {c["type"]: c for c in status["conditions"]}["CheckpointFailed"]
+    assert (told["status"], f"step {STEPS} is not saved (nothing is saved yet)" in told["message"]) == ("True", True)
+    assert status["restarts"]["total"] == 0
+
+
+def test_a_disk_that_gets_room_before_the_limit_is_given_the_last_step(tmp_path: Path) -> None:
+    job = job_with_timeout(tmp_path, 600.0)
+    outcome = run(job, tmp_path / "out", [f"fill-disk:rank=0,step={STEPS},seconds=1.5"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "No space left on device" in outcome.output
+    status = outcome.status
+    assert (status["phase"], status["checkpoint"]["step"]) == ("Succeeded", STEPS)
+    told = {c["type"]: c for c in status["conditions"]}["CheckpointFailed"]
+    assert (told["status"], told["message"]) == ("False", f"step {STEPS} is saved")
+
+
+def test_a_file_system_that_freezes_fails_the_run_and_names_what_cannot_be_killed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    job = job_with_timeout(tmp_path, 1.5)
+    slow = "slow:rank=0,step=8,seconds=0.3,steps=10"
+    said = []
+    with started(command(job, out, [slow])) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if "step 7 is saved" in line:
+                break
+        with frozen(out / "checkpoints"):
+            rest, _ = process.communicate(timeout=LIMIT_S)
+            code = process.wait()
+    output = "".join(said) + rest
+    assert code == 1, output
+    assert "has not answered for" in output
+    assert str(out / "checkpoints") in output
+    assert "can't be killed" in output
+    status = yaml.safe_load((out / "status.yaml").read_text())["status"]
+    assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "CheckpointFailed")
+    assert status["checkpoint"]["step"] == 7
