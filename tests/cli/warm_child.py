@@ -15,14 +15,14 @@ from tests.trainer.ranks import shared
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:
     """Do what `child.run` does, and return the exit code. Ranks and their parents always have one thread."""
-    code, out, err = shared().call(_run, module, [*arguments], (given or b"").decode(), os.getcwd())
+    code, out, err = shared().call(_run, module, [*arguments], (given or b"").decode())
     os.write(1, out.encode())
     os.write(2, err.encode())
     return code
 
 
-def _run(module: str, arguments: list[str], given: str, where: str) -> tuple[int, str, str]:
-    """(exit code, output, error output) of a module of the trainer that runs in the folder `where`."""
+def _run(module: str, arguments: list[str], given: str) -> tuple[int, str, str]:
+    """(exit code, output, error output) of a module of the trainer."""
     with TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("in", "out", "err")]
         files[0].write_text(given)
@@ -30,7 +30,6 @@ def _run(module: str, arguments: list[str], given: str, where: str) -> tuple[int
         def main() -> None:
             for fd, file in enumerate(files):
                 os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), fd)
-            os.chdir(where)
             sys.argv[1:] = arguments
             runpy.run_module(f"trainmaster.{module}", run_name="__main__", alter_sys=True)
 

@@ -37,6 +37,7 @@ class Session:
         """Run all commands in `folder`, which is empty. Raises AssertionError for the first that isn't as shown."""
         stage = self.stage
         used: set[str] = set()
+        ran: dict[str, tuple[int, str]] = {}
 
         def made_smaller(text: str) -> str:
             for large, small in stage.smaller.items():
@@ -53,7 +54,9 @@ class Session:
                 (folder / name).write_text(made_smaller(block.text) + "\n")
             for command in block.runnable:
                 words = Command(made_smaller(command.text), ()).words
-                code, said = execute(words, folder)
+                if not (block.has("output") and " ".join(words) in ran):  # else the page shows it further up
+                    ran[" ".join(words)] = execute(words, folder)
+                code, said = ran[" ".join(words)]
                 expected = 2 if any(line.startswith("trainmaster: ") for line in command.output) else 0
                 assert code == expected, f"{block.where}: `{command.text}` ended with exit code {code}:\n{said}"
                 shown = [made_smaller(line) for line in command.output]

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests import tied
-from tests.cli import warm_child
-from tests.docs.blocks import ROOT
+from tests.docs.executing import Executor, run_child_here
 from tests.docs.sessions import Session, sessions
-from tests.e2e.harness import LIMIT_S, run_environment, small_demo_job, started
+from tests.e2e.harness import LIMIT_S, small_demo_job, started
 from tests.e2e.warm import COMMAND
 from trainmaster_operator.cli import child, demo
-from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.run import RunOptions
 
 pytestmark = pytest.mark.processes
-
-WITH_TORCH = ("plan", "export", "import", "tokenize")
-"""Commands that start a process with torch: here it is forked from one that has imported it."""
 
 SESSIONS = {name: session for name, session in sessions().items() if session.commands}
 
@@ -31,40 +23,9 @@ SESSIONS = {name: session for name, session in sessions().items() if session.com
 def test_a_session_of_a_page_goes_as_the_page_shows(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(child, "run", warm_child.run)
+    monkeypatch.setattr(child, "run", run_child_here)
     monkeypatch.chdir(tmp_path)
-
-    def execute(words: list[str], folder: Path) -> tuple[int, str]:
-        if words[0] == "trainmaster" and words[1] in WITH_TORCH:
-            capfd.readouterr()
-            code = main(words[1:])
-            said = capfd.readouterr()
-            return code, said.out + said.err
-        if words[0] == "trainmaster":
-            with started([sys.executable, "-m", COMMAND, *words[1:]]) as process:
-                output, _ = process.communicate(timeout=LIMIT_S)
-                return process.wait(), output
-        return run_python(words, folder)
-
-    session.play(tmp_path, execute)
-
-
-def run_python(words: list[str], folder: Path) -> tuple[int, str]:
-    """(exit code, what it said) of `python …`. What `> file` names gets the output, and errors are said."""
-    assert words[0].removeprefix(".venv/bin/") == "python", f"{words[0]}: a mark `long` or `cluster` is missing"
-    words, target = (words[:-2], folder / words[-1]) if words[-2] == ">" else (words, folder / ".output")
-    paths = os.pathsep.join(str(path) for path in (ROOT, ROOT / "operator", ROOT / "trainer"))
-    with target.open("w") as output:
-        process = tied.popen(
-            [sys.executable, *words[1:]],
-            cwd=folder,
-            env={**run_environment(), "PYTHONPATH": paths},
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        _, errors = process.communicate(timeout=LIMIT_S)
-    return process.returncode, (target.read_text() if target.name == ".output" else "") + errors
+    session.play(tmp_path, Executor(capfd))
 
 
 def test_the_demo_loses_a_rank_and_nothing_else(
