@@ -33,35 +33,20 @@ def _job(training: str, replicas: int) -> str:
     return head + f"  workers: {{replicas: {replicas}}}\n  training:\n{textwrap.indent(training, '    ')}"
 
 
-def _large_llama(folder: Path) -> None:
-    """The job of the table of docs/planning.md: a Llama of eight billion parameters."""
-    training = (
-        "model:\n"
-        "  name: llama\n"
-        "  options: {layers: 32, heads: 32, kv_heads: 8, width: 4096, hidden: 14336, vocabulary: 128256,\n"
-        "            context: 8192}\n"
-        "data: {source: tokens, path: /data/tokens.npy}\n"
-        "steps: 1000\n"
-        "batch: {global: 512}\n"
-        "precision: bf16\n"
-    )
-    (folder / "job.yaml").write_text(_job(training, 64))
-
-
 def _small_gpt(folder: Path) -> None:
     training = (
         "model: {name: gpt, options: {layers: 2, heads: 2, width: 32, context: 32}}\n"
         f"data: {{source: text, path: {folder}/data/my-texts}}\n"
-        "steps: 60\n"
-        "batch: {global: 8}\n"
+        "steps: 48\n"
+        "batch: {global: 24}\n"
     )
     _texts(folder)
-    (folder / "job.yaml").write_text(_job(training, 4))
+    (folder / "job.yaml").write_text(_job(training, 3))
 
 
 def _refused(folder: Path) -> None:
     """Three jobs that each ask for a layout which the model or the batch doesn't allow."""
-    model = "model: {name: gpt, options: {layers: 4, heads: 4, width: 64, context: 64}}\n"
+    model = "model: {name: gpt, options: {layers: 4, heads: 4, width: 48, context: 48}}\n"
     deep = "model: {name: gpt, options: {layers: 8, heads: 4, width: 64, context: 64}}\n"
     data = f"data: {{source: text, path: {folder}/data/my-texts}}\nsteps: 10\nbatch: {{global: 16}}\n"
     _texts(folder)
@@ -77,6 +62,7 @@ def _llamas(folder: Path) -> None:
 
     theirs = folder / "Llama-2-7b-hf"
     theirs.mkdir()
+    (folder / "runs" / "my-llama").mkdir(parents=True)
     layers, width, hidden, vocabulary = 2, 16, 48, 300
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -160,13 +146,12 @@ STAGES: dict[str, Stage] = {
     "README.md:own-loop": Stage(before=_LOOP),
     "docs/data.md:tokenizer": Stage(_corpus),
     "docs/efficiency.md:small": Stage(_small_gpt),
-    "docs/faults.md:run": Stage(_small_gpt),
+    "docs/faults.md:run": Stage(_small_gpt, smaller={"seconds=5": "seconds=1"}),
     "docs/huggingface.md:llama": Stage(
         _llamas,
         first=("trainmaster import Llama-2-7b-hf runs/my-llama/checkpoints",),
         smaller={"trainmaster export": "trainmaster export --file-gb 0.00002"},
     ),
     "docs/parallelism.md:refused": Stage(_refused),
-    "docs/planning.md:table": Stage(_large_llama),
     "docs/simulation.md:schedules": Stage(_schedule),
 }
