@@ -28,13 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="show these claims, after the set-up")
     parser.add_argument("--cluster", action="store_true", help="show what needs a cluster too (see `make e2e`)")
-    parser.add_argument("--here", action="store_true", help="use this working tree and its .venv, not a clone")
+    parser.add_argument("--here", action="store_true", help="use this working tree and its .venv as they are, not a clone")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.only) - {claim.name for claim in CLAIMS})
     if unknown:
         sys.stderr.write(f"--only {unknown[0]}: there are {', '.join(claim.name for claim in CLAIMS)}\n")
         return 2
-    chosen = [claim for claim in CLAIMS if not given.only or claim.name in given.only or claim is SET_UP]
+    chosen = [claim for claim in CLAIMS if (not given.only or claim.name in given.only) and claim is not SET_UP]
+    if not given.here:
+        chosen.insert(0, SET_UP)
     with _here() if given.here else _fresh_clone() as clone:
         return _show_all(chosen, clone, given.cluster)
 

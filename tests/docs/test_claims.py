@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,27 @@ def test_what_needs_a_cluster_is_left_out_without_one(tmp_path: Path) -> None:
     assert shown(tmp_path, claim).holds is None
     assert not (tmp_path / "ran").exists()
     assert shown(tmp_path, claim, with_cluster=True).holds
+
+
+@pytest.mark.parametrize(
+    ("here", "names"), [(["--here"], ["order", "parity"]), ([], ["set-up", "order", "parity"])], ids=["here", "clone"]
+)
+def test_the_chosen_claims_are_shown_after_the_set_up_of_a_fresh_clone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: list[str], names: list[str]
+) -> None:
+    places = []
+
+    def shown(claim: Claim, clone: Path, *_: object) -> showing.Shown:
+        places.append(clone)
+        return showing.Shown(claim, claim.name != "parity", f"{claim.name} was shown")
+
+    monkeypatch.setattr(showing, "show", shown)
+    monkeypatch.setattr(command, "_fresh_clone", lambda: nullcontext(Path("clone")))
+    assert command.main(["--only", "parity", "order", *here]) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("    ") and "shown" in line] == [
+        f"    {name} was shown" for name in names
+    ]
+    assert set(places) == {ROOT if here else Path("clone")}
 
 
 def test_a_claim_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

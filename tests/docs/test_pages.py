@@ -24,6 +24,12 @@ def of(language: str) -> list[Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
+def named(block: Block) -> str:
+    """A name that stays when lines are added above: the block's page, language and number among its like there."""
+    alike = [other for other in of(block.language) if other.page == block.page]
+    return f"{block.page}:{block.language or 'text'}-{alike.index(block) + 1}"
+
+
 def mentions(page: str) -> list[str]:
     """The pieces of code in a page's sentences."""
     return [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(TEXTS[page]))]
@@ -79,7 +85,7 @@ def test_a_mention_of_what_is_not_there_is_told(span: str) -> None:
     assert [*spoken.problems_of_a_mention(span)]
 
 
-@pytest.mark.parametrize("block", of("yaml"), ids=lambda block: block.where)
+@pytest.mark.parametrize("block", of("yaml"), ids=named)
 def test_a_job_or_a_part_of_one_is_valid(block: Block) -> None:
     wrong = fragments.problems(fragments.complete(yaml.safe_load(block.text)))
     if block.has("illustrative"):
@@ -95,7 +101,7 @@ def test_a_part_of_a_job_that_is_not_valid_is_told() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("block", of("python"), ids=lambda block: block.where)
+@pytest.mark.parametrize("block", of("python"), ids=named)
 def test_python_runs_or_at_least_calls_what_there_is(block: Block) -> None:
     assert snippets.wrong_calls(block.text) == []
     before = STAGES[f"{block.page}:{block.session}"].before if block.session else ""
@@ -106,7 +112,7 @@ def test_python_runs_or_at_least_calls_what_there_is(block: Block) -> None:
         assert failed == ""
 
 
-@pytest.mark.parametrize("block", of(""), ids=lambda block: block.where)
+@pytest.mark.parametrize("block", of(""), ids=named)
 def test_what_is_shown_without_a_command_says_where_it_comes_from(block: Block) -> None:
     kinds = [kind for kind in ("output", "source", "illustrative") if block.has(kind)]
     assert len(kinds) == 1, f"{block.where}: one mark of `output`, `source` or `illustrative` is needed"
