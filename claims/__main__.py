@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="show these claims, after the set-up")
     parser.add_argument("--cluster", action="store_true", help="show what needs a cluster too (see `make e2e`)")
-    parser.add_argument("--here", action="store_true", help="use this working tree and its .venv as they are, not a clone")
+    parser.add_argument("--here", action="store_true", help="use this working tree and its .venv, not a clone")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.only) - {claim.name for claim in CLAIMS})
     if unknown:
