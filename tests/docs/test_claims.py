@@ -94,6 +94,14 @@ def test_a_claim_with_figures_is_told_as_a_range_and_never_fails(tmp_path: Path)
     assert "speed: How fast." in showing.table(told)
 
 
+def test_figures_are_read_behind_the_name_of_their_system(tmp_path: Path) -> None:
+    lines = "4 ranks  trainmaster  0.223 0.310\n4 ranks  torchrun, at its best  4.500\n4 ranks  trainmaster  0.125  12\n"
+    assert Printed("s", " trainmaster ", r"\d+\.\d{3}").read(tmp_path, lines) == ([0.223, 0.31, 0.125], "s")
+    assert Printed("s", "best ", r"\d+\.\d{3}").read(tmp_path, lines) == ([4.5], "s")
+    with pytest.raises(LookupError):
+        Printed("s", "JobSet").read(tmp_path, lines)
+
+
 def test_what_needs_a_cluster_is_left_out_without_one(tmp_path: Path) -> None:
     claim = Claim("cluster", "There.", "touch ran", needs_cluster=True)
     assert shown(tmp_path, claim).holds is None
