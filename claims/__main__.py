@@ -46,7 +46,7 @@ def _show_all(chosen: Sequence[Claim], clone: Path, with_cluster: bool) -> int:
     for claim in chosen:
         sys.stdout.write(f"{claim.name}: $ {claim.command}\n")
         sys.stdout.flush()
-        shown.append(showing.show(claim, clone, showing.environment_of(clone), with_cluster))
+        shown.append(showing.show(claim, clone, with_cluster))
         sys.stdout.write(f"{claim.name}: {shown[-1].result}\n")
         if claim is SET_UP and not shown[-1].holds:
             break  # nothing else can be run without it

@@ -139,7 +139,6 @@ STAGES: dict[str, Stage] = {
         _texts,
         smaller={
             "layers: 4, heads: 4, width: 128, context: 128": "layers: 2, heads: 2, width: 32, context: 32",
-            "replicas: 4": "replicas: 2",
             "steps: 1000": "steps: 24",
             "global: 32": "global: 8",
             "step=30": "step=8",

@@ -71,7 +71,7 @@ def test_figures_are_read_where_the_benchmark_writes_them(figure: Samples) -> No
 
 
 def shown(folder: Path, claim: Claim, with_cluster: bool = False) -> showing.Shown:
-    return showing.show(claim, folder, showing.environment_of(folder), with_cluster)
+    return showing.show(claim, folder, with_cluster)
 
 
 def test_a_claim_holds_if_its_command_succeeds(tmp_path: Path) -> None:
@@ -95,11 +95,18 @@ def test_a_claim_with_figures_is_told_as_a_range_and_never_fails(tmp_path: Path)
 
 
 def test_figures_are_read_behind_the_name_of_their_system(tmp_path: Path) -> None:
-    lines = "4 ranks  trainmaster  0.223 0.310\n4 ranks  torchrun, at its best  4.500\n4 ranks  trainmaster  0.125  12\n"
+    lines = "4 ranks  trainmaster  0.223 0.310\n4 ranks  torchrun, best  4.500\n4 ranks  trainmaster  0.125  12\n"
     assert Printed("s", " trainmaster ", r"\d+\.\d{3}").read(tmp_path, lines) == ([0.223, 0.31, 0.125], "s")
     assert Printed("s", "best ", r"\d+\.\d{3}").read(tmp_path, lines) == ([4.5], "s")
     with pytest.raises(LookupError):
         Printed("s", "JobSet").read(tmp_path, lines)
+
+
+def test_commands_run_where_the_set_up_is_activated(tmp_path: Path) -> None:
+    binaries = tmp_path / ".venv" / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "activate").write_text("ACTIVATED=yes")
+    assert shown(tmp_path, Claim("active", "Yes.", '[ "$ACTIVATED" = yes ]')).holds
 
 
 def test_what_needs_a_cluster_is_left_out_without_one(tmp_path: Path) -> None:
