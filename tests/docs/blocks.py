@@ -115,7 +115,8 @@ class Block:
 
 def _commands(block: Block) -> Iterator[Command]:
     """The commands of a console block: lines that begin with `$ `, which a backslash continues."""
-    text, output = "", []
+    text = ""
+    output: list[str] = []
     for line in block.text.splitlines():
         if text.endswith("\\"):
             text = text[:-1] + line.strip()
@@ -137,8 +138,10 @@ def read(text: str, page: str) -> tuple[list[Block], list[Mark]]:
 
     Raises PageError for a mark that isn't known, lacks its value or stands in a wrong place.
     """
-    blocks, claims, above, lines = [], [], [], text.splitlines()
-    number = 0
+    blocks: list[Block] = []
+    claims: list[Mark] = []
+    above: list[Mark] = []
+    lines, number = text.splitlines(), 0
     while number < len(lines):
         line = lines[number]
         number += 1

@@ -80,7 +80,7 @@ def _llamas(folder: Path) -> None:
         "tie_word_embeddings": False,
     }
     (theirs / "config.json").write_text(json.dumps(config))
-    shapes = {f"self_attn.{name}_proj": (width, width) for name in "qkvo"}
+    shapes: dict[str, tuple[int, ...]] = {f"self_attn.{name}_proj": (width, width) for name in "qkvo"}
     shapes |= {"mlp.gate_proj": (hidden, width), "mlp.up_proj": (hidden, width), "mlp.down_proj": (width, hidden)}
     shapes |= {"input_layernorm": (width,), "post_attention_layernorm": (width,)}
     tensors = {f"model.layers.{n}.{name}.weight": shape for n in range(layers) for name, shape in shapes.items()}
