@@ -132,8 +132,9 @@ def test_what_is_shown_and_not_run_is_said_by_a_module() -> None:
 
 
 def unsaid(shown: str, sources: list[Path], names: str) -> Iterator[str]:
-    """What speaks against it that these modules put `shown` together. `names`: its words that come from a job."""
-    texts = [text for source in sources for text in _texts(source)]
+    """What speaks against it that these modules or packages put `shown` together. `names`: words that a job has."""
+    files = [file for source in sources for file in ([source] if source.is_file() else source.rglob("*.py"))]
+    texts = [text for file in files for text in _texts(file)]
     told, known = " ".join(shown.split()), words_of(" ".join(piece for text in texts for piece in text))
     if not any(len(words_of(" ".join(text))) >= 2 and has_in_order(told, text) for text in texts):
         yield "no text of these modules is in it"
