@@ -12,7 +12,8 @@ from claims import __main__ as command
 from claims import showing
 from claims.listed import CLAIMS, Claim, Printed, Samples
 from tests.docs import spoken
-from tests.docs.blocks import ROOT, read
+from tests.docs.blocks import ROOT, named_tests, read
+from tests.docs.sessions import sessions
 
 README = (ROOT / "README.md").read_text()
 _FIGURE = re.compile(r"\d ?(?:%|GB|MB|GiB|s|ms|seconds|times)(?!\w)")
@@ -58,6 +59,13 @@ def test_every_command_can_be_given(claim: Claim) -> None:
     words = claim.command.replace("'", "").split()
     if words[0] != "du":
         assert [*spoken.problems(words)] == []
+
+
+def test_what_a_command_chooses_among_tests_is_there() -> None:
+    names = {*named_tests(), *sessions()}
+    for claim in CLAIMS:
+        for word in re.findall(r"-k ([\w-]+)", claim.command):
+            assert [name for name in names if word in name], f"{claim.name}: no test has {word} in its name"
 
 
 @pytest.mark.parametrize(
