@@ -20,6 +20,8 @@ from trainmaster_operator.cli.main import parser
 _OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims")
 _FILES = ("-f", "--filename", "--values", "--from-file", "--constraint")
 
+_PATH = re.compile(r"(?:benchmarks|charts|claims|docker|docs|e2e|examples|manifests|operator|tests|trainer)/\S*$")
+
 
 def problems(words: Sequence[str]) -> Iterator[str]:
     """Yield why these words of a shell can't be a command, each as the end of a sentence."""
@@ -54,6 +56,10 @@ def problems_of_a_mention(span: str) -> Iterator[str]:
         yield from _of_make(words[1:])
     elif words[0] == "python":
         yield from _of_python(words[1:])
+    elif words[0] in ("kubectl", "helm", "-f"):
+        yield from _of_files(words)
+    elif _PATH.match(span) and not any(ROOT.glob(re.sub(r"\{[^}]*\}|…", "*", span))):
+        yield f"there is no {span}"
     elif words[0].startswith("--"):
         yield from (f"no program of ours has an option {name}" for name in options if name not in _all_options())
 

@@ -80,7 +80,10 @@ def test_a_command_that_cannot_be_given_is_told(words: str, problem: str) -> Non
     assert [told for told in spoken.problems(words.split()) if problem in told]
 
 
-@pytest.mark.parametrize("span", ["trainmaster plam", "trainmaster run --faults x", "make demos", "--no-such-option N"])
+@pytest.mark.parametrize(
+    "span",
+    ["trainmaster plam", "trainmaster run --faults x", "make demos", "--no-such-option N", "-f charts/x", "tests/x"],
+)
 def test_a_mention_of_what_is_not_there_is_told(span: str) -> None:
     assert [*spoken.problems_of_a_mention(span)]
 
