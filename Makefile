@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images clean
+.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images claims clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -79,6 +79,9 @@ soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECOND
 
 soak-runs: venv  ## whole runs with random faults and resizes, each held against a calm one; RUNS=50, half an hour
 	$(BIN)/python -m tests.e2e.soak $(if $(RUNS),--runs $(RUNS))
+
+claims:  ## run the commands that show what the README claims, on a fresh clone; ONLY="demo recovery" runs a part
+	$(PYTHON) -m claims $(if $(ONLY),--only $(ONLY)) $(if $(WITH_CLUSTER),--cluster)
 
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery

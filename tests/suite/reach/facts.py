@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 SCHEME = 5
 """Raise it when the meaning of facts changes: kept facts of another scheme are not read."""
 
-PACKAGES = ("trainmaster_operator", "trainmaster", "tests", "e2e", "benchmarks", "charts", "docker", "examples")
+PACKAGES = (
+    "trainmaster_operator",
+    "trainmaster",
+    "tests",
+    "e2e",
+    "benchmarks",
+    "charts",
+    "claims",
+    "docker",
+    "examples",
+)
 """Top-level packages of this repository."""
 
 SOURCE = ".py"

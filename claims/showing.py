@@ -1,0 +1,86 @@
+"""Shows claims: runs the command of each in a clone, and puts what came of it into a table.
+
+A claim with figures has no threshold: its figures are told as a range. It can't fail to hold, only to be measured.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from claims.listed import Claim
+
+LOGS = "runs/claims"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What came of a claim. `holds`: None if it has no yes or no."""
+
+    claim: Claim
+    holds: bool | None
+    result: str
+    seconds: float = 0.0
+
+
+ACTIVATE = ". .venv/bin/activate"
+"""What the README says before it gives any command. There is nothing to activate before the set-up."""
+
+
+def show(claim: Claim, clone: Path, with_cluster: bool) -> Shown:
+    """Run the claim's command in `clone` to its end. Its output is in a file below `runs/claims` there."""
+    if claim.needs_cluster and not with_cluster:
+        return Shown(claim, None, "not run: it needs a cluster (--cluster)")
+    log = clone / LOGS / f"{claim.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    with log.open("w") as file:
+        activated = f"{ACTIVATE} && " if (clone / ".venv" / "bin" / "activate").exists() else ""
+        command = ["bash", "-o", "pipefail", "-c", activated + claim.command]
+        done = subprocess.run(command, cwd=clone, stdout=file, stderr=subprocess.STDOUT, check=False)
+    seconds = time.monotonic() - started
+    said = log.read_text(errors="replace")
+    if claim.figures:
+        return Shown(claim, None, _figures(claim, clone, said), seconds)
+    if done.returncode == 0:
+        return Shown(claim, True, "holds", seconds)
+    last = " / ".join(line.strip() for line in said.splitlines()[-3:])
+    return Shown(claim, False, f"DOES NOT HOLD (exit code {done.returncode}): {last}", seconds)
+
+
+def _figures(claim: Claim, clone: Path, said: str) -> str:
+    told = []
+    for figure in claim.figures:
+        try:
+            told.append(in_words(*figure.read(clone, said)))
+        except (LookupError, OSError, ValueError) as error:
+            told.append(f"not measured: {error}")
+    return "; ".join(told)
+
+
+def in_words(figures: list[float], unit: str) -> str:
+    """Return figures as a range, with their number."""
+    low, high = (f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}" for number in (min(figures), max(figures)))
+    if len(figures) == 1:
+        return f"{low} {unit}"
+    return f"{low} to {high} {unit} ({len(figures)} samples)"
+
+
+def table(shown: Iterable[Shown]) -> str:
+    """Return the table for a person: each claim, what came of it, and the command that shows it."""
+    lines = []
+    for one in shown:
+        lines += [
+            f"{one.claim.name}: {one.claim.says}",
+            f"    {one.result}",
+            f"    $ {one.claim.command}    ({one.seconds:.0f} s)",
+        ]
+    return "\n".join(lines)
+
+
+def exit_code(shown: Iterable[Shown]) -> int:
+    """Return 1 if a claim that is yes or no does not hold; figures decide nothing."""
+    return int(any(one.holds is False for one in shown))

@@ -1,0 +1,133 @@
+"""The commands that README and docs show and that need a cluster: those with the mark `cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.places import REPOSITORY
+from e2e.world import World
+from tests.docs.blocks import all_blocks
+
+SMALLER = {"steps: 300": "steps: 40", 'cpu: "1", memory: 2Gi': "cpu: 250m, memory: 64Mi"}
+"""What is made smaller in the manifests of the pages: two cores carry the whole cluster."""
+
+COLUMNS = ["NAME", "STATE", "STEP", "LOSS", "ETA", "RESTARTS", "GOODPUT", "AGE"]
+
+
+def shown() -> dict[str, list[list[str]]]:
+    """The words of the commands that need a cluster, by page and in their order there."""
+    found: dict[str, list[list[str]]] = {}
+    for block in all_blocks():
+        for command, _ in block.marked("cluster"):
+            found.setdefault(block.page, []).append(command.words)
+    return found
+
+
+SHOWN = shown()
+
+
+def volume(world: World) -> str:
+    """The name of the volume of the test's claim."""
+    return f"checkpoints-{world.namespace}"
+
+
+def prepare_claim(world: World, page: str) -> None:
+    """The claim `checkpoints`, on the folder that all nodes share."""
+    name = volume(world)
+    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+    world.kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": size,
+                "accessModes": modes,
+                "storageClassName": "",
+                "claimRef": {"namespace": world.namespace, "name": "checkpoints"},
+                "hostPath": {"path": str(world.folder)},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "checkpoints", "namespace": world.namespace},
+            "spec": {
+                "accessModes": modes,
+                "storageClassName": "",
+                "volumeName": name,
+                "resources": {"requests": size},
+            },
+        },
+    )
+
+
+def prepare_jobs(world: World, page: str) -> None:
+    """Jobs of three ranks that train, under the names that the page speaks of."""
+    for _, _, name, *_ in SHOWN[page]:
+        job = world.training(name, replicas=3, steps=2000, template={"terminationGracePeriodSeconds": 5})
+        world.submit(job)
+        world.wait_step(5, name)
+
+
+def prepare_nothing(world: World, page: str) -> None:
+    """What the fixtures have is enough: the chart is installed."""
+
+
+PREPARATIONS: dict[str, Callable[[World, str], None]] = {
+    "README.md": prepare_claim,
+    "charts/trainmaster/README.md": prepare_nothing,
+    "docs/faults.md": prepare_jobs,
+    "docs/profiling.md": prepare_jobs,
+}
+
+
+def test_every_page_with_such_commands_has_its_preparation() -> None:
+    assert set(PREPARATIONS) == set(SHOWN)
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_the_commands_of_a_page_go_as_it_shows(world: World, page: str, tmp_path: Path) -> None:
+    PREPARATIONS[page](world, page)
+    try:
+        for words in SHOWN[page]:
+            run(world, words, tmp_path)
+    finally:
+        if PREPARATIONS[page] is prepare_claim:
+            world.kube.delete("PersistentVolume", volume(world))
+
+
+def run(world: World, words: list[str], folder: Path) -> None:
+    """Run one command in the test's own namespace."""
+    program, *arguments = words
+    if "-n" in arguments:
+        at = arguments.index("-n")
+        arguments = arguments[:at] + arguments[at + 2 :]
+    if program == "helm":
+        # The chart is installed already, under this name: the API server is asked whether it would take it once more.
+        world.installation.helm(*[here(word) for word in arguments], "--dry-run=server")
+    elif program == "trainmaster":
+        assert world.trainmaster(*arguments), words
+    elif arguments[0] == "apply":
+        file = folder / Path(arguments[-1]).name
+        text = (REPOSITORY / arguments[-1]).read_text()
+        for large, small in SMALLER.items():
+            assert large in text, large
+            text = text.replace(large, small)
+        file.write_text(text)
+        world.kube.kubectl("apply", "-n", world.namespace, "-f", str(file))
+        world.wait_step(1, file.stem)
+    else:
+        everywhere = "--all-namespaces" in arguments
+        where = [] if everywhere else ["-n", world.namespace]
+        told = world.kube.kubectl(*[word for word in arguments if word != "--watch"], *where)  # that would never end
+        if not everywhere:
+            assert told.splitlines()[0].split() == COLUMNS
+
+
+def here(word: str) -> str:
+    """A path of the repository, for a command that runs elsewhere."""
+    return str(REPOSITORY / word) if word.startswith("charts/") else word
