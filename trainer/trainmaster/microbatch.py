@@ -57,8 +57,9 @@ def settle(config: TrainingConfig, world: World, kept: Path | None) -> tuple[Tra
 
 def largest(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, int]:
     """(the largest micro-batch that fits into `budget` bytes of a rank, or the smallest; its estimated bytes)."""
-    from trainmaster.planner.estimate import Machine, with_largest_micro_batch
+    from trainmaster.planner.estimate import with_largest_micro_batch
     from trainmaster.planner.layouts import Layout
+    from trainmaster.planner.machine import Machine
     from trainmaster.planner.survey import Survey
 
     # Times are of no interest.
