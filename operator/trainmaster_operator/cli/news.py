@@ -66,9 +66,9 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
         if told:
             yield told
     for condition in new.conditions:
-        told = _CONDITIONS.get(condition.type)
-        if told is not None and condition.status == "True" and condition not in old.conditions:
-            yield News(told, condition.message, Tone.BAD)
+        word = _CONDITIONS.get(condition.type)
+        if word is not None and condition.status == "True" and condition not in old.conditions:
+            yield News(word, condition.message, Tone.BAD)
 
 
 def described(failure: Failure) -> str:
