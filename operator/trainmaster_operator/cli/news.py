@@ -70,7 +70,6 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
         word = _CONDITIONS.get(condition.type)
         if word is not None and condition.status == "True" and condition not in old.conditions:
             yield News(word, condition.message, Tone.BAD)
-<<<<<<< ours
 
 
 @dataclass
@@ -85,8 +84,6 @@ class OperatorBack:
             return None
         self._deaths = deaths
         return News("operator", "it is back: ranks report to it again", Tone.GOOD)
-=======
->>>>>>> theirs
 
 
 def described(failure: Failure) -> str:
