@@ -11,7 +11,7 @@ from benchmarks import goodput, record
 from benchmarks.goodput_account import OTHER, interval, ratio_interval
 from benchmarks.goodput_faults import SHARES
 from benchmarks.goodput_runners import NAMES, TRAINMASTER
-from benchmarks.markdown import machines, table
+from benchmarks.markdown import machines, table, wrapped
 
 Row = dict[str, Any]
 
@@ -34,8 +34,10 @@ def of_rows(rows: list[Row]) -> Iterator[str]:
     rates = sorted({row["mean_steps"] for row in struck}, reverse=True)
     systems = [name for name in NAMES if name in calm]
     seeds = len({row["seed"] for row in struck})
-    yield f"{last['steps']} steps of `{last['script']}` over {last['ranks']} ranks in one pod, {seeds} seeds of each"
-    yield f"rate. {machines(rows)} Before a run the machine was busy with other things on {_busy(rows)} of its cores."
+    yield from wrapped(
+        f"{last['steps']} steps of `{last['script']}` over {last['ranks']} ranks in one pod; seeds of each rate: {seeds}. "
+        f"{machines(rows)} Before a run the machine was busy with other things on {_busy(rows)} of its cores."
+    )
     yield ""
     yield "Means over the seeds; in brackets the 95 % interval of Student's t over them."
     yield ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,11 @@ def machine(facts: dict[str, Any]) -> str:
 def machines(rows: list[dict[str, Any]]) -> str:
     """Return a sentence for each machine that these rows were made on."""
     return " ".join(dict.fromkeys(machine(row["machine"]) for row in rows))
+
+
+def wrapped(text: str) -> list[str]:
+    """Return a paragraph in lines of the width of our pages."""
+    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
 
 
 def fill(text: str, blocks: Mapping[str, Callable[[], Iterator[str]]]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import record
-from benchmarks.markdown import machines, table
+from benchmarks.markdown import machines, table, wrapped
 from benchmarks.record import Case
 from benchmarks.recovery import BEST, DOCUMENTED, OURS, PHASES, RESULTS, part_medians, ratios, samples
 from benchmarks.recovery_stamps import IMPORTS, PARTS
@@ -66,7 +66,9 @@ def readme() -> Iterator[str]:
         return
     yield from compared(rows)
     yield ""
-    yield " ".join(sentence for sentence in (explained(rows), documented(rows), machines(rows)) if sentence)
+    yield from wrapped(
+        " ".join(sentence for sentence in (explained(rows), documented(rows), machines(rows)) if sentence)
+    )
 
 
 def compared(rows: list[Row]) -> Iterator[str]:
