@@ -35,8 +35,8 @@ def of_rows(rows: list[Row]) -> Iterator[str]:
     systems = [name for name in NAMES if name in calm]
     seeds = len({row["seed"] for row in struck})
     yield from wrapped(
-        f"{last['steps']} steps of `{last['script']}` over {last['ranks']} ranks in one pod; seeds of each rate: {seeds}. "
-        f"{machines(rows)} Before a run the machine was busy with other things on {_busy(rows)} of its cores."
+        f"{last['steps']} steps of `{last['script']}` over {last['ranks']} ranks in one pod; seeds of each rate: "
+        f"{seeds}. {machines(rows)} Before a run the machine was busy with other things on {_busy(rows)} of its cores."
     )
     yield ""
     yield "Means over the seeds; in brackets the 95 % interval of Student's t over them."
