@@ -212,7 +212,7 @@ def read(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--script", default=str(SCRIPT.relative_to(record.RESULTS.parents[1])), help="and its words")
     parser.add_argument("--results", type=Path, default=RESULTS, help="runs that are there already are not made again")
     parser.add_argument("--seconds", type=float, default=86400.0, help="begin no further run after so many")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds that one run may take")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that one run may take")
     given = parser.parse_args(arguments)
     for name in ("steps", "ranks", "seeds"):
         if getattr(given, name) < 1:
