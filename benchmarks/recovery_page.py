@@ -84,7 +84,7 @@ def compared(rows: list[Row]) -> Iterator[str]:
                 NAMES[script],
                 _spread(ours),
                 _spread(peers) if any(row["system"] == BEST for row in ran) else "not run",
-                f"{min(ratio):.0f} to {max(ratio):.0f} ({len(ratio)})" if ratio else "",
+                f"{min(ratio):.2g} to {max(ratio):.2g} ({len(ratio)})" if ratio else "",
                 _busy(ran),
             ]
         )
