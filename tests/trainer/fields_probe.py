@@ -42,7 +42,6 @@ def main() -> None:
     # So has what a compiler makes of a block; importing one takes seconds.
     compiling.prepare = lambda device_type: None
     torch.compile = _to_be_compiled
-    torch.set_num_threads(1)
     for number, training in enumerate(json.loads((folder / "asked.json").read_text())):
         if os.environ["WORLD_SIZE"] == "1":
             _train(folder, rank, number, **training)
