@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.api.status import JobPhase, JobStatus
@@ -64,3 +65,12 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
     assert states(lines) == ["Failed", "Failed"]
     assert "  last words" in lines
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
+
+
+def test_images_are_counted_as_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = output_folder(tmp_path / "out", status())
+    left = yaml.safe_load((out / "status.yaml").read_text())
+    left["spec"]["training"]["data"]["source"] = "images"
+    (out / "status.yaml").write_text(yaml.safe_dump(left))
+    assert main(["status", str(out)]) == 0
+    assert "12.3k images/s" in capsys.readouterr().out

@@ -20,8 +20,9 @@ from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
 from trainmaster.planner import survey
-from trainmaster.planner.estimate import Machine, estimate
+from trainmaster.planner.estimate import estimate
 from trainmaster.planner.layouts import Layout
+from trainmaster.planner.machine import Machine
 from trainmaster.planner.survey import Survey
 from trainmaster.world import World
 

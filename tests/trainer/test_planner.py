@@ -14,8 +14,9 @@ from trainmaster import layout as rules
 from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.planner import communication, schedules, trace
-from trainmaster.planner.estimate import Machine, best_first, estimate
+from trainmaster.planner.estimate import best_first, estimate
 from trainmaster.planner.layouts import Layout, legal, nearest
+from trainmaster.planner.machine import Machine
 from trainmaster.planner.survey import Survey
 from trainmaster_operator.api.validation import validate
 

@@ -18,8 +18,9 @@ from tests.trainer.planner_probe import ROWS, UNTRACKED, config
 from tests.trainer.ranks import Ranks
 from trainmaster.parity import Row
 from trainmaster.planner import memory
-from trainmaster.planner.estimate import Estimate, Machine, estimate, stages_of_ranks
+from trainmaster.planner.estimate import Estimate, estimate, stages_of_ranks
 from trainmaster.planner.layouts import Layout
+from trainmaster.planner.machine import Machine
 from trainmaster.planner.survey import Survey
 
 pytestmark = [pytest.mark.processes, pytest.mark.together]  # a row is measured once for its tests

@@ -32,8 +32,9 @@ def of_run(out: Path) -> int:
     if resource is None:
         raise Refusal(f"{out}: holds no run; the output folder of one is expected, with its {output.STATUS}")
     job = JobStatus.model_validate(resource.get("status") or {})
-    training = resource["spec"].get("training") or {}
-    scene = display.Scene(resource["metadata"]["name"], 0, str(out), training.get("steps"), job)
+    scene = display.Scene.of_training(
+        resource["spec"].get("training"), name=resource["metadata"]["name"], world_size=0, out=str(out), status=job
+    )
     scene.memory = MemoryTrack.read(out / output.MEMORY).told()
     scene.words = printed.last_words(out, job)
     state, sentence = standing(out, job, output.is_held(out))
