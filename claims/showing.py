@@ -5,11 +5,14 @@ A claim with figures has no threshold: its figures are told as a range. It can't
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from claims.listed import Claim
 
@@ -40,15 +43,26 @@ def show(claim: Claim, clone: Path, with_cluster: bool) -> Shown:
     with log.open("w") as file:
         activated = f"{ACTIVATE} && " if (clone / ".venv" / "bin" / "activate").exists() else ""
         command = ["bash", "-o", "pipefail", "-c", activated + claim.command]
-        done = subprocess.run(command, cwd=clone, stdout=file, stderr=subprocess.STDOUT, check=False)
+        code = _run(command, clone, file)
     seconds = time.monotonic() - started
     said = log.read_text(errors="replace")
     if claim.figures:
         return Shown(claim, None, _figures(claim, clone, said), seconds)
-    if done.returncode == 0:
+    if code == 0:
         return Shown(claim, True, "holds", seconds)
     last = " / ".join(line.strip() for line in said.splitlines()[-3:])
-    return Shown(claim, False, f"DOES NOT HOLD (exit code {done.returncode}): {last}", seconds)
+    return Shown(claim, False, f"DOES NOT HOLD (exit code {code}): {last}", seconds)
+
+
+def _run(command: list[str], clone: Path, output: IO[str]) -> int:
+    """The exit code. If this process is told to end meanwhile, nothing that the command started goes on."""
+    process = subprocess.Popen(command, cwd=clone, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        return process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 def _figures(claim: Claim, clone: Path, said: str) -> str:

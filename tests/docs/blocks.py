@@ -21,7 +21,6 @@ KINDS = {
     "long": True,
     "session": True,
     "file": True,
-    "output": True,
     "source": True,
     "illustrative": True,
     "exact": False,
@@ -89,12 +88,8 @@ class Block:
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
-        """The commands of a console block; or those of the `output` marks, of which the block is the output."""
-        if self.language == "console":
-            return tuple(_commands(self))
-        asked = self.values("output")
-        shown = tuple(self.text.splitlines())
-        return tuple(Command(text, shown if text == asked[-1] else ()) for text in asked)
+        """The commands of a console block; other blocks have none. Raises PageError."""
+        return tuple(_commands(self)) if self.language == "console" else ()
 
     def marked(self, kind: str) -> Iterator[tuple[Command, str]]:
         """Yield the commands that a mark of this kind is about, each with the mark's value."""

@@ -39,11 +39,6 @@ def test_a_mark_without_words_is_about_all_commands() -> None:
     assert not block.runnable
 
 
-def test_a_block_may_be_the_output_of_commands_that_the_page_does_not_show() -> None:
-    ((block,), _) = read(page("<!-- output: a -->", "<!-- output: b -->", FENCE, "said", FENCE), "x.md")
-    assert [(command.text, command.output) for command in block.commands] == [("a", ()), ("b", ("said",))]
-
-
 def test_claims_stand_above_paragraphs() -> None:
     assert [mark.value for mark in read(page("<!-- claim: one -->", "It holds."), "x.md")[1]] == ["one"]
 

@@ -117,8 +117,8 @@ def test_python_runs_or_at_least_calls_what_there_is(block: Block) -> None:
 
 @pytest.mark.parametrize("block", of(""), ids=named)
 def test_what_is_shown_without_a_command_says_where_it_comes_from(block: Block) -> None:
-    kinds = [kind for kind in ("output", "source", "illustrative") if block.has(kind)]
-    assert len(kinds) == 1, f"{block.where}: one mark of `output`, `source` or `illustrative` is needed"
+    kinds = [kind for kind in ("source", "illustrative") if block.has(kind)]
+    assert len(kinds) == 1, f"{block.where}: a mark `source` or `illustrative` is needed"
 
 
 def test_what_is_shown_and_not_run_is_said_by_a_module() -> None:
