@@ -131,10 +131,19 @@ CLAIMS = (
     Claim(
         "recovery",
         "Seconds from the death of a rank to the next step that all have completed.",
-        "python -m benchmarks.recovery --ranks 4",
+        "python -m benchmarks.recovery --ranks 4 --results runs/claims/recovery.jsonl",
         (
             Printed("s", " trainmaster ", number=r"\d+\.\d{3}"),
             Printed("s under torchrun at its best", " torchrun, store not shared ", number=r"\d+\.\d{3}"),
+        ),
+    ),
+    Claim(
+        "goodput",
+        "Share of the time that went into steps which count, with a fault every hundred steps.",
+        "python -m benchmarks.goodput --steps 200 --rates 100 --seeds 1 --results runs/claims/goodput.jsonl",
+        tuple(
+            Printed(f"under {system}", f"{system} ", number=r"(?<=goodput )\d\.\d+")
+            for system in ("Trainmaster", "torchrun", "shell loop")
         ),
     ),
     Claim(
