@@ -25,7 +25,11 @@ def marked_names(text: str) -> set[str]:
 
 def figures_without_claim(text: str) -> list[str]:
     """The paragraphs with figures that have no mark above them."""
-    paragraphs = re.split(r"\n\n", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    # What a benchmark wrote belongs to the paragraph before it.
+    written = re.compile(r"\n\n(<!-- benchmarks\.pages: .*?^<!-- end -->)$", re.DOTALL | re.MULTILINE)
+    text = written.sub(lambda found: "\n" + found[1].replace("\n\n", "\n"), text)
+    paragraphs = re.split(r"\n\n", text)
     return [
         paragraph
         for before, paragraph in zip(["", *paragraphs], paragraphs, strict=False)
@@ -47,6 +51,9 @@ def test_every_figure_of_the_readme_is_claimed() -> None:
 def test_a_figure_without_a_claim_is_told() -> None:
     text = "<!-- claim: a -->\nIt takes 3 s:\n\n| x |\n| 4 s |\n\nIt keeps 99 % of it."
     assert figures_without_claim(text) == ["It keeps 99 % of it."]
+    written = "It takes this:\n\n<!-- benchmarks.pages: a -->\n| 4 s |\n\nBy 3 %.\n<!-- end -->\n\nMore."
+    assert figures_without_claim(f"<!-- claim: a -->\n{written}") == []
+    assert len(figures_without_claim(written)) == 1
     assert marked_names(text) == {"a"}
 
 

@@ -187,8 +187,9 @@ def forked(run: Callable[[], None]) -> int:
     except BaseException:  # noqa: BLE001 a fork must not run on into the caller
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # nobody reads it any more, or `run` has put it away
+                stream.flush()
         os._exit(code)
 
 

@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.wire.temporary import temporary
 from trainmaster.parity import Row, run
 from trainmaster.planner.machine import Figures
 from trainmaster.precision import DTYPES
@@ -68,11 +69,11 @@ def _kept(file: Path) -> Figures | None:
 
 
 def _keep(file: Path, found: Figures) -> None:
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    written = temporary(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(dataclasses.asdict(found)) + "\n")
-        temporary.replace(file)
+        written.write_text(json.dumps(dataclasses.asdict(found)) + "\n")
+        written.replace(file)
     except OSError:
         return  # without a place to keep them they are measured each time
 
