@@ -53,6 +53,11 @@ def test_a_field_that_is_missing_has_the_line_of_what_is_above_it(tmp_path: Path
     assert document.line(("nowhere",)) == 1
 
 
+def test_what_a_map_has_itself_wins_over_what_is_merged_into_it(tmp_path: Path) -> None:
+    document = load(written(tmp_path, "a: &a {x: 1, z: 3}\nb: &b {<<: *a, x: 2}\nc: *b\n"))
+    assert document.value["b"] == document.value["c"] == {"x": 2, "z": 3}
+
+
 def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
     document = load(written(tmp_path, "a: &a {x: 1}\nb:\n  <<: *a\n  y: 2\nc: *a\n"))
     assert document.value == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": {"x": 1}}

@@ -113,6 +113,7 @@ class _Reader:
         self.lines: dict[validation.Path, int] = {}
         self._loader, self._file = loader, file
         self._values = self._characters = 0
+        self._merged: set[int] = set()  # maps into which others have been merged already
 
     def value(self, node: yaml.Node, path: validation.Path, above: list[yaml.Node]) -> Any:
         """Return the JSON value of a node. Raises Refusal for what JSON can't say, _TooLarge for too much of it."""
@@ -137,19 +138,29 @@ class _Reader:
             raise _TooLarge
 
     def _map(self, node: yaml.MappingNode, path: validation.Path, above: list[yaml.Node]) -> dict[str, Any]:
-        self._loader.flatten_mapping(node)
+        if id(node) not in self._merged:  # an alias leads here again
+            self._merged.add(id(node))
+            self._refuse_twice(node, path)
+            self._loader.flatten_mapping(node)  # what a map has itself comes after what is merged into it, and wins
         result: dict[str, Any] = {}
         for key_node, child in node.value:
             key = key_node.value
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):
                 raise Refusal(f"{self._file}:{line}: a field's name is expected, not a list or a map")
-            if key in result:
-                raise Refusal(f"{self._file}:{line}: {validation.dotted((*path, key))} is given twice")
             self._characters += len(key)
             self.lines[(*path, key)] = line
             result[key] = self.value(child, (*path, key), above)
         return result
+
+    def _refuse_twice(self, node: yaml.MappingNode, path: validation.Path) -> None:
+        """Raises Refusal for a field that a map has twice by itself."""
+        names: set[str] = set()
+        for name_node, _ in node.value:
+            name, line = str(name_node.value), name_node.start_mark.line + 1
+            if name in names:
+                raise Refusal(f"{self._file}:{line}: {validation.dotted((*path, name))} is given twice")
+            names.add(name)
 
     def _scalar(self, node: yaml.Node, here: str) -> Any:
         try:

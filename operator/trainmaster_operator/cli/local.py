@@ -17,7 +17,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,10 @@ from trainmaster_operator.cli import children, display, printed, report
 from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, news
-from trainmaster_operator.cli.output import MEMORY, REPORT
+from trainmaster_operator.cli.output import MEMORY, REPORT, STATUS
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
+from trainmaster_operator.cli.status_file import StatusFile
 from trainmaster_operator.cli.survivors import Survivors
 from trainmaster_operator.cli.trouble import Troublemaker
 from trainmaster_operator.cluster.memory import MemoryCluster
@@ -79,7 +79,8 @@ class LocalRun:
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
         self._printed = printed.RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod)
         self._teller = printed.Teller(0, own_loop=job.spec.framework is Framework.TRAINMASTER, quiet=quiet)
-        self._writer = ThreadPoolExecutor(1)
+        status_file = _short(self._folder.path / STATUS)
+        self._status_file = StatusFile(self._folder, status_file, self._display.tell)
         self._unsaved = asyncio.Event()
         self._ended = asyncio.Event()
         self._stop_asked = 0
@@ -89,9 +90,13 @@ class LocalRun:
 
     async def run(self) -> int:
         """Until the job ends, or until it has stopped as asked. Nothing is left running or lying about."""
-        run_dir = _make_run_dir()
         # On disk before anything runs: whatever happens now, the next run knows whose folder this is.
-        self._folder.write_status(self._resource)
+        try:
+            self._folder.write_status(self._resource)
+        except OSError as error:
+            place = _short(self._folder.path / STATUS)
+            raise Refusal(f"{place} can't be written: {_why(error)}; choose another --out") from None
+        run_dir = _make_run_dir()
         try:
             return await self._run(run_dir)
         finally:
@@ -154,8 +159,8 @@ class LocalRun:
             await faults.close()
             await api.close()
             await server.close()
-            await self._write_status()
-            self._writer.shutdown()
+            await self._status_file.write(self._resource)
+            self._status_file.close()
         if failure is not None and not isinstance(failure, children.ChildFailed):
             raise failure
         return self._conclude(failure)
@@ -217,12 +222,7 @@ class LocalRun:
             await self._unsaved.wait()
             await asyncio.sleep(SAVE_STATUS_S)
             self._unsaved.clear()
-            await self._write_status()
-
-    async def _write_status(self) -> None:
-        """In a thread, since a slow disk must not stop the store; one after the other, so that the last one stays."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, self._folder.write_status, self._resource)
+            await self._status_file.write(self._resource)
 
     async def _draw(self) -> None:
         while True:
@@ -307,7 +307,10 @@ class LocalRun:
 
     def _conclude(self, failure: BaseException | None) -> int:
         path = self._folder.path
-        self._memory.write(path / MEMORY)
+        try:
+            self._memory.write(path / MEMORY)
+        except OSError as error:
+            sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {_why(error)}\n")
         self._scene.memory = self._memory.told()
         self._scene.words = printed.last_words(Path(_short(path)), self._scene.status)
         page = _short(path / REPORT)
@@ -319,6 +322,8 @@ class LocalRun:
         display.summary(self._scene, Console(file=sys.stdout, highlight=False), page)
         for sentence in self._survivors.named():
             sys.stderr.write(f"trainmaster: {sentence}\n")
+        if self._status_file.stale:
+            sys.stderr.write(f"trainmaster: {self._status_file.stale}; it tells of an earlier state\n")
         if failure is not None:
             sys.stderr.write(f"trainmaster: {failure}\n")
             return 1
@@ -349,6 +354,10 @@ def _make_run_dir() -> Path:
         os.rmdir(folder)
         folder = tempfile.mkdtemp(prefix="trainmaster-", dir="/tmp")
     return Path(folder)
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _short(path: Path) -> str:

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainmaster_operator.cli import output
 from trainmaster_operator.cli.news import memory
 
 LIMIT = 600  # samples
@@ -91,14 +92,13 @@ class MemoryTrack:
             self.samples = self.samples[::2]
 
     def write(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
+        """Raises OSError."""
         value = {
             "intervalSeconds": self.interval_s,
             "samples": [[at, sizes] for at, sizes in self.samples],
             "most": {rank: astuple(most) for rank, most in self.most.items()},
         }
-        temporary.write_text(json.dumps(value, separators=(",", ":")))
-        temporary.replace(path)
+        output.replace(path, json.dumps(value, separators=(",", ":")))
 
     @classmethod
     def read(cls, path: Path) -> MemoryTrack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import yaml
 
 from trainmaster.contract.wire import recording
+from trainmaster.contract.wire.temporary import temporary
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import JOB_KIND
 from trainmaster_operator.api.status import JobPhase, JobStatus
@@ -40,6 +42,18 @@ _IDENTITY = (
     ("training", "batch", "global"),
     ("training", "seed"),
 )
+
+
+def replace(file: Path, text: str) -> None:
+    """Give a file another text at once. Raises OSError; the file is as it was then, and nothing lies beside it."""
+    written = temporary(file)
+    try:
+        written.write_text(text, encoding="utf-8")
+        written.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            written.unlink(missing_ok=True)
+        raise
 
 
 class OutputFolder:
@@ -79,10 +93,9 @@ class OutputFolder:
         return self.path / LOGS
 
     def write_status(self, resource: dict[str, Any]) -> None:
-        """Replaces status.yaml at once: a reader sees the old or the new resource."""
-        temporary = self.path / f".{STATUS}.tmp"
-        temporary.write_text(dumped(resource))
-        temporary.replace(self.path / STATUS)
+        """Replaces status.yaml at once: a reader sees the old or the new resource. Raises OSError, and leaves the old
+        one."""
+        replace(self.path / STATUS, dumped(resource))
 
     def clear(self) -> None:
         """Throws away what a run left, and nothing else. Raises Refusal for what can't be thrown away."""

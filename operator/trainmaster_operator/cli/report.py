@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.samples import unit_of
-from trainmaster.contract.wire.temporary import temporary
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
@@ -49,14 +47,10 @@ def write(out: Path) -> Path:
     assert resource is not None
     metrics, track = read(out / output.METRICS), MemoryTrack.read(out / output.MEMORY)
     path = out / output.REPORT
-    written = temporary(path)
     text = render(resource, metrics, track)
     try:
-        written.write_text(text, encoding="utf-8")
-        written.replace(path)
+        output.replace(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            written.unlink(missing_ok=True)
         why = (error.strerror or str(error)).lower()
         raise Refusal(f"{path}: can't be written: {why}; a copy of the folder has its report made too") from None
     return path
