@@ -11,8 +11,8 @@ from typing import Any
 
 from trainmaster_operator.api.status import JobPhase, JobStatus, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.goodput import OTHER, PAUSES, Account, since_first, since_known
+from trainmaster_operator.planning.round_times import RoundTimes, rounds_that_trained
 from trainmaster_operator.planning.times import rfc3339, since
-from trainmaster_operator.planning.trained import RoundTimes, rounds_that_trained
 from trainmaster_operator.planning.view import View
 
 _TRAINS = (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)

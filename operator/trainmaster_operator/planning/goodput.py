@@ -11,8 +11,8 @@ from typing import Any
 
 from trainmaster_operator.api.status import JobStatus, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning import pauses
+from trainmaster_operator.planning.round_times import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
 from trainmaster_operator.planning.times import rfc3339, seconds_of, since
-from trainmaster_operator.planning.trained import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
 from trainmaster_operator.planning.view import View
 
 CHECKPOINT = "Checkpoint"  # saving, as far as training stood still for it

@@ -9,8 +9,8 @@ from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatu
 from trainmaster_operator.planning import clock, goodput, pauses, straggler
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.round_times import first_step_at
 from trainmaster_operator.planning.times import rfc3339, since
-from trainmaster_operator.planning.trained import first_step_at
 from trainmaster_operator.planning.view import View, stepped_to
 
 SMOOTHING_S = 10.0

@@ -24,11 +24,11 @@ from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
 from trainmaster.agent.ring import PING, PONG, Ring
 from trainmaster.agent.round import RESCUE_LIMIT_S, Round
+from trainmaster.agent.round_history import RoundHistory
 from trainmaster.agent.settings import Settings, neighbours, rank_environment
 from trainmaster.agent.stacks import Looks
 from trainmaster.agent.stores import Stores
 from trainmaster.agent.termination import write_termination
-from trainmaster.agent.trained import History
 from trainmaster.agent.uploads import Uploads
 from trainmaster.agent.zygotes import Zygotes
 from trainmaster.contract.wire import (
@@ -70,7 +70,7 @@ class Supervisor:
         self.datagrams = Datagrams(self._heard)
         self.ring = Ring(self.datagrams, self.reporter.at_once)
         self.grant = Grant(self, self.datagrams, self.ring)
-        self.history = History()
+        self.history = RoundHistory()
         self.looks = Looks(lambda: self.round.ranks if self.round is not None else [])
         self._begun = 0  # the highest round that was ever begun here
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it

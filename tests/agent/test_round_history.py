@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.trained import History
+from trainmaster.agent.round_history import RoundHistory
 from trainmaster.contract.wire import Assignment, Progress, StoreAddress
 from trainmaster.contract.wire.trained import KEPT
 
@@ -26,7 +26,7 @@ def of_round(number: int, *records: Progress) -> Any:
 def test_ages_are_those_at_the_report() -> None:
     first = Progress(first_step_ns=12 * S, beat_ns=20 * S, step=9, resumed_step=4, save_total_ns=S)
     second = Progress(first_step_ns=11 * S, beat_ns=19 * S, step=8, resumed_step=4, eval_total_ns=2 * S)
-    history = History()
+    history = RoundHistory()
     history.begin(assignment(2, minor=1), of_round(1, first, second))
     past, current = history.told(of_round(2, Progress(beat_ns=25 * S)), 30 * S)
     assert (past.round, past.first_step_s, past.last_sign_s) == (1, 19.0, 10.0)
@@ -36,14 +36,14 @@ def test_ages_are_those_at_the_report() -> None:
 
 
 def test_a_round_of_a_leaders_own_begins_a_new_history() -> None:
-    history = History()
+    history = RoundHistory()
     history.begin(assignment(2, minor=1), of_round(1, Progress()))
     history.begin(assignment(3, minor=0), of_round(2, Progress()))
     assert [told.round for told in history.told(of_round(3, Progress()), 0)] == [3]
 
 
 def test_rounds_that_a_leader_has_taken_over_are_forgotten() -> None:
-    history = History()
+    history = RoundHistory()
     for number in (1, 2):
         history.begin(assignment(number + 1, minor=number), of_round(number, Progress()))
     history.confirm(assignment(2, minor=1))
@@ -52,7 +52,7 @@ def test_rounds_that_a_leader_has_taken_over_are_forgotten() -> None:
 
 @pytest.mark.parametrize("rounds", [KEPT - 1, 50])
 def test_it_has_a_fixed_size_however_many_rounds_there_were(rounds: int) -> None:
-    history = History()
+    history = RoundHistory()
     for number in range(1, rounds + 1):
         history.begin(assignment(number + 1, minor=number), of_round(number, Progress()))
     told = history.told(of_round(rounds + 1, Progress()), 0)

@@ -32,7 +32,9 @@ class _Measured(NamedTuple):
         )
 
 
-class History:
+class RoundHistory:
+    """The rounds that this agent tells of in its reports, the one that runs included."""
+
     def __init__(self) -> None:
         self._ended: deque[_Measured] = deque(maxlen=KEPT - 1)
 
