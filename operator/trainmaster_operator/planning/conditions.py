@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainmaster_operator.api.status import Condition, JobPhase, JobStatus
 from trainmaster_operator.planning import hold
+from trainmaster_operator.planning.change import condition
 from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.times import rfc3339
 
@@ -23,15 +24,10 @@ def conditions(status: JobStatus, now: float) -> list[Condition]:
     kept = {c.type: c for c in status.conditions}
     for kind, phases in _TRUE_IN.items():
         holds = status.phase in phases
-        old = kept.get(kind)
-        if old is None and not holds and kind != "Running":
+        if kind not in kept and not holds and kind != "Running":
             continue
-        value = "True" if holds else "False"
         reason, message = _words(status) if holds else (status.phase.value, "")
-        since = old.lastTransitionTime if old is not None and old.status == value else rfc3339(now)
-        kept[kind] = Condition.model_validate(
-            {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": since}
-        )
+        kept[kind] = condition(status, kind, holds, reason, message, now)
     scheduled = kept.get(SCHEDULED)
     if status.phase is JobPhase.SUSPENDED and scheduled is not None and scheduled.reason != "Suspended":
         kept[SCHEDULED] = Condition(type=SCHEDULED, status="False", reason="Suspended", lastTransitionTime=rfc3339(now))

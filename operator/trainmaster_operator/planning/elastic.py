@@ -7,9 +7,17 @@ step and save (`stop`); then a round of the other size opens. Slots that a small
 from __future__ import annotations
 
 from trainmaster_operator.api.meta import pack_counts
-from trainmaster_operator.api.status import Condition, JobPhase, JobStatus, Recovery, Rung
+from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
 from trainmaster_operator.planning import rounds, sizes, start
-from trainmaster_operator.planning.change import RECOVERIES, Change, changed, normal, warning
+from trainmaster_operator.planning.change import (
+    RECOVERIES,
+    Change,
+    changed,
+    condition,
+    known_condition,
+    normal,
+    warning,
+)
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
@@ -172,22 +180,13 @@ def update(view: View, status: JobStatus) -> JobStatus:
     legal = list(sizes.legal(view.spec)[: sizes.TOLD])
     if legal != status.workers.legalSizes:
         fields["workers"] = status.workers.model_copy(update={"legalSizes": legal})
-    known = next((c for c in status.conditions if c.type == AS_WISHED), None)
+    known = known_condition(status, AS_WISHED)
     reason, message = _why_not(view, status.workers.replicas)
     if known is None and not reason:
         return status.model_copy(update=fields) if fields else status
     value = "False" if reason else "True"
     if known is None or (known.status, known.message) != (value, message):
-        same = known is not None and known.status == value
-        wanted = Condition.model_validate(
-            {
-                "type": AS_WISHED,
-                "status": value,
-                "reason": reason or "AsWished",
-                "message": message,
-                "lastTransitionTime": known.lastTransitionTime if known and same else rfc3339(view.now),
-            }
-        )
+        wanted = condition(status, AS_WISHED, not reason, reason or "AsWished", message, view.now)
         fields["conditions"] = [*(c for c in status.conditions if c.type != AS_WISHED), wanted]
     return status.model_copy(update=fields) if fields else status
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.status import Condition, JobPhase, JobStatus
 from trainmaster_operator.planning import finish
-from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
 from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.observation import PodRecord
-from trainmaster_operator.planning.times import rfc3339, since
+from trainmaster_operator.planning.times import since
 from trainmaster_operator.planning.view import View
 
 MESSAGE = 900  # characters of a condition's message
@@ -66,7 +66,7 @@ def noted(view: View) -> Change | None:
     found = obstacle(view)
     if found is None:
         return None
-    known = _condition(view.status)
+    known = known_condition(view.status, SCHEDULED)
     if known is not None and (known.status, known.reason) == ("False", found.reason):
         return None
     return changed(view.status, warning(found.reason, found.message))
@@ -80,27 +80,23 @@ def update(view: View, status: JobStatus) -> JobStatus:
     if status.phase.finished or status.phase in (JobPhase.SUSPENDED, JobPhase.HELD):
         return status
     fields: dict[str, object] = {}
-    known = _condition(status)
     if status.round > 0 and status.roundStore:
-        wanted = {"status": "True", "reason": "AllPodsRun", "message": ""}
+        holds, reason, message = True, "AllPodsRun", ""
         if status.released is not None:
             fields["released"] = None
     else:
         found = obstacle(view)
         if found is None:
             return status
-        wanted = {"status": "False", "reason": found.reason, "message": found.message}
-    if known is None or any(getattr(known, name) != value for name, value in wanted.items()):
-        condition = Condition.model_validate({"type": SCHEDULED, **wanted})
-        fields["conditions"] = with_condition(status, condition, view.now)
+        holds, reason, message = False, found.reason, found.message
+    wanted = condition(status, SCHEDULED, holds, reason, message, view.now)
+    if wanted != known_condition(status, SCHEDULED):
+        fields["conditions"] = first_of(status, wanted)
     return status.model_copy(update=fields) if fields else status
 
 
-def with_condition(status: JobStatus, wanted: Condition, now: float) -> list[Condition]:
-    """The conditions with `wanted` as the one called Scheduled; its time is of the last change of its status."""
-    known = _condition(status)
-    same = known is not None and known.status == wanted.status
-    wanted.lastTransitionTime = known.lastTransitionTime if known is not None and same else rfc3339(now)
+def first_of(status: JobStatus, wanted: Condition) -> list[Condition]:
+    """The conditions with `wanted`, the one called Scheduled, before all others."""
     return [wanted, *(c for c in status.conditions if c.type != SCHEDULED)]
 
 
@@ -146,7 +142,3 @@ def _runs(pod: PodRecord | None) -> bool:
 def _reason(pod: PodRecord) -> str:
     cause = _CAUSES.get(pod.reason)
     return cause.value if cause is not None else pod.reason
-
-
-def _condition(status: JobStatus) -> Condition | None:
-    return next((c for c in status.conditions if c.type == SCHEDULED), None)

@@ -9,11 +9,11 @@ a node that has just died: what it binds to it in that half a minute would stay 
 from __future__ import annotations
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import Condition, ReleasedStatus
+from trainmaster_operator.api.status import ReleasedStatus
 from trainmaster_operator.planning import start
-from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning.change import Change, changed, condition, warning
 from trainmaster_operator.planning.gang import SCHEDULED
-from trainmaster_operator.planning.pending import MESSAGE, with_condition
+from trainmaster_operator.planning.pending import MESSAGE, first_of
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -49,11 +49,11 @@ def again(view: View) -> Change | None:
         words = f"{pod.name} was sent to node {pod.node}, which took no note of it for {pod.unheard_s:.0f} s"
     if len(turned_away) > 1:
         words = f"{words} (and {len(turned_away) - 1} more)"
-    condition = Condition(type=SCHEDULED, status="False", reason=Cause.REFUSED.value, message=words[:MESSAGE])
+    wanted = condition(view.status, SCHEDULED, False, Cause.REFUSED.value, words[:MESSAGE], view.now)
     return changed(
         view.status,
         warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; tried again in {wait:.0f} s"),
         incarnations=start.raised(view, tuple(pod.slot for pod in turned_away)),
         released=ReleasedStatus(times=times, retryAt=rfc3339(view.now + wait)),
-        conditions=with_condition(view.status, condition, view.now),
+        conditions=first_of(view.status, wanted),
     )

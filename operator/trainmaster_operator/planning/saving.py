@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import CheckpointStatus, Condition, FailedSave, JobStatus
-from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.api.status import CheckpointStatus, FailedSave, JobStatus
+from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -109,17 +109,13 @@ def _stall(view: View) -> str:
 
 
 def _holds(status: JobStatus, kind: str) -> bool:
-    return any(c.type == kind and c.status == "True" for c in status.conditions)
+    known = known_condition(status, kind)
+    return known is not None and known.status == "True"
 
 
 def _with(view: View, status: JobStatus, kind: str, holds: bool, reason: str, message: str) -> JobStatus:
-    value = "True" if holds else "False"
-    known = next((c for c in status.conditions if c.type == kind), None)
-    if known is not None and (known.status, known.reason, known.message) == (value, reason, message):
+    wanted = condition(status, kind, holds, reason, message, view.now)
+    if wanted == known_condition(status, kind):
         return status
-    since = known.lastTransitionTime if known is not None and known.status == value else rfc3339(view.now)
-    wanted = Condition.model_validate(
-        {"type": kind, "status": value, "reason": reason, "message": message, "lastTransitionTime": since}
-    )
     others = [c for c in status.conditions if c.type != kind]
     return status.model_copy(update={"conditions": [*others, wanted]})
