@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.cli import output
+from trainmaster.contract.wire import temporary
 from trainmaster_operator.cli.news import News
 from trainmaster_operator.cli.status_file import StatusFile
 from trainmaster_operator.cluster.port import Object
@@ -51,15 +51,15 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "status.yaml"
-    output.replace(file, "old")
+    temporary.replace(file, b"old")
 
-    def half(self: Path, text: str, **how: object) -> None:
-        with open(self, "w") as written:
-            written.write(text[:1])
+    def half(self: Path, data: bytes) -> None:
+        with open(self, "wb") as written:
+            written.write(data[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(OSError, match="No space left"):
-        output.replace(file, "new")
+        temporary.replace(file, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["status.yaml"]
     assert file.read_text() == "old"

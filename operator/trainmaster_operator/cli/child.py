@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.refusal import Refusal, why
 
 
 def check_installed(verb: str, *libraries: str) -> None:
@@ -36,8 +36,7 @@ def check_file(option: str, file: Path | None) -> None:
         if not existed:
             file.unlink()
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise Refusal(f"{option} {file}: can't be written: {why}; choose another file") from None
+        raise Refusal(f"{option} {file}: can't be written: {why(error)}; choose another file") from None
 
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:

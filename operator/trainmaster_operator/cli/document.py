@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import yaml
 
 from trainmaster_operator.api import validation
-from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.refusal import Refusal, why
 
 SIZE_LIMIT = 1024 * 1024  # what an API server takes, about
 VALUES_LIMIT = 20_000
@@ -185,4 +185,4 @@ def _why(error: OSError) -> str:
         return "doesn't exist"
     if isinstance(error, IsADirectoryError):
         return "is a folder; a job in YAML is expected"
-    return (error.strerror or str(error)).lower()
+    return why(error)

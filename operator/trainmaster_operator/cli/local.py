@@ -31,7 +31,7 @@ from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, news
 from trainmaster_operator.cli.output import MEMORY, REPORT, STATUS
-from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
 from trainmaster_operator.cli.status_file import StatusFile
 from trainmaster_operator.cli.survivors import Survivors
@@ -95,7 +95,7 @@ class LocalRun:
             self._folder.write_status(self._resource)
         except OSError as error:
             place = _short(self._folder.path / STATUS)
-            raise Refusal(f"{place} can't be written: {_why(error)}; choose another --out") from None
+            raise Refusal(f"{place} can't be written: {why(error)}; choose another --out") from None
         run_dir = _make_run_dir()
         try:
             return await self._run(run_dir)
@@ -310,7 +310,7 @@ class LocalRun:
         try:
             self._memory.write(path / MEMORY)
         except OSError as error:
-            sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {_why(error)}\n")
+            sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {why(error)}\n")
         self._scene.memory = self._memory.told()
         self._scene.words = printed.last_words(Path(_short(path)), self._scene.status)
         page = _short(path / REPORT)
@@ -354,10 +354,6 @@ def _make_run_dir() -> Path:
         os.rmdir(folder)
         folder = tempfile.mkdtemp(prefix="trainmaster-", dir="/tmp")
     return Path(folder)
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def _short(path: Path) -> str:

@@ -22,10 +22,7 @@ LOOK_S = 0.1
 
 def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], Any] = time.sleep) -> int:
     """Write what a rank printed, or (None) what all did, until now or until the run ends. Raises Refusal."""
-    resource = output.read_status(out)
-    if resource is None:
-        raise Refusal(f"{out}: holds no run; the output folder of one is expected, with its {output.STATUS}")
-    _check(resource, rank)
+    _check(output.read_run(out), rank)
     logs = out / output.LOGS
     if not follow and not pod_logs(logs):
         raise Refusal(f"{out}: nothing was printed: none of its pods has started; --follow waits for it")

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.cli import output
+from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.cli.news import memory
 
 LIMIT = 600  # samples
@@ -98,7 +98,7 @@ class MemoryTrack:
             "samples": [[at, sizes] for at, sizes in self.samples],
             "most": {rank: astuple(most) for rank, most in self.most.items()},
         }
-        output.replace(path, json.dumps(value, separators=(",", ":")))
+        replace(path, json.dumps(value, separators=(",", ":")).encode())
 
     @classmethod
     def read(cls, path: Path) -> MemoryTrack:

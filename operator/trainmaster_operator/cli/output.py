@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import re
@@ -17,11 +16,11 @@ from typing import Any
 import yaml
 
 from trainmaster.contract.wire import recording
-from trainmaster.contract.wire.temporary import temporary
+from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import JOB_KIND
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cluster import objects
 
 STATUS = "status.yaml"
@@ -42,18 +41,6 @@ _IDENTITY = (
     ("training", "batch", "global"),
     ("training", "seed"),
 )
-
-
-def replace(file: Path, text: str) -> None:
-    """Give a file another text at once. Raises OSError; the file is as it was then, and nothing lies beside it."""
-    written = temporary(file)
-    try:
-        written.write_text(text, encoding="utf-8")
-        written.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            written.unlink(missing_ok=True)
-        raise
 
 
 class OutputFolder:
@@ -81,8 +68,7 @@ class OutputFolder:
         except OSError as error:
             if lock >= 0:
                 os.close(lock)
-            why = (error.strerror or str(error)).lower()
-            raise Refusal(f"{path}: can't be the output folder: {why}; choose another --out") from None
+            raise Refusal(f"{path}: can't be the output folder: {why(error)}; choose another --out") from None
         return cls(path, lock)
 
     def release(self) -> None:
@@ -95,7 +81,7 @@ class OutputFolder:
     def write_status(self, resource: dict[str, Any]) -> None:
         """Replaces status.yaml at once: a reader sees the old or the new resource. Raises OSError, and leaves the old
         one."""
-        replace(self.path / STATUS, dumped(resource))
+        replace(self.path / STATUS, dumped(resource).encode())
 
     def clear(self) -> None:
         """Throws away what a run left, and nothing else. Raises Refusal for what can't be thrown away."""
@@ -108,8 +94,16 @@ class OutputFolder:
                     target.unlink(missing_ok=True)
             self.logs.mkdir(exist_ok=True)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise Refusal(f"{error.filename or self.path}: can't be thrown away: {why}; choose another --out") from None
+            place = error.filename or self.path
+            raise Refusal(f"{place}: can't be thrown away: {why(error)}; choose another --out") from None
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """Return the resource of the run in this folder. Raises Refusal when there is none."""
+    resource = read_status(out) if out.is_dir() else None
+    if resource is None:
+        raise Refusal(f"{out}: holds no run; the output folder of one is expected, with its {STATUS}")
+    return resource
 
 
 def is_held(path: Path) -> bool:

@@ -13,3 +13,8 @@ class Refusal(Exception):
     def __init__(self, *lines: str) -> None:
         super().__init__("\n".join(lines))
         self.lines: Sequence[str] = lines
+
+
+def why(error: OSError) -> str:
+    """Return what the system says of a file, as the end of a sentence."""
+    return (error.strerror or str(error)).lower()

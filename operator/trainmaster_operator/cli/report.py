@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.samples import unit_of
+from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
 from trainmaster_operator.cli.memory import MemoryTrack, Most
 from trainmaster_operator.cli.metrics import Metrics, read
 from trainmaster_operator.cli.news import count, loss, memory, rate, seconds
-from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.refusal import Refusal, why
 
 MARKERS = 40
 MEMORY_LINES = 8
@@ -34,25 +35,21 @@ _TONES = {
 
 def report(out: Path) -> int:
     """`trainmaster report OUT`. Raises Refusal when there is no run."""
-    if not out.is_dir() or output.read_status(out) is None:
-        raise Refusal(f"{out}: holds no run; the output folder of one is expected, with its {output.STATUS}")
     sys.stdout.write(f"{write(out)}\n")
     return 0
 
 
 def write(out: Path) -> Path:
-    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. Raises Refusal for a folder that
-    can't be written."""
-    resource = output.read_status(out)
-    assert resource is not None
+    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. Raises Refusal for a folder
+    without a run, or that can't be written."""
+    resource = output.read_run(out)
     metrics, track = read(out / output.METRICS), MemoryTrack.read(out / output.MEMORY)
     path = out / output.REPORT
     text = render(resource, metrics, track)
     try:
-        output.replace(path, text)
+        replace(path, text.encode())
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise Refusal(f"{path}: can't be written: {why}; a copy of the folder has its report made too") from None
+        raise Refusal(f"{path}: can't be written: {why(error)}; copy {out} to a place where you may write") from None
     return path
 
 

@@ -8,10 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from trainmaster_operator.cli.news import News, Tone
+from trainmaster_operator.cli.refusal import why
 from trainmaster_operator.cluster.port import Object
 
 
 class Folder(Protocol):
+    """What is asked of the output folder."""
+
     def write_status(self, resource: Object) -> None: ...
 
 
@@ -30,7 +33,7 @@ class StatusFile:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._folder.write_status, resource)
         except OSError as error:
-            stale = f"{self._place} can't be written: {(error.strerror or str(error)).lower()}"
+            stale = f"{self._place} can't be written: {why(error)}"
             if stale != self.stale:
                 self._tell(News("not saved", stale, Tone.BAD))
             self.stale = stale

@@ -6,6 +6,7 @@ version and the type that blocks compute in.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -22,8 +23,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainmaster import whole
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire.temporary import temporary
 from trainmaster.parity import Row, run
 from trainmaster.planner.machine import Figures
 from trainmaster.precision import DTYPES
@@ -69,13 +70,8 @@ def _kept(file: Path) -> Figures | None:
 
 
 def _keep(file: Path, found: Figures) -> None:
-    written = temporary(file)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(json.dumps(dataclasses.asdict(found)) + "\n")
-        written.replace(file)
-    except OSError:
-        return  # without a place to keep them they are measured each time
+    with contextlib.suppress(OSError):  # without a place to keep them they are measured each time
+        whole.write(file, json.dumps(dataclasses.asdict(found)) + "\n")
 
 
 def _measured(config: TrainingConfig, row: Row, rank: int) -> Figures:

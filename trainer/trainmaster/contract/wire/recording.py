@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainmaster.contract.wire.temporary import temporary
+from trainmaster.contract.wire.temporary import replace
 
 FILE = "record-steps"
 MOST = 100  # steps, as in training.profile
@@ -15,10 +15,7 @@ MOST = 100  # steps, as in training.profile
 
 def ask(folder: str | os.PathLike[str], steps: int) -> None:
     """Replaces a request that nobody has begun with. Raises OSError where the folder isn't there."""
-    target = Path(folder, FILE)
-    being_written = temporary(target)
-    being_written.write_text(f"{steps}\n")
-    being_written.replace(target)
+    replace(Path(folder, FILE), f"{steps}\n".encode())
 
 
 def asked(folders: Iterable[str]) -> tuple[Path, int] | None:
