@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.uploads import STALLED_AFTER_S, Lost, Uploads
+from trainmaster.agent.uploads import Lost, Uploads
+from trainmaster.contract.wire import STALLED_AFTER_S
 
 
 def _uploader(monkeypatch: pytest.MonkeyPatch, upload: Any) -> None:

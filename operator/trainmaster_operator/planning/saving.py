@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainmaster.contract.wire import STALLED_AFTER_S
 from trainmaster_operator.api.status import CheckpointStatus, FailedSave, JobStatus
 from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
 from trainmaster_operator.planning.times import rfc3339
@@ -10,9 +11,6 @@ from trainmaster_operator.planning.view import View
 FAILED = "CheckpointFailed"
 STALLED = "CheckpointStalled"
 UNPROTECTED = "Unprotected"
-
-STALLED_AFTER_S = 60.0
-"""How long storage may take none of a checkpoint's bytes before people are told that it does not answer."""
 
 NO_STORAGE = (
     "nothing of this job is saved, so a restart begins at step 0. Set spec.checkpoint.volume to a "

@@ -9,7 +9,7 @@ from trainmaster.agent.round import Round
 from trainmaster.agent.uploads import Uploads
 
 STOP_LIMIT_S = 60.0
-"""The same when somebody wants the job to stop: it goes on from an earlier checkpoint later."""
+"""How long they wait at most when the job is to stop: later it goes on from an earlier checkpoint."""
 
 
 class LastSaves:

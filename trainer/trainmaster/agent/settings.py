@@ -15,6 +15,8 @@ from trainmaster.agent.command import Command, parse
 from trainmaster.contract.wire import Assignment, Identity, environment
 
 TRAINMASTER = "Trainmaster"
+CHECKPOINT_TIMEOUT_S = 900.0  # of a job that does not say it
+
 _LOOP: dict[str, Any] = {"kind": "function", "target": "trainmaster.loop:main"}
 _EXECUTED_LOOP: dict[str, Any] = {"kind": "module", "name": "trainmaster.loop", "args": []}
 
@@ -52,7 +54,7 @@ class Settings:
     pod_ip: str
     termination_log: str
     grace_s: float
-    checkpoint_timeout_s: float = 900.0  # how long ranks that have ended wait for storage
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S  # how long ranks that have ended wait for storage
     cpus: int = 1  # cores that this container may count on
     pinning: bool = False
     environ: dict[str, str] = field(repr=False, default_factory=dict)
@@ -92,7 +94,7 @@ class Settings:
             pod_ip=env.get(environment.POD_IP) or "127.0.0.1",
             termination_log=env.get(environment.TERMINATION_LOG, ""),
             grace_s=float(env.get(environment.GRACE_S) or 25.0),
-            checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or 900.0),
+            checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or CHECKPOINT_TIMEOUT_S),
             cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
             pinning=env.get(environment.PINNING) == "1",
             environ={name: value for name, value in env.items() if name not in _OURS},

@@ -17,12 +17,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.contract.wire import CheckpointRecord, UploadReport
+from trainmaster.contract.wire import STALLED_AFTER_S, CheckpointRecord, UploadReport
 
 _AT_ONCE = 4
 _PAUSE_S = (1.0, 30.0)  # before a failed upload is tried again: the first and the longest
 _TOLD_AFTER_S = 5.0  # an upload that has not moved for so long is told to the operator
-STALLED_AFTER_S = 60.0
 
 
 @dataclass(eq=False)

@@ -145,6 +145,10 @@ class CheckpointRecord:
     cascade: bool = False  # of a failure: only because another rank's part of the checkpoint was given up
 
 
+STALLED_AFTER_S = 60.0
+"""A storage that has taken none of an upload's bytes for so long does not answer."""
+
+
 @dataclass(frozen=True)
 class UploadReport:
     """An upload that storage does not take."""
