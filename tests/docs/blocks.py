@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tests.suite import sources
+
 ROOT = Path(__file__).parents[2]
 
 KINDS = {
@@ -189,6 +191,4 @@ def prose(text: str) -> str:
 
 def named_tests() -> set[str]:
     """Return the names of all tests of the repository, those on a cluster among them."""
-    defined = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
-    files = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "e2e").glob("test_*.py")]
-    return {name for file in files for name in defined.findall(file.read_text())}
+    return {name for source in sources.read(ROOT).values() for name in source.functions}

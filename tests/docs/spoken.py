@@ -28,7 +28,7 @@ def problems(words: Sequence[str]) -> Iterator[str]:
     words = [*_without_the_shells_own(words)]
     program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
     if program == "trainmaster":
-        yield from _of_our_command(arguments)
+        yield from _of_parser(parser(), arguments)
     elif program == "make":
         yield from _of_make(arguments)
     elif program == "python":
@@ -74,11 +74,12 @@ def _without_the_shells_own(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _of_our_command(arguments: Sequence[str]) -> Iterator[str]:
+def _of_parser(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
+    """Why the real parser refuses these arguments."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            parser().parse_args(arguments)
+            parser.parse_args(arguments)
     except SystemExit as stop:
         if stop.code:
             yield said.getvalue().splitlines()[-1]
@@ -135,13 +136,7 @@ def _of_subcommand(module: str, given: Sequence[str]) -> Iterator[str]:
         return
     from trainmaster_operator.runtime.simulation import __main__ as simulation
 
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            simulation._parser().parse_args(given)
-    except SystemExit as stop:
-        if stop.code:
-            yield said.getvalue().splitlines()[-1]
+    yield from _of_parser(simulation._parser(), given)
 
 
 @cache
