@@ -97,7 +97,10 @@ def test_an_agent_that_refuses_is_quoted(tmp_path: Path) -> None:
         ("crash-operator", "fault crash-operator: counts the operator's writes"),
         ("kill-operator", "fault kill-operator: the operator isn't this job's"),
         ("kill-pod:step=80", "fault kill-pod:step=80: a pod of a cluster can be killed now only"),
-        ("kill:step=60", "fault kill:step=60: the job has step 60 behind it; a later step is expected, or none"),
+        (
+            "kill:step=60",
+            "fault kill:step=60: the job has completed step 60 already; a later step is expected, or none at all",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is(tmp_path: Path, text: str, words: str) -> None:

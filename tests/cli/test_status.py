@@ -46,14 +46,14 @@ def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(sho
     lines = shown(status())
     assert states(lines) == ["Interrupted", "Interrupted"]
     assert lines[-1] == (
-        "Its command has died while the job was running; the trainmaster run that began it goes on with it."
+        "Its command has died while the job was running. To go on with it, give the same trainmaster run command again."
     )
 
 
 def test_a_run_that_was_stopped_is_suspended(shown: Shown) -> None:
     lines = shown(status(JobPhase.SUSPENDED))
     assert states(lines) == ["Suspended", "Suspended"]
-    assert lines[-1] == "It was stopped; the trainmaster run that began it goes on with it."
+    assert lines[-1] == "It was stopped. To go on with it, give the same trainmaster run command again."
 
 
 def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:

@@ -92,12 +92,9 @@ def _cells(job: str, rank: Rank, stepping: str) -> dict[str, Text]:
 
 
 def _pod(job: str, rank: Rank) -> str:
-    """Without the job's name, which stands above the picture and may be 63 characters long."""
-    return (
-        f"worker-{rank['slot']}-{rank['incarnation']}"
-        if len(job) > 20
-        else (f"{job}-worker-{rank['slot']}-{rank['incarnation']}")
-    )
+    """The pod's name, without the job's where that is long: it may have 63 characters, and stands above the picture."""
+    worker = f"worker-{rank['slot']}-{rank['incarnation']}"
+    return worker if len(job) > 20 else f"{job}-{worker}"
 
 
 def _in_a_step(rank: Rank) -> bool:

@@ -82,7 +82,8 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         if one["kind"] == "kill-pod" and one["step"]
     ]
     problems += [
-        f"fault {text}: the job has step {status.progress.step} behind it; a later step is expected, or none, for now"
+        f"fault {text}: the job has completed step {status.progress.step} already; a later step is expected, or none "
+        f"at all: then the fault strikes at once"
         for text, one in zip(texts, wanted, strict=True)
         if 0 < one["step"] <= status.progress.step
     ]

@@ -11,6 +11,10 @@ from pathlib import Path
 from trainmaster import __version__, stdout
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
+FOLDER_OR_JOB = (
+    "An existing folder is the output folder of a run on this machine; anything else, and everything when -n, "
+    "--kubeconfig or --context is given, is the name of a job on a cluster"
+)
 FAULT_HELP = (
     "break something on purpose, once: kill, stop, slow, exit, raise, nan, oom, corrupt-checkpoint, fill-disk, "
     "lose-store, partition, kill-agent, kill-pod, lose-node, kill-operator, crash-operator or api-outage, "
@@ -146,8 +150,7 @@ def parser() -> argparse.ArgumentParser:
     status = commands.add_parser(
         "status",
         help="how a run on this machine or a job on a cluster stands",
-        description="How a run or a job stands. An existing folder is the output folder of a run on this machine; "
-        "anything else, and everything when -n, --kubeconfig or --context is given, is the name of a job on a cluster.",
+        description=f"How a run or a job stands. {FOLDER_OR_JOB}.",
     )
     status.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
     _cluster_options(status)
@@ -166,8 +169,7 @@ def parser() -> argparse.ArgumentParser:
     logs = commands.add_parser(
         "logs",
         help="what the ranks of a run on this machine or of a job on a cluster print",
-        description="What ranks print. An existing folder is the output folder of a run on this machine; anything "
-        "else, and everything when -n, --kubeconfig or --context is given, is the name of a job on a cluster.",
+        description=f"What ranks print. {FOLDER_OR_JOB}.",
     )
     logs.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
     which = logs.add_mutually_exclusive_group()
@@ -193,9 +195,8 @@ def parser() -> argparse.ArgumentParser:
     profile = commands.add_parser(
         "profile",
         help="record the next steps of a run on this machine or of a job on a cluster, for a timeline",
-        description="All ranks record the same next steps, and rank 0 makes one page of them. An existing folder is "
-        "the output folder of a run on this machine; anything else, and everything when -n, --kubeconfig or --context "
-        "is given, is the name of a job on a cluster, where it needs the right to pods/exec.",
+        description="All ranks record the same next steps, and rank 0 makes one page of them. "
+        f"{FOLDER_OR_JOB}, where it needs the right to pods/exec.",
     )
     profile.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
     profile.add_argument("--steps", type=int, default=3, metavar="N", help="how many (default: 3, at most 100)")

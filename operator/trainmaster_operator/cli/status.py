@@ -14,7 +14,6 @@ from trainmaster_operator.cli import display, kubeconfig, output, printed
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described
-from trainmaster_operator.cli.refusal import Refusal
 
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
 
@@ -28,9 +27,7 @@ def status(what: str, where: Where) -> int:
 
 def of_run(out: Path) -> int:
     """Raises Refusal when there is no run."""
-    resource = output.read_status(out) if out.is_dir() else None
-    if resource is None:
-        raise Refusal(f"{out}: holds no run; the output folder of one is expected, with its {output.STATUS}")
+    resource = output.read_run(out)
     job = JobStatus.model_validate(resource.get("status") or {})
     scene = display.Scene.of_training(
         resource["spec"].get("training"), name=resource["metadata"]["name"], world_size=0, out=str(out), status=job
@@ -53,11 +50,11 @@ def standing(out: Path, job: JobStatus, goes_on: bool) -> tuple[str, str]:
     if job.phase.finished:
         return job.phase.value, ""
     if job.phase is JobPhase.SUSPENDED:
-        return job.phase.value, "It was stopped; the trainmaster run that began it goes on with it."
+        return job.phase.value, "It was stopped. To go on with it, give the same trainmaster run command again."
     was = job.phase.value.lower()
     return (
         "Interrupted",
-        f"Its command has died while the job was {was}; the trainmaster run that began it goes on with it.",
+        f"Its command has died while the job was {was}. To go on with it, give the same trainmaster run command again.",
     )
 
 

@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         machine = _machine(config, options)  # before anything here runs an operation of torch
     except RuntimeError as error:
-        sys.stderr.write(f"trainmaster: this machine couldn't be measured: {error}; --tflops and --bandwidth do\n")
+        sys.stderr.write(
+            f"trainmaster: this machine couldn't be measured: {error}; describe it by --tflops and --bandwidth\n"
+        )
         return 1
     try:
         with measurer() if options.measure else nullcontext() as measuring:
