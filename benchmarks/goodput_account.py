@@ -56,7 +56,9 @@ class Account:
 
     @property
     def goodput(self) -> float:
-        between = self.wall_s - self.start_s - self.end_s
+        # The sum of the parts, not a difference of times: rounded, that may be less than one of them.
+        others = self.repeated_s + self.saving_s + sum(seconds for _, seconds in self.standstills)
+        between = self.useful_s + others
         return self.useful_s / between if between > 0 else 1.0
 
     def standstill_s(self) -> dict[str, float]:

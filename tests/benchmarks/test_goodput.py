@@ -129,6 +129,12 @@ def test_the_parts_of_a_run_add_up_to_its_wall_time(history: tuple[float, list[L
     assert len([kind for kind, _ in found.standstills if kind != OTHER]) <= len(strikes)
 
 
+def test_goodput_is_not_more_than_one_by_rounding() -> None:
+    at = (1.03, 2.7800000000000002, 3.14352492595966)
+    lines = [Line(at_s, 0, "step", number, "0x1.0p+0") for number, at_s in enumerate(at, 1)]
+    assert account(0.5, 4.14352492595966, lines, []).goodput == 1
+
+
 def test_a_run_without_a_step_is_refused() -> None:
     with pytest.raises(ValueError, match="completed no step"):
         account(0, 1, [], [])
