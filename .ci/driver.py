@@ -29,6 +29,8 @@ LAST_LINES = 100
 # What a process group gets that must end, and how long it has before the next one: pytest takes its fixtures down when
 # it is interrupted, and only then.
 ENDINGS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+# Output is seen as it is written; compiled modules are kept, or each process would compile all of them again.
+ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": ""}
 _LOWEST = 19
 
 
@@ -84,7 +86,7 @@ class Driver:
             process = subprocess.Popen(
                 ["sh", "-c", 'exec "$0" "$@"', *phase.command],  # a program that is missing is told in the log
                 cwd=self._folder,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **ENVIRONMENT},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -9,8 +9,11 @@ One id or beginning of an id in each line, under a comment that gives the reason
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+from tests.suite.kinds import file_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,25 @@ def parse(text: str) -> list[Entry]:
         else:
             reason = []
     return entries
+
+
+def matcher(entries: Iterable[Entry]) -> Callable[[str], bool]:
+    """Return a function that tells whether any entry matches a test id. It compares an id with the entries of its file
+    and with those of folders only."""
+    of_files: dict[str, list[Entry]] = defaultdict(list)
+    of_folders: list[Entry] = []
+    for entry in entries:
+        file = file_of(entry.prefix)
+        if file.endswith(".py"):
+            of_files[file].append(entry)
+        else:
+            of_folders.append(entry)
+
+    def is_listed(test_id: str) -> bool:
+        near = of_files.get(file_of(test_id), ())
+        return any(entry.matches(test_id) for found in (near, of_folders) for entry in found)
+
+    return is_listed
 
 
 def without_reason(entries: Iterable[Entry]) -> list[str]:

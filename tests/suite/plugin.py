@@ -21,7 +21,7 @@ import pytest
 from tests.suite import order
 from tests.suite.durations import BadDurations, Durations, load, save
 from tests.suite.kinds import FIXTURE, KINDS, file_of, kind_of
-from tests.suite.listing import Entry, parse
+from tests.suite.listing import Entry, matcher, parse
 from tests.suite.measuring import Results, Stopwatch, shared_fixture
 
 MARKERS = (
@@ -130,8 +130,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests before `-m` selects, then take the shard and sort what is left."""
     suite = config.stash[SUITE]
     config.stash[COLLECTED] = Collected([item.nodeid for item in items], _is_whole(config))
+    is_listed = matcher(suite.releases)
     for item in items:
-        if any(entry.matches(item.nodeid) for entry in suite.releases):
+        if is_listed(item.nodeid):
             item.add_marker(pytest.mark.release)
     cases = {item: _case(item) for item in items}
     groups = {item: order.group_of(case, suite.known) for item, case in cases.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.suite import sources
-from tests.suite.listing import Entry, parse, without_reason, without_test
+from tests.suite.listing import Entry, matcher, parse, without_reason, without_test
 from tests.suite.plugin import COLLECTED
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +36,20 @@ def test_a_comment_is_the_reason_of_the_lines_below_it_until_an_empty_line() -> 
         Entry("tests/docker/test_unexplained.py", "", 8),
         Entry("tests/soak/", "Another reason.", 10),
     ]
+
+
+def test_the_matcher_of_a_list_says_what_its_entries_say() -> None:
+    entries = [Entry(prefix, "", 1) for prefix in ("tests/a/test_x.py::test_one[b", "tests/b/", "tests/c")]
+    names = [
+        "a/test_x.py::test_one[b-1]",
+        "a/test_x.py::test_one",
+        "b/d/test_y.py::test_two",
+        "c/test_z.py::test_three",
+    ]
+    is_listed = matcher(entries)
+    for name in [f"tests/{name}" for name in (*names, "ab/test_y.py::test_two", "cd/test_z.py::test_three")]:
+        assert is_listed(name) == any(entry.matches(name) for entry in entries), name
+    assert [is_listed(f"tests/{name}") for name in names] == [True, False, True, True]
 
 
 def test_a_line_without_a_reason_is_named() -> None:
