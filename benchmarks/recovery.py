@@ -32,7 +32,7 @@ from benchmarks.record import Case
 RESULTS = record.RESULTS / "recovery.jsonl"
 SCRIPT = Path(__file__).parent / "recovery_script.py"
 SCRIPTS = {"torch": SCRIPT, "light": Path(__file__).parent / "recovery_light_script.py"}
-PHASES = ("detect", "decide", "drain", "fork", "rendezvous", "build", "load", "first_step")
+PHASES = ("detect", "decide", "drain", "fork", "imports", "rendezvous", "build", "load", "first_step")
 OURS, BEST, DOCUMENTED = "trainmaster", "torchrun, store not shared", "torchrun, as documented"
 AT_LENGTH = 4  # ranks: the size that is run most
 

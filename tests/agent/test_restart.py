@@ -37,7 +37,7 @@ def test_a_killed_ddp_script_restarts_in_place_from_the_learned_zygote(
     assert (verdict.rank, verdict.cause, verdict.signal) == (1, Cause.CRASH, "SIGKILL")
     assert operator.store != first_store
     assert world.log().count("resumed at") == 2
-    assert set(report.clock) == {"drain", "fork", "rendezvous", "build", "load", "first_step"}
+    assert set(report.clock) == {"drain", "fork", "imports", "rendezvous", "build", "load", "first_step"}
     for pid in world.rank_pids().values():
         assert Path(f"/proc/{pid}/cmdline").read_bytes() == Path(f"/proc/{_pristine_of(pid)}/cmdline").read_bytes()
 
@@ -55,20 +55,43 @@ def _pristine_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
-def test_a_script_that_changes_its_environment_before_torch_is_never_forked(
+def test_a_script_that_changes_a_variable_of_torch_before_torch_is_never_forked(
     make_world: Callable[..., World], machine_zygote: Path
 ) -> None:
     world = make_world(machine_zygote)
     source = (
-        "import os, time\nos.environ['HF_HOME'] = '/elsewhere'\nimport torch\n"
+        "import os, time\nos.environ['TORCH_LOGS'] = '-all'\nimport torch\n"
         "p = torch.nn.Parameter(torch.ones(2)); o = torch.optim.SGD([p], lr=0.1)\n"
         "for _ in range(5): p.sum().backward(); o.step()\ntime.sleep(3600)\n"
     )
     world.start(["python", world.script(source)])
     world.operator.wait_for_step(5, round=1)
     world.operator.wait_for(
-        lambda: any("changes its environment before" in e["message"] for e in world.operator.events), "the reason"
+        lambda: any("changes a variable that torch reads" in e["message"] for e in world.operator.events), "the reason"
     )
+
+
+LIGHT_SCRIPT = """
+import sys
+before = {"pyarrow", "sklearn"} & set(sys.modules)
+import os, signal, sklearn, pyarrow
+with open("/proc/self/cmdline") as line:
+    way = "executed" if "launcher" in line.read() else "forked"
+print("round", os.environ["TRAINMASTER_ROUND"], way, sorted(before), os.environ["KMP_INIT_AT_FORK"], flush=True)
+signal.pause()
+"""
+
+
+def test_a_script_that_takes_no_steps_is_forked_with_what_it_imports(make_world: Callable[..., World]) -> None:
+    """scikit-learn sets variables that are read at load, pyarrow starts a thread: neither stands in the way."""
+    world = make_world(ranks=2)
+    world.start(["python", world.script(LIGHT_SCRIPT)], **world.zygote_without_torch())
+    operator = world.operator
+    world.until(lambda: "[rank 1] round 1 executed [] FALSE" in world.log())
+    operator.wait_for(lambda: any("are forked from now on" in e["message"] for e in operator.events), "learning")
+    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    world.until(lambda: "[rank 0] round 2 forked ['pyarrow', 'sklearn'] FALSE" in world.log())
+    assert "advance" not in world.log()
 
 
 def test_the_store_of_a_round_outlives_its_ranks_and_its_loss_is_told(

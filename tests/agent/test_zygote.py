@@ -114,24 +114,118 @@ def test_forks_draw_different_random_numbers(start_zygote: Callable[[str], Speak
     assert len(outputs) == 2
 
 
-def test_a_module_that_starts_a_thread_is_not_learned(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
-    (tmp_path / "threaded.py").write_text(
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
-    )
-    (tmp_path / "harmless.py").write_text("value = 1\n")
+def _learn(root: Speaker, imports: list[tuple[str, str]], **variables: str | None) -> None:
+    lesson = {"imports": imports, "variables": variables, "env": {**os.environ, "GONE": "there"}}
+    packets.send(root.socket, {"op": "learn", "key": "k", **lesson})
+
+
+def _loaded(zygote: Speaker, folder: Path, *names: str) -> list[str]:
+    """Those of `names` that a fork has imported when its script begins."""
+    (folder / "loaded.py").write_text(f"import sys\nprint(*(n for n in {names!r} if n in sys.modules))\n")
+    _, output = zygote.run({"kind": "script", "path": "loaded.py", "args": []}, folder)
+    return output.split()
+
+
+def _package(folder: Path, name: str, init: str = "", **modules: str) -> None:
+    (folder / name).mkdir()
+    for module, source in {"__init__": init, **modules}.items():
+        (folder / name / f"{module}.py").write_text(source)
+
+
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
+
+
+def test_a_package_that_starts_a_thread_is_left_out_and_all_that_does_not_need_it_is_learned(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    _package(tmp_path, "threaded", f"import brought_along\n{THREAD}", part="")
+    _package(tmp_path, "brought_along")
+    _package(tmp_path, "user", "import before_user, threaded.part")
+    _package(tmp_path, "before_user")
+    _package(tmp_path, "afterwards")
     root = start_zygote("json")
     root.hello("k")
-    learn = {"op": "learn", "key": "k", "names": ["harmless", "threaded", "decimal"], "env": dict(os.environ)}
-    packets.send(root.socket, learn)
+    within = {"user": "", "before_user": "user", "threaded": "user", "brought_along": "threaded"}
+    _learn(root, [*within.items(), ("threaded.part", "user"), ("afterwards", "")])
     note = root.expect("note")[0]["message"]
-    assert "threaded" in note
-    assert "thread" in note
+    assert note == "threaded can't be imported in advance: it started a thread"
     learned = root.introduced()
-    (tmp_path / "loaded.py").write_text(
-        "import sys\nprint([n in sys.modules for n in ('harmless', 'threaded', 'decimal')])\n"
+    names = (*within, "threaded.part", "afterwards")
+    assert _loaded(learned, tmp_path, *names) == ["before_user", "brought_along", "afterwards"]
+
+
+def test_a_module_is_left_out_when_it_turns_out_to_import_one_that_does_harm(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    """The rank had imported that one before, so its list doesn't say that the other one needs it."""
+    (tmp_path / "harmful.py").write_text(THREAD)
+    _package(tmp_path, "needs", "try:\n    import harmful\nexcept BaseException:\n    pass")
+    _package(tmp_path, "afterwards")
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [("harmful", ""), ("needs", ""), ("afterwards", "")])
+    root.expect("note")
+    assert root.expect("note")[0]["message"] == "needs can't be imported in advance: it imports harmful"
+    assert _loaded(root.introduced(), tmp_path, "harmful", "needs", "afterwards") == ["afterwards"]
+
+
+def test_a_fork_has_the_variables_that_imports_set_where_they_set_them_alike(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    source = "import os\nos.environ.update(ALIKE='yes', OWN=str(os.getpid()))\nos.environ.pop('GONE', None)"
+    _package(tmp_path, "setting", source)
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [("setting", "")], ALIKE="yes", OWN="1", GONE=None)
+    learned = root.introduced()
+    (tmp_path / "show.py").write_text(
+        "import os\nprint([os.environ.get(n) for n in ('ALIKE', 'OWN', 'GONE', 'JE_ARROW_MALLOC_CONF')])\n"
     )
-    _, output = learned.run({"kind": "script", "path": "loaded.py", "args": []}, tmp_path)
-    assert output.strip() == "[True, False, True]"
+    _, output = learned.run({"kind": "script", "path": "show.py", "args": []}, tmp_path, GONE="there")
+    assert output.strip() == "['yes', None, None, None]"
+
+
+def test_pyarrow_is_learned_though_it_starts_a_thread_elsewhere(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [("pyarrow", "")])
+    assert _loaded(root.introduced(), tmp_path, "pyarrow") == ["pyarrow"]
+
+
+def test_a_script_that_imports_nothing_more_gets_a_zygote_too(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [])
+    assert _loaded(root.introduced(), tmp_path, "json") == ["json"]
+
+
+def test_what_is_told_while_a_candidate_learns_is_learned_next(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    _package(tmp_path, "first")
+    _package(tmp_path, "second")
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [("first", "")])
+    _learn(root, [("first", ""), ("second", "")])
+    assert _loaded(root.introduced(), tmp_path, "first", "second") == ["first"]
+    assert _loaded(root.introduced(), tmp_path, "first", "second") == ["first", "second"]
+
+
+def test_what_was_imported_for_all_is_forked_when_a_list_can_not_be_learned(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    source = "import os, sys\nos.register_at_fork(after_in_child=lambda: os._exit(7))"
+    _package(tmp_path, "ends_forks", source)
+    root = start_zygote("json")
+    root.hello("k")
+    _learn(root, [("ends_forks", "")])
+    assert "what ranks import can't be imported in advance: a trial fork" in root.expect("note")[0]["message"]
+    assert _loaded(root.introduced(), tmp_path, "json", "ends_forks") == ["json"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +244,7 @@ def test_a_module_that_a_fork_would_not_survive_is_named_and_left_out(
     (tmp_path / "harmful.py").write_text(body + "\n")
     root = start_zygote("json")
     root.hello("k")
-    packets.send(root.socket, {"op": "learn", "key": "k", "names": ["harmful", "decimal"], "env": dict(os.environ)})
+    _learn(root, [("harmful", ""), ("decimal", "")])
     assert f"harmful can't be imported in advance: it {reason}" in root.expect("note")[0]["message"].replace(
         "the candidate", "it"
     )

@@ -102,10 +102,17 @@ class World:
 
     def without_torch(self) -> dict[str, str]:
         """The environment of an agent that finds none: it costs nothing to start, and its stores are mere addresses."""
+        return {"TRAINMASTER_ZYGOTE_ENABLED": "0", "PYTHONPATH": self._path_without_torch()}
+
+    def zygote_without_torch(self) -> dict[str, str]:
+        """The same with a zygote of its own, which learns."""
+        return {"TRAINMASTER_ZYGOTE_MODULES": "json", "PYTHONPATH": self._path_without_torch()}
+
+    def _path_without_torch(self) -> str:
         nowhere = self.folder / "no-torch"
         nowhere.mkdir(exist_ok=True)
         (nowhere / "torch.py").write_text("raise ImportError('there is no torch here')\n")
-        return {"TRAINMASTER_ZYGOTE_ENABLED": "0", "PYTHONPATH": os.pathsep.join([str(nowhere), str(ROOT / "trainer")])}
+        return os.pathsep.join([str(nowhere), str(ROOT / "trainer")])
 
     def log(self, index: int = 0) -> str:
         return self.logs[index].read_text(errors="replace")

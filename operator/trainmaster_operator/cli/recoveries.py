@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from trainmaster_operator.api.status import Recovery, Rung
 from trainmaster_operator.cli.news import seconds
 
-PHASES = ("detect", "decide", "drain", "schedule", "start", "fork", "rendezvous", "build", "load", "first_step")
+PHASES = (
+    "detect",
+    "decide",
+    "drain",
+    "schedule",
+    "start",
+    "fork",
+    "imports",
+    "rendezvous",
+    "build",
+    "load",
+    "first_step",
+)
 ACTIONS = {
     Rung.IN_PLACE: "restart in place",
     Rung.POD: "new pod",

@@ -1,6 +1,6 @@
 """Where a recovery's time goes: the operator's share (drain, schedule, start), then what the agents tell.
 
-detect decide | drain schedule start | fork rendezvous build load first_step
+detect decide | drain schedule start | fork imports rendezvous build load first_step
 the fault     | pods that go, pods that come, their agents | the ranks of the new round
 """
 

@@ -20,7 +20,7 @@ OTHER = "other"  # what isn't known here: names that come from agents or from a 
 _CAUSES = frozenset(cause.value for cause in Cause)
 _LOSSES = _CAUSES | {CHECKPOINT, EVALUATION}
 _PHASES = frozenset(
-    ("detect", "decide", "drain", "schedule", "start", "fork", "rendezvous", "build", "load", "first_step")
+    ("detect", "decide", "drain", "schedule", "start", "fork", "imports", "rendezvous", "build", "load", "first_step")
 )
 SETTLED_S = 10.0  # after a round's first step its slowest agents have told their clocks
 

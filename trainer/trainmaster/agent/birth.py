@@ -23,6 +23,9 @@ from trainmaster.agent.server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import Cause, ExitCode
 
+set_by_imports: dict[str, str | None] = {}
+"""In a learned zygote: variables that its imports have set, or (None) deleted, as they do in a rank."""
+
 _FIRST_FD = 64  # above what programs expect to be free, so that nothing of theirs collides with it
 
 
@@ -53,8 +56,17 @@ def become(birth: Birth, *, execute: bool) -> None:
     os.close(null)
     os.environ.clear()
     os.environ.update(env)
+    _set(set_by_imports)
     pinning.pin(env)
     os.chdir(request["cwd"])
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def execute(argv: list[str]) -> None:

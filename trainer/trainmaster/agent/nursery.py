@@ -9,10 +9,24 @@ from functools import partial
 from typing import Any
 
 from trainmaster.agent import packets
+from trainmaster.agent.import_plan import Imported, blame, choose, join, packages
 from trainmaster.agent.server import Birth, Child, Connection, Server
 from trainmaster.agent.settings import load_environment
 
-_RETRIES = 8  # candidates for one list of names, each without the module that spoilt the last
+_RETRIES = 12  # candidates for one list of imports, each without the module that spoilt the last
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a zygote imports: what ranks have imported, under their environment, and what that set in it."""
+
+    imports: list[Imported]
+    variables: dict[str, str | None]
+    env: dict[str, str]
+
+    def more(self, other: Lesson) -> Lesson:
+        """This and, after it, what `other` has besides."""
+        return Lesson(join(self.imports, other.imports), {**other.variables, **self.variables}, other.env)
 
 
 @dataclass(eq=False)
@@ -21,11 +35,10 @@ class Zygote:
 
     key: str
     control: Connection | None
-    names: list[str] = field(default_factory=list)
+    lesson: Lesson = field(default_factory=lambda: Lesson([], {}, {}))
     modules: int = 0
     ready: bool = False
     diary: int = -1
-    env: dict[str, str] = field(default_factory=dict)
     tries: int = 0
 
 
@@ -37,6 +50,7 @@ class Nursery:
         self._pristine: Zygote | None = None
         self._learned: dict[str, Zygote] = {}
         self._learning: dict[str, Zygote] = {}
+        self._wanted: dict[str, Lesson] = {}  # to be learned when the candidate of this key is through
         self._barred: dict[str, set[str]] = {}
         self._closed_keys: set[str] = set()
         self._listener: socket.socket | None = None
@@ -122,7 +136,7 @@ class Nursery:
         zygote.modules = body["modules"]
         if zygote is self._pristine:
             if body["refused"]:
-                self._stop_forking(body["refused"])
+                self._stop_forking(body["refused"]["reason"])
                 return
             zygote.ready = True
             for agent in self._agents:
@@ -131,7 +145,7 @@ class Nursery:
         elif body["refused"] is None:
             self._promote(zygote)
         else:
-            self._refuse(zygote, body["refused"], body["reason"])
+            self._refuse(zygote, body["refused"]["stack"], body["refused"]["reason"])
 
     def _of(self, connection: Connection) -> Zygote | None:
         for zygote in [self._pristine, *self._learning.values(), *self._learned.values()]:
@@ -148,7 +162,8 @@ class Nursery:
                 self._stop_forking("the zygote ended while it imported torch")
         elif self._learning.get(zygote.key) is zygote and not zygote.ready:
             name = os.pread(zygote.diary, 200, 0).decode().strip() if zygote.diary >= 0 else ""
-            self._refuse(zygote, name, "the candidate ended while importing it")
+            stack = [name, *packages(name)] if name else []
+            self._refuse(zygote, stack, "the candidate ended while importing it")
         elif self._learned.get(zygote.key) is zygote:
             del self._learned[zygote.key]
 
@@ -166,25 +181,42 @@ class Nursery:
 
     def _learn(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
         connection.key = key = body["key"]
-        if key in self._learning or key in self._closed_keys or self._pristine is None or not self._pristine.ready:
+        if key in self._closed_keys or self._pristine is None or not self._pristine.ready:
             return
-        known = set(self._learned[key].names) if key in self._learned else set()
-        new = [n for n in body["names"] if n not in known and n not in self._barred.get(key, ())]
-        if new:
-            names = [*(self._learned[key].names if key in self._learned else []), *new]
-            self._conceive(key, names, body["env"], tries=0)
+        told = Lesson([Imported(*imported) for imported in body["imports"]], body["variables"], body["env"])
+        if key in self._learning:
+            wanted = self._wanted.get(key)
+            self._wanted[key] = wanted.more(told) if wanted is not None else told
+        else:
+            self._teach(key, told)
 
-    def _conceive(self, key: str, names: list[str], env: dict[str, str], *, tries: int) -> None:
-        """Have the pristine zygote fork a candidate that imports `names`."""
+    def _teach(self, key: str, told: Lesson) -> None:
+        """Have a zygote that imports what is told as well, unless there is one. With nothing to import it is one that
+        is known to fit."""
+        learned = self._learned.get(key)
+        lesson = learned.lesson.more(told) if learned is not None else told
+        barred = self._barred.get(key, set())
+        if learned is None or choose(lesson.imports, barred) != choose(learned.lesson.imports, barred):
+            self._conceive(key, lesson, tries=0)
+
+    def _conceive(self, key: str, lesson: Lesson, *, tries: int) -> None:
+        """Have the pristine zygote fork a candidate that imports what is left of `lesson`."""
         assert self._pristine is not None
         if self._pristine.control is None:
             return
         ours, theirs = packets.pair()
-        zygote = Zygote(key, None, names, env=env, tries=tries)
+        zygote = Zygote(key, None, lesson, tries=tries)
         zygote.diary = os.memfd_create("trainmaster-diary", os.MFD_CLOEXEC)
         zygote.control = self._server.connect(ours, closed=partial(self._control_closed, zygote))
         self._learning[key] = zygote
-        body = {"op": "candidate", "names": names, "env": env}
+        barred = self._barred.get(key, set())
+        body = {
+            "op": "candidate",
+            "names": choose(lesson.imports, barred),
+            "barred": sorted(barred),
+            "variables": lesson.variables,
+            "env": lesson.env,
+        }
         self._server.send(self._pristine.control, body, [theirs.detach(), os.dup(zygote.diary)])
 
     def _promote(self, zygote: Zygote) -> None:
@@ -197,19 +229,30 @@ class Nursery:
         for agent in self._agents:
             if agent.key == zygote.key:
                 self._introduce(agent, zygote)
+        self._teach_wanted(zygote.key)
 
-    def _refuse(self, zygote: Zygote, name: str, reason: str) -> None:
-        """Bar the module that spoilt this candidate and try without it; without a name, learn no more for this key."""
+    def _teach_wanted(self, key: str) -> None:
+        wanted = self._wanted.pop(key, None)
+        if wanted is not None and key not in self._closed_keys:
+            self._teach(key, wanted)
+
+    def _refuse(self, zygote: Zygote, stack: list[str], reason: str) -> None:
+        """Bar the module that spoilt this candidate and try without it. stack: the imports that it was in, the
+        innermost first. When none of them is to blame, learn no more for this key: what has been imported for all
+        ranks is still worth a fork."""
         self._forget_candidate(zygote)
         zygote.ready = True  # its connection will close: that is no further failure
-        self._note(zygote.key, f"{name or 'the learned modules'} can't be imported in advance: {reason}")
-        names = [n for n in zygote.names if n != name and not n.startswith(name + ".")]
+        key = zygote.key
+        barred = self._barred.setdefault(key, set())
+        name = blame(zygote.lesson.imports, barred, stack)
+        self._note(key, f"{name or 'what ranks import'} can't be imported in advance: {reason}")
         if not name or zygote.tries >= _RETRIES:
-            self._closed_keys.add(zygote.key)
+            self._closed_keys.add(key)
+            if key not in self._learned and zygote.lesson.imports:
+                self._conceive(key, Lesson([], {}, zygote.lesson.env), tries=_RETRIES)
             return
-        self._barred.setdefault(zygote.key, set()).update(set(zygote.names) - set(names))
-        if names:
-            self._conceive(zygote.key, names, zygote.env, tries=zygote.tries + 1)
+        barred.add(name)
+        self._conceive(key, zygote.lesson, tries=zygote.tries + 1)
 
     def _forget_candidate(self, zygote: Zygote) -> None:
         self._learning.pop(zygote.key, None)

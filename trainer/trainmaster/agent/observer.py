@@ -1,7 +1,8 @@
 """Watches a script from inside its process, without the script's knowing.
 
-Steps come from torch's global optimizer-step hooks, set when torch gets imported. Modules are recorded with the
-environment at their import: only what was imported under the launch environment may later be imported by a zygote.
+Steps come from torch's global optimizer-step hooks, set when torch gets imported. What is imported is told to the
+agent, see `import_log`: only what the script's own changes of the environment can't have reached may be imported by a
+zygote.
 """
 
 from __future__ import annotations
@@ -9,26 +10,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.abc
-import importlib.util
-import itertools
 import mmap
 import os
 import sys
-import sysconfig
 import threading
 import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from trainmaster.agent import collectives, memory, stacks
+from trainmaster.agent import collectives, import_log, memory, stacks
 from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.faults import ARMED
-from trainmaster.contract.wire.progress import SIZE, Phase, ProgressRecord
+from trainmaster.contract.wire.progress import IMPORTING, SIZE, Phase, ProgressRecord
 
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
-_PER_PACKET = 1000  # module names, well below the limit of a packet
+_PER_PACKET = 500  # imports, well below the limit of a packet
 
 _observer: _Observer | None = None
 
@@ -39,10 +36,9 @@ def install(*, own_loop: bool) -> None:
     if environment.PROGRESS_FD not in os.environ or environment.CHANNEL_FD not in os.environ:
         return
     _observer = _Observer(own_loop)
-    sys.meta_path.insert(0, _observer)
+    import_log.watch(_observer.imports)
     for name in _HOOKED:
-        if name in sys.modules:
-            _observer.imported(name)
+        _observer.loaded(name)
 
 
 def step() -> int:
@@ -50,13 +46,10 @@ def step() -> int:
     return _observer.progress.step if _observer is not None else 0
 
 
-class _Observer(importlib.abc.MetaPathFinder):
+class _Observer:
     def __init__(self, own_loop: bool) -> None:
         self.own_loop = own_loop
-        self._inherited = len(sys.modules)  # a copy would write to every name, and copy its page
-        self._launch = dict(os.environ._data)  # type: ignore[attr-defined]
-        self._tainted: set[str] = set()
-        self._loading: set[str] = set()
+        self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._calls = 0
         self._base = -1  # steps before this process, as the optimizer's state tells
@@ -67,32 +60,15 @@ class _Observer(importlib.abc.MetaPathFinder):
         self.progress = self._record.read()
         stacks.listen(fd)
         self._rhythm = Rhythm()
-        self.progress.started_ns = time.monotonic_ns()
+        self.progress.started_ns = self.progress.imported_ns = time.monotonic_ns()
         self.progress.phase = Phase.START
         if not own_loop:
             self._publish()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if os.environ._data != self._launch:  # type: ignore[attr-defined]
-            self._tainted.add(name)
-        if name not in _HOOKED or name in self._loading:
-            return None
-        self._loading.add(name)
-        spec = importlib.util.find_spec(name)
-        self._loading.discard(name)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_and_hook(module: Any) -> None:
-            execute(module)
-            self.imported(name, module)
-
-        spec.loader.exec_module = exec_and_hook  # type: ignore[method-assign]
-        return spec
-
-    def imported(self, name: str, module: Any = None) -> None:
-        _HOOKED[name](self, module or sys.modules[name])
+    def loaded(self, name: str) -> None:
+        """Hook a module that is there."""
+        if name in _HOOKED and name in sys.modules:
+            _HOOKED[name](self, sys.modules[name])
 
     def hook_optimizer(self, module: Any) -> None:
         module.register_optimizer_step_post_hook(self._after_step)
@@ -188,7 +164,7 @@ class _Observer(importlib.abc.MetaPathFinder):
             memory.weigh(progress)
             self._publish(now)
         if self._calls == _LEARN_AFTER:
-            self._tell_modules()
+            self._tell_imports([], settled=True)
 
     def _yielded(self) -> bool:
         """Whether the script turned out to write its progress itself."""
@@ -205,15 +181,21 @@ class _Observer(importlib.abc.MetaPathFinder):
             self.progress.beat_ns = now
             self._record.write(self.progress)
 
-    def _tell_modules(self) -> None:
-        imported = itertools.islice(list(sys.modules), self._inherited, None)
-        names = [n for n in imported if n not in self._tainted and _learnable(n)]
-        forkable = not self._tainted & {"torch", "numpy", "torch.distributed"}
+    def _importing(self, busy: bool) -> None:
+        """The main thread begins an import, or has ended one. Until the first milestone its imports are one, too."""
+        progress = self.progress
+        progress.flags = progress.flags | IMPORTING if busy else progress.flags & ~IMPORTING
+        if not (progress.rendezvous_ns or progress.built_ns or progress.first_step_ns):
+            progress.imported_ns = progress.started_ns + self.imports.seconds_ns
+        self._publish()
+
+    def _tell_imports(self, imports: list[tuple[str, str]], *, settled: bool = False) -> None:
+        """settled: so many steps are done that the script will hardly import more."""
         link = channel.Channel.open(os.dup(int(os.environ[environment.CHANNEL_FD])))
+        fields = {"variables": self.imports.variables, "forkable": self.imports.forkable, "settled": settled}
         with contextlib.suppress(OSError):  # the agent is gone, and so will this rank be
-            for start in range(0, max(len(names), 1), _PER_PACKET):
-                fields = {"names": names[start : start + _PER_PACKET], "more": start + _PER_PACKET < len(names)}
-                link.send(channel.MODULES, {**fields, "forkable": forkable, "environment": {}})
+            for start in range(0, max(len(imports), 1), _PER_PACKET):
+                link.send(channel.MODULES, {"imports": imports[start : start + _PER_PACKET], **fields})
         link.close()
 
 
@@ -227,27 +209,6 @@ def _hook_table() -> dict[str, Any]:
 
 
 _HOOKED = _hook_table()
-
-_ROOTS = tuple(
-    {
-        os.path.realpath(path) + os.sep
-        for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
-        if path
-    }
-)
-
-
-def _learnable(name: str) -> bool:
-    """Whether a module comes from the standard library or site-packages: never the user's own code."""
-    if name.partition(".")[0] in ("__main__", "__mp_main__", "trainmaster"):
-        return False
-    module = sys.modules.get(name)
-    spec = getattr(module, "__spec__", None)
-    if spec is None or spec.name != name:
-        return False
-    if spec.origin in ("built-in", "frozen"):
-        return True
-    return bool(spec.origin) and os.path.realpath(spec.origin).startswith(_ROOTS)
 
 
 def _faults() -> Any:

@@ -101,7 +101,8 @@ class Rank:
         self.rescuing = False  # it is saving its last completed step...
         self.rescued = False  # ...and has done so, or can't
         self.words: dict[str, Any] | None = None
-        self.module_names: list[str] = []
+        self.imports: list[list[str]] = []  # see channel.MODULES
+        self.imported_variables: dict[str, str | None] = {}
         self.look = Look()
         self._on_message = on_message
         self._on_exit = on_exit

@@ -23,8 +23,8 @@ RESCUE_ANSWER_S = 0.25
 RESCUE_LIMIT_S = 20.0
 """How long that may take then: the state is copied once, from memory to memory."""
 
-_PHASES = ("started_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
-_CLOCK = ("fork", "rendezvous", "build", "load", "first_step")
+_PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
+_CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")
 
 
 class Round:
@@ -95,6 +95,11 @@ class Round:
         return not self.stopping and all(
             rank.kept for rank in self.ranks if rank.status is not None and exit_code_of(rank.status) == ExitCode.SAVED
         )
+
+    @property
+    def lived_s(self) -> float:
+        """How long its ranks ran before the verdict on them, 0 without one."""
+        return max(0, self.verdict_ns - self._forked_ns) / 1e9
 
     def stepless_s(self, now_ns: int) -> float:
         """How long ago the first of its ranks, which have ended, said anything: the end of its last step."""
@@ -216,7 +221,7 @@ class Round:
                 self.clock[name] = (ns - last) / 1e9
                 last = ns
         milestone = max((i for i, whole in enumerate(complete) if whole), default=0)
-        if milestone > self._milestone and milestone in (1, len(_PHASES) - 1):
+        if milestone > self._milestone and milestone in (_PHASES.index("rendezvous_ns"), len(_PHASES) - 1):
             self._changed()
         self._milestone = max(self._milestone, milestone)
         late = self.assignment.deadline_s and time.monotonic_ns() - self._forked_ns > self.assignment.deadline_s * 1e9

@@ -19,6 +19,7 @@ from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
 from trainmaster.agent.grant import Grant
 from trainmaster.agent.lastsaves import LastSaves
+from trainmaster.agent.lessons import Lessons
 from trainmaster.agent.peers import Peers
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
@@ -44,7 +45,7 @@ from trainmaster.contract.wire import (
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
-_LEARN_AFTER_S = 0.3  # after the last part of a list of modules
+_START_S = 10.0  # ranks that crash later, of a script that shows no steps, had started well
 _LAST_UPLOADS_S = 20.0
 _UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
 _OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
@@ -76,10 +77,10 @@ class Supervisor:
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
-        self._forkable = settings.own_loop  # a script's first round tells
+        self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
+        self._steps_seen = False  # a rank of any round has completed a step
         self._distrusted: set[str] = set()  # ways of starting ranks that failed
         self._store_timer: asyncio.TimerHandle | None = None
-        self._learn_timer: asyncio.TimerHandle | None = None
         self._reopening: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
@@ -176,7 +177,7 @@ class Supervisor:
             return None
         if self.settings.entry is None or self.settings.command.flags:
             return "exec"
-        if self.zygotes.without_forks or "exec" in self._distrusted or not self._forkable:
+        if self.zygotes.without_forks or "exec" in self._distrusted or not self.lessons.forkable:
             return "exec"
         best = self.zygotes.best()
         if best is not None and best.kind == "learned" and "learned" not in self._distrusted:
@@ -283,7 +284,7 @@ class Supervisor:
             if current is None:
                 self._update_pending()
         elif kind == channel.MODULES:
-            self._heard_modules(rank, message)
+            self.lessons.hear(rank, message)
         elif kind in (channel.RESCUING, channel.RESCUED):
             for round in [r for r in (current, *self._old_rounds) if r is not None and rank in r.ranks]:
                 round.said(rank, kind)
@@ -302,25 +303,24 @@ class Supervisor:
         elif kind == channel.EVENT:
             self._event(str(message.get("reason", "")), str(message.get("message", "")))
 
-    def _heard_modules(self, rank: Rank, message: dict[str, Any]) -> None:
-        rank.module_names += message.get("names", [])
-        if message.get("forkable") is False:
-            self._note("ranks are executed, not forked: the script changes its environment before it imports torch")
-            return
-        self._forkable = True
-        if self._learn_timer is not None:
-            self._learn_timer.cancel()
-        self._learn_timer = asyncio.get_running_loop().call_later(_LEARN_AFTER_S, self._learn, rank)
+    def _refuse_forks(self) -> None:
+        self._note(
+            "ranks are executed, not forked: the script changes a variable that torch reads at its import before that"
+        )
 
     def _learn(self, rank: Rank) -> None:
-        """One rank's list is enough: those of a round hardly differ."""
-        if self.settings.zygote_enabled and "learned" not in self._distrusted and rank.module_names is not None:
-            self.zygotes.learn(list(dict.fromkeys(rank.module_names)), self.settings.import_environment())
+        forks = self.settings.zygote_enabled and self.settings.entry is not None and not self.settings.command.flags
+        if forks and "learned" not in self._distrusted:
+            self.zygotes.learn(rank.imports, rank.imported_variables, self.settings.import_environment())
 
     def _distrust_failed_start(self) -> None:
         """A forked round in which no rank came to a step: perhaps the zygote's fault, so take the slower way."""
         failed = self.round
-        if failed is None or failed.way == "exec" or any(r.progress().first_step_ns for r in failed.ranks):
+        stepped = failed is not None and any(r.progress().first_step_ns for r in failed.ranks)
+        self._steps_seen |= stepped
+        if failed is None or failed.way == "exec" or stepped:
+            return
+        if not self._steps_seen and failed.lived_s > _START_S:
             return
         verdict = failed.verdict
         if verdict is None or verdict.cascade or verdict.signal in ("SIGKILL", "SIGTERM"):
@@ -430,6 +430,7 @@ class Supervisor:
         round = self.round
         write_termination(self.settings.termination_log, round.verdict if round else None)
         self.exit_code.cancel()
+        self.lessons.close()
         self.faults.close()
         self.grant.close()
         self.ring.close()

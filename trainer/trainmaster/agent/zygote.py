@@ -9,7 +9,9 @@ can fork for it, directly: no packet of a rank's life passes through the root.
 
 Packets to the root beside those of `server`:
     {"op": "hello", "key": text, "load": {...}}    load: variables that only a process started with them has
-    {"op": "learn", "key": text, "names": [...], "env": {...}}    {"op": "bar", "key": text}
+    {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}}
+        what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`
+    {"op": "bar", "key": text}
 Packets from the root:
     {"event": "zygote", "kind": "pristine" | "learned" | "none", "modules": n} with a connection
     {"event": "note", "message": text}
@@ -23,6 +25,7 @@ import os
 import signal
 import socket
 import sys
+from typing import Any, NoReturn
 
 from trainmaster.agent import backends, birth, learning, packets, processes, script, store
 from trainmaster.agent.nursery import Nursery
@@ -85,8 +88,7 @@ def _start(born: Birth) -> None:
 
 def _pristine(born: Birth, names: list[str]) -> Birth:
     control = _detach(born)
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy alone would start a thread
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the default check calls cuInit, which poisons forks
+    os.environ.update(learning.FORK_SAFE)
     failed = learning.preload(names)
     backends.register()
     learning.freeze()
@@ -96,8 +98,7 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
         reason = f"torch can't be imported: {failed['torch']}"
     if MODULES not in os.environ:  # nobody has asked for these: an image need not have them all
         failed = {name: why for name, why in failed.items() if not why.startswith("ModuleNotFoundError")}
-    with contextlib.suppress(OSError):
-        packets.send(control, {"op": "raised", "modules": len(sys.modules), "failed": failed, "refused": reason})
+    _raised(control, failed, {"stack": [], "reason": reason} if reason else None)
     if reason:
         os._exit(1)
     return _serve(control)
@@ -106,23 +107,33 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
 def _candidate(born: Birth) -> Birth:
     control = _detach(born)
     signal.alarm(_CANDIDATE_S)
-    for name in set(os.environ) - set(born.request["env"]):
-        if name not in ("OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK"):
-            del os.environ[name]
-    os.environ.update(born.request["env"])
+    request = born.request
+    os.environ.clear()
+    os.environ.update({**request["env"], **learning.FORK_SAFE})
+    before = dict(os.environ)
     diary = born.fds[1]
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.close(null)
-    outcome = learning.learn(born.request["names"], diary)
+
+    def refuse(refusal: learning.Refusal) -> NoReturn:
+        _raised(control, {}, {"stack": refusal.stack, "reason": refusal.reason})
+        os._exit(1)
+
+    outcome = learning.learn(request["names"], request["barred"], diary, refuse)
     os.close(diary)
     signal.alarm(0)
-    fields = {"modules": len(sys.modules), "failed": outcome.failed, "reason": outcome.reason}
-    with contextlib.suppress(OSError):
-        packets.send(control, {"op": "raised", "refused": outcome.refused, **fields})
     if outcome.refused is not None:
-        os._exit(1)
+        refuse(outcome.refused)
+    birth.set_by_imports = learning.replayable(before, os.environ, request["variables"])
+    _raised(control, outcome.failed, None)
     return _serve(control)
+
+
+def _raised(control: socket.socket, failed: dict[str, str], refused: dict[str, Any] | None) -> None:
+    """Tell the root that this zygote can be forked, or why it can't."""
+    with contextlib.suppress(OSError):
+        packets.send(control, {"op": "raised", "modules": len(sys.modules), "failed": failed, "refused": refused})
 
 
 def _detach(born: Birth) -> socket.socket:

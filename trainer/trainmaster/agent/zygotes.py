@@ -117,9 +117,11 @@ class Zygotes:
         link.ids.add(process.id)
         return process
 
-    def learn(self, names: list[str], env: dict[str, str]) -> None:
+    def learn(self, imports: list[list[str]], variables: dict[str, str | None], env: dict[str, str]) -> None:
+        """Have a zygote import what a rank has imported. variables: that its imports have set; env: what it ran in."""
         if self._root is not None:
-            packets.send(self._root.socket, {"op": "learn", "key": self._key, "names": names, "env": env})
+            body = {"op": "learn", "key": self._key, "imports": imports, "variables": variables, "env": env}
+            packets.send(self._root.socket, body)
 
     def bar(self) -> None:
         """Never fork from the learned zygote again."""

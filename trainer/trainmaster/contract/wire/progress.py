@@ -21,10 +21,11 @@ VERSION = 1
 SIZE = mmap.PAGESIZE
 
 RESCUES = 2  # bit of Progress.flags: this rank saves its last completed step when its agent asks (channel RESCUE)
+IMPORTING = 4  # bit of Progress.flags: the main thread of a script is in an import
 OBEYS_STOP = 1  # bit of Progress.flags: this rank reads `stop_at`; others get SIGTERM when a stop binds
 
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
-_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqq")  # grows at its end: what an older rank doesn't write is 0
+_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqq")  # grows at its end: what an older rank doesn't write is 0
 _RANK_AT = 64
 _COLLECTIVE = struct.Struct("<qq")  # written on its own, whenever a rank enters one
 _COLLECTIVE_AT = 1024
@@ -86,6 +87,7 @@ class Progress:
     rss_peak_bytes: int = 0
     device_peak_bytes: int = 0
     device_limit_bytes: int = 0
+    imported_ns: int = 0  # the start and, after it, the time that imports took up to the next milestone
     # The last collective of the whole world that this process has entered. See `ProgressRecord.entered`.
     collectives: int = 0
     collective: int = 0  # an index of COLLECTIVES
@@ -151,7 +153,7 @@ class ProgressRecord:
             p.first_step_ns, p.rss_bytes, p.device_bytes, p.step_ns, p.wait_ns,
             p.step_pauses, p.step_typical_ns, p.step_longest_ns, p.save_pauses, p.save_typical_ns, p.save_longest_ns,
             p.eval_pauses, p.eval_typical_ns, p.eval_longest_ns, p.save_total_ns, p.eval_total_ns,
-            p.rss_peak_bytes, p.device_peak_bytes, p.device_limit_bytes,
+            p.rss_peak_bytes, p.device_peak_bytes, p.device_limit_bytes, p.imported_ns,
         )  # fmt: skip
         self._sequence += 1
         _HEAD.pack_into(self._memory, 0, MAGIC, VERSION, self._sequence)
