@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ def test_a_script_restarts_in_place_and_its_steps_are_seen(tmp_path: Path, prefi
     assert shown[-1] == "finished at step 20 after 1 restarts"
     assert f"Logs: {tmp_path}/out/logs" in outcome.output
     assert status["progress"]["step"] == 15, "the hooks count the steps of the last round: 6 to 20"
+
+
+@pytest.mark.processes
+def test_the_steps_of_a_script_that_a_shell_starts_are_seen(tmp_path: Path) -> None:
+    words = f"echo begun; {sys.executable} {SCRIPT} --steps 6 --checkpoint {tmp_path}/own.pt"
+    outcome = run(script_job(tmp_path, ["bash", "-c", words], replicas=1), tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.status["progress"]["step"] == 6
 
 
 @pytest.mark.processes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.planning.world import World, job_spec, opened, recovered, running, verdict
+from tests.planning.world import World, job_spec, opened, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, RankState
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobPhase
@@ -242,6 +242,38 @@ def test_a_mode_that_does_not_enforce_tells_and_leaves_the_ranks_alone(mode: str
 def test_agents_end_a_start_that_takes_too_long_only_where_hangs_are_enforced() -> None:
     for mode, limit in (("Enforce", LIMIT), ("Notify", 0.0)):
         world = running(spec(mode))
+        assignment = directive(world.spec, world.status, world.observed(), 0).assignment
+        assert assignment is not None
+        assert assignment.deadline_s == limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "step", "hangs"),
+    [
+        (None, 0, False),  # no step was seen, and nobody has set a limit
+        (300, 0, True),
+        (None, 10, True),  # the script shows its steps
+    ],
+)
+def test_a_script_that_shows_no_step_is_stuck_only_by_a_limit_that_a_person_set(
+    limit: float | None, step: int, hangs: bool
+) -> None:
+    world = running(script_spec(**({"recovery": {"hang": {"limitSeconds": limit}}} if limit else {})), step=step)
+    all_silent(world, 700.0, step=step, phase="step" if step else "build")
+    assert world.plan().intent is hangs
+    assert [event.reason for event in world.plan().events] == (["HangSuspected"] if hangs else [])
+
+
+def test_a_stopped_rank_of_a_script_is_stuck_without_steps_too() -> None:
+    world = running(script_spec(), step=0)
+    all_silent(world, 700.0, step=0, phase="start", state=RankState.STOPPED)
+    world.write()
+    assert world.status.phase is JobPhase.RECOVERING
+
+
+def test_agents_end_no_start_of_a_script_but_by_a_limit_that_a_person_set() -> None:
+    for hang, limit in (({}, 0.0), ({"limitSeconds": 900}, 900.0)):
+        world = running(script_spec(recovery={"hang": hang}))
         assignment = directive(world.spec, world.status, world.observed(), 0).assignment
         assert assignment is not None
         assert assignment.deadline_s == limit

@@ -13,6 +13,10 @@ SECONDS = 1e9
 """The longest time that a field can say: thirty years, which a clock can add to any date."""
 
 
+HANG_LIMIT_S = 600
+"""The default of `recovery.hang.limitSeconds`."""
+
+
 class HangMode(str, Enum):
     OBSERVE = "Observe"  # the status and the metrics tell
     NOTIFY = "Notify"  # and an event
@@ -23,11 +27,13 @@ class HangSpec(Strict):
     """Shorter limits than this one are learned from the run: steps, saves and evaluations each have their own."""
 
     limitSeconds: float | None = Field(
-        600,
+        HANG_LIMIT_S,
         gt=0,
         le=SECONDS,
         description="Ranks that say nothing for so long, and whose Python stacks stand still, are stuck. Where more is "
-        "known of a run, less is enough. null: nothing is watched.",
+        "known of a run, less is enough. With the default, 600, a script of your own is never stuck before it has "
+        "completed a step of an optimizer, since it may evaluate or prepare data; any other value holds from the "
+        "start. null: nothing is watched.",
     )
     mode: HangMode = Field(
         HangMode.ENFORCE,

@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 from trainmaster.contract.wire import Assignment, Directive, DirectiveState, Neighbour, StoreAddress, altered, encode
-from trainmaster_operator.api.recovery import HangMode
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import grant, hang
 from trainmaster_operator.planning.observation import JobSpec, JobStatus, Observation
@@ -134,7 +133,7 @@ def _assignment(spec: JobSpec, status: JobStatus, size: int, first: Neighbour | 
         grant=grant.highest(spec, status),
         resume=status.roundResume or "Auto",
         mesh=spec.training.parallelism.resolve(size * ranks) if spec.training else {},
-        deadline_s=(spec.recovery.hang.limitSeconds or 0.0) if spec.recovery.hang.mode is HangMode.ENFORCE else 0.0,
+        deadline_s=hang.start_limit_s(spec),
         micro_divisor=status.microDivisor,
         skipped=status.skipped,
         first=first,

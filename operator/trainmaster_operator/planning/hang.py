@@ -4,16 +4,20 @@ Three things come before ranks are killed. All ranks are silent beyond the limit
 evaluates is waited for, and so are those that wait for it). Then the suspicion is written and the agents are asked for
 stacks. Only if the ranks stay silent for another while, and the stacks of those that are furthest behind don't change
 meanwhile, it is a hang. All of it belongs to one round: in another one nothing of it counts.
+
+Silence means something only where steps are seen. A script that has shown none yet may evaluate, prepare its data, or
+run a program that nobody can look into: with the default limit only the kernel's word counts against it.
 """
 
 from __future__ import annotations
 
 from trainmaster.contract.wire import Cause, RankReport, RankState
-from trainmaster_operator.api.recovery import HangMode
+from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.recovery import HANG_LIMIT_S, HangMode
 from trainmaster_operator.api.status import JobStatus, Rung, Suspicion
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import TRACEBACK, Fault
-from trainmaster_operator.planning.observation import AgentRecord, PlannedEvent
+from trainmaster_operator.planning.observation import AgentRecord, JobSpec, PlannedEvent
 from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.pauses import SHORTEST_S, limits
 from trainmaster_operator.planning.record import dataclass
@@ -80,6 +84,14 @@ def asks_stacks(status: JobStatus) -> bool:
     return status.suspicion is not None and status.suspicion.round == status.round and not status.suspicion.confirmed
 
 
+def start_limit_s(spec: JobSpec) -> float:
+    """Seconds after which an agent ends a round that has not completed a step, without a further look; 0: never."""
+    hang = spec.recovery.hang
+    if hang.mode is not HangMode.ENFORCE or hang.limitSeconds is None or not _counts_before_steps(spec):
+        return 0.0
+    return hang.limitSeconds
+
+
 def hang_due_s(view: View) -> float | None:
     """When something may have to be done. At that time the agent's word is asked for, hence one report later at
     least."""
@@ -113,9 +125,16 @@ def _look(view: View) -> tuple[list[Silence], list[Silence]]:
     return silences, _overdue(silences)
 
 
+def _counts_before_steps(spec: JobSpec) -> bool:
+    """Whether silence before the first step is a sign of anything: our own loop tells all that it does, and a limit
+    that a person has set holds for any script."""
+    return spec.framework is Framework.TRAINMASTER or spec.recovery.hang.limitSeconds != HANG_LIMIT_S
+
+
 @once
 def _silences(view: View) -> list[Silence]:
     """Of ranks whose silence means something: their agent speaks, and they haven't ended."""
+    told = _counts_before_steps(view.spec) or view.highest_step() > 0
     fresh = max(2.0, 4 * view.interval_s)
     of = limits(view).of
     return [
@@ -123,7 +142,7 @@ def _silences(view: View) -> list[Silence]:
         for agent in view.in_round()
         if agent.silent_s < fresh
         for rank in agent.ranks
-        if ((rank.state is RankState.RUNNING or rank.state is RankState.STARTING) and rank.phase.upper() in WATCHED)
+        if (told and rank.state in (RankState.RUNNING, RankState.STARTING) and rank.phase.upper() in WATCHED)
         or rank.state is RankState.STOPPED
     ]
 

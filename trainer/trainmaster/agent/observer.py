@@ -49,6 +49,8 @@ def step() -> int:
 class _Observer:
     def __init__(self, own_loop: bool) -> None:
         self.own_loop = own_loop
+        self._forked = False  # in a child of the process that is watched
+        os.register_at_fork(after_in_child=self._leave)
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._calls = 0
@@ -163,12 +165,15 @@ class _Observer:
             progress.first_step_ns = progress.first_step_ns or now
             memory.weigh(progress)
             self._publish(now)
-        if self._calls == _LEARN_AFTER:
+        if self._calls == _LEARN_AFTER and not self._forked:
             self._tell_imports([], settled=True)
 
     def _yielded(self) -> bool:
-        """Whether the script turned out to write its progress itself."""
-        return self.own_loop or ProgressRecord.opened > self._opened
+        """Whether the script turned out to write its progress itself, or this is a worker that it has forked."""
+        return self.own_loop or self._forked or ProgressRecord.opened > self._opened
+
+    def _leave(self) -> None:
+        self._forked = True
 
     def _enter(self, phase: Phase) -> None:
         self.progress.phase = phase

@@ -68,6 +68,11 @@ class Round:
         """Whether all its ranks completed a step, or are past caring."""
         return bool(self.ranks) and all(r.ended or r.progress().first_step_ns for r in self.ranks)
 
+    @property
+    def unwatched(self) -> list[int]:
+        """Ranks that run and of which nothing was ever seen."""
+        return [r.number for r in self.ranks if not r.ended and not r.progress().started_ns]
+
     def exit_codes(self) -> list[int] | None:
         """Codes of all ranks once all have ended, None before."""
         if not self.ranks or self.alive:

@@ -22,7 +22,7 @@ from typing import Any
 
 from trainmaster.agent import lastwords, observer
 from trainmaster.agent.symptoms import cause_of, code_of, is_cascade
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.codes import Cause, ExitCode
 
 
 def run(entry: dict[str, Any]) -> int:
@@ -107,15 +107,22 @@ def _run_main(code: types.CodeType, **names: Any) -> None:
 
 def _last_words(error: BaseException) -> int:
     text = _user_traceback(error)
-    message = "".join(traceback.format_exception_only(type(error), error)).strip()
-    cascade = is_cascade(text)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
-    lastwords.tell(cause_of(text), message, text, cascade=cascade, step=observer.step())
+    code = tell_last_words(error)
     if "trainmaster.rescue" in sys.modules:
         sys.modules["trainmaster.rescue"].park()
-    return code_of(cause_of(text), cascade)
+    return code
+
+
+def tell_last_words(error: BaseException) -> ExitCode:
+    """Tell the agent of the exception that ends this process; return the exit code that it means."""
+    text = _user_traceback(error)
+    message = "".join(traceback.format_exception_only(type(error), error)).strip()
+    cause, cascade = cause_of(text), is_cascade(text)
+    lastwords.tell(cause, message, text, cascade=cascade, step=observer.step())
+    return code_of(cause, cascade)
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from trainmaster.agent import launcher, pinning, processes
+from trainmaster.agent import injection, launcher, pinning, processes
 from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
 from trainmaster.agent.grant import Grant
@@ -45,6 +45,7 @@ from trainmaster.contract.wire import (
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
+_WATCHED_AFTER_S = 30.0  # a program of which nothing has been seen by then is no Python that can be watched
 _START_S = 10.0  # ranks that crash later, of a script that shows no steps, had started well
 _LAST_UPLOADS_S = 20.0
 _UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
@@ -78,6 +79,7 @@ class Supervisor:
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
         self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
+        self._told_unwatched = False
         self._steps_seen = False  # a rank of any round has completed a step
         self._distrusted: set[str] = set()  # ways of starting ranks that failed
         self._store_timer: asyncio.TimerHandle | None = None
@@ -161,6 +163,7 @@ class Supervisor:
         self.round = self._start(assignment, obeyed_ns, way)
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
+        loop.call_later(_WATCHED_AFTER_S, self._tell_unwatched, self.round)
         if self._store_timer is not None:
             self._store_timer.cancel()
         self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
@@ -211,6 +214,8 @@ class Supervisor:
             if self.settings.executed_entry is not None:
                 argv, added = launcher.command(self.settings.executed_entry, self.settings.command.flags)
                 env.update(added)
+            else:
+                env.update(injection.variables(env))
             entry: dict[str, Any] = {"kind": "exec", "argv": argv}
         else:
             best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()
@@ -382,6 +387,17 @@ class Supervisor:
             asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
         elif self._store_timer is not None:
             self._offer_store()
+
+    def _tell_unwatched(self, round: Round) -> None:
+        """Say once that nothing is seen of the ranks, and what follows from that."""
+        blind = self.settings.entry is None and round is self.round and bool(round.unwatched)
+        if blind and not self._told_unwatched:
+            self._told_unwatched = True
+            self._note(
+                f"nothing is seen of rank {round.unwatched[0]}: {self.settings.command.argv[0]} has started no Python "
+                "that imports sitecustomize (with -I, -E or -S none does). Its steps aren't counted, and it is taken "
+                "for stuck only by a value of recovery.hang.limitSeconds other than the default"
+            )
 
     def _offer_store(self) -> None:
         if self._store_timer is not None:

@@ -1,0 +1,142 @@
+"""Ranks that are executed as they are, whatever starts their Python, are watched all the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.agent.world import ROOT, World
+from trainmaster.agent import injection
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.channel import Channel
+from trainmaster.contract.wire.progress import ProgressRecord
+
+STEPS = """
+import os, signal, subprocess, sys
+from torch.optim import optimizer
+if os.fork() == 0:
+    [optimizer.step() for _ in range(9)]
+    os._exit(0)
+os.wait()
+subprocess.run([sys.executable, "-c", "from torch.optim import optimizer as o; [o.step() for _ in range(9)]"])
+for _ in range(4):
+    optimizer.step()
+print("stepped", flush=True)
+signal.pause()
+"""
+
+OPTIMIZER = """
+hooks = []
+register_optimizer_step_pre_hook = hooks.append
+register_optimizer_step_post_hook = hooks.append
+class Optimizer:
+    state, param_groups = {}, []
+def step():
+    for hook in hooks:
+        hook(Optimizer, (), {})
+"""
+
+
+def torch_of(folder: Path) -> Path:
+    """A folder with as much of torch as the observer looks at."""
+    package = folder / "with-torch" / "torch"
+    (package / "optim").mkdir(parents=True)
+    cuda = "class cuda:\n    is_initialized = staticmethod(lambda: False)\n"
+    (package / "__init__.py").write_text(cuda)
+    (package / "optim" / "__init__.py").touch()
+    (package / "optim" / "optimizer.py").write_text(OPTIMIZER)
+    return package.parent
+
+
+def executable(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+COMMANDS: dict[str, Callable[[Path, str], list[str]]] = {
+    "another environment's python": lambda folder, script: [str(_link(folder)), script],
+    "a shell script": lambda folder, script: [
+        executable(folder / "run.sh", f"#!/bin/sh\nexec {sys.executable} {script}\n")
+    ],
+    "a shebang": lambda folder, script: [
+        executable(folder / "run.py", f"#!{sys.executable}\n" + Path(script).read_text())
+    ],
+    "env": lambda folder, script: ["env", "X=1", sys.executable, script],
+    "bash -c": lambda folder, script: ["bash", "-c", f"{sys.executable} -c pass; {sys.executable} {script}; exit 0"],
+}
+
+
+def _link(folder: Path) -> Path:
+    """An interpreter in a folder of its own."""
+    (folder / "other" / "bin").mkdir(parents=True)
+    link = folder / "other" / "bin" / "python"
+    link.symlink_to(Path(sys.executable).resolve())
+    return link
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", COMMANDS)
+def test_steps_are_seen_whatever_started_the_python_that_takes_them(
+    make_world: Callable[..., World], name: str
+) -> None:
+    """Its children take more steps, which are not the rank's."""
+    world = make_world()
+    path = os.pathsep.join([str(torch_of(world.folder)), str(ROOT / "trainer")])
+    command = COMMANDS[name](world.folder, world.script(STEPS))
+    world.start(command, TRAINMASTER_ZYGOTE_ENABLED="0", PYTHONPATH=path)
+    world.until(lambda: "[rank 0] stepped" in world.log())
+    report = world.operator.wait_for_step(4, round=1)
+    assert report.ranks[0].step == 4
+
+
+@pytest.mark.processes
+def test_the_last_words_of_a_python_that_a_shell_started_are_told(make_world: Callable[..., World]) -> None:
+    world = make_world(restarts=0)
+    script = world.script("raise ArithmeticError('the answer is not 42')\n")
+    world.start(["bash", "-c", f"{sys.executable} {script}"], **world.without_torch())
+    verdict = world.operator.wait_for_verdict()
+    assert verdict.message == "ArithmeticError: the answer is not 42"
+    assert "line 1, in <module>" in verdict.traceback
+
+
+def _run(folder: Path, code: str, *fds: int, **env: str) -> str:
+    """What a Python below a rank prints."""
+    variables = {"PATH": os.environ["PATH"], **env}
+    variables |= injection.variables(variables)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=variables, cwd=folder, pass_fds=fds, text=True, capture_output=True).stdout
+
+
+def test_the_next_sitecustomize_runs_and_the_path_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("value = 7\n")
+    code = "import sys, sitecustomize as s; print(s.value, s.__file__, [p for p in sys.path if 'injected' in p])"
+    assert _run(tmp_path, code, PYTHONPATH=str(tmp_path)).split() == ["7", str(tmp_path / "sitecustomize.py"), "[]"]
+
+
+def test_a_python_without_another_sitecustomize_runs_as_ever(tmp_path: Path) -> None:
+    code = "import sys; print('trainmaster' in sys.modules, 'sitecustomize' in sys.modules)"
+    assert _run(tmp_path, code).split()[0] == "False"
+
+
+def test_one_of_several_processes_that_inherit_a_record_is_watched(tmp_path: Path) -> None:
+    record = ProgressRecord.create(1, 0)
+    ours, theirs = Channel.pair()
+    child = "import trainmaster.agent.observer as o; print(o._observer is not None)"
+    code = (
+        "import subprocess, sys, trainmaster.agent.observer as o; print(o._observer is not None, flush=True)\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], close_fds=False)"
+    )
+    env = {environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(theirs.fileno())}
+    try:
+        output = _run(tmp_path, code, record.fd, theirs.fileno(), PYTHONPATH=str(ROOT / "trainer"), **env)
+        assert output.split() == ["True", "False"]
+    finally:
+        record.close()
+        ours.close()
+        theirs.close()
