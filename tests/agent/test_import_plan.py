@@ -37,7 +37,7 @@ def test_a_submodule_is_left_out_with_its_package_wherever_it_was_imported() -> 
     assert choose(imports, {"b"}) == ["d"]
 
 
-def test_the_innermost_import_that_changes_the_plan_is_blamed() -> None:
+def test_the_innermost_import_that_was_planned_is_blamed() -> None:
     assert blame(FRAME, (), ["arrow.lib", "arrow", "frame"]) == "arrow.lib"
     assert blame(FRAME, (), ["unknown", "arrow", "frame"]) == "arrow"
     assert blame(FRAME, {"arrow"}, ["arrow.lib", "arrow", "frame"]) == ""

@@ -94,6 +94,19 @@ def test_a_script_that_takes_no_steps_is_forked_with_what_it_imports(make_world:
     assert "advance" not in world.log()
 
 
+def test_a_script_that_imports_nothing_is_forked_too(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    script = "import os, signal\nprint('round', os.environ['TRAINMASTER_ROUND'], flush=True)\nsignal.pause()\n"
+    world.start(["python", world.script(script)], **world.zygote_without_torch())
+    operator = world.operator
+    operator.wait_for(lambda: any("are forked from now on" in e["message"] for e in operator.events), "learning")
+    first = world.rank_pids()[0]
+    os.kill(first, signal.SIGKILL)
+    world.until(lambda: "[rank 0] round 2" in world.log())
+    operator.wait_for(lambda: world.rank_pids()[0] not in (0, first), "a rank of round 2")
+    assert b"launcher" not in Path(f"/proc/{world.rank_pids()[0]}/cmdline").read_bytes()
+
+
 def test_the_store_of_a_round_outlives_its_ranks_and_its_loss_is_told(
     make_world: Callable[..., World], machine_zygote: Path
 ) -> None:

@@ -44,9 +44,9 @@ def choose(imports: Sequence[Imported], barred: Collection[str]) -> list[str]:
 
 def blame(imports: Sequence[Imported], barred: Collection[str], stack: Sequence[str]) -> str:
     """Return the module to bar for a harm during the imports of `stack` (the innermost first): the innermost one that
-    changes what is imported. "" if none does."""
-    before = choose(imports, barred)
-    return next((name for name in stack if choose(imports, {*barred, name}) != before), "")
+    was to be imported. "" if none was."""
+    chosen = set(choose(imports, barred))
+    return next((name for name in stack if name in chosen), "")
 
 
 def packages(name: str) -> list[str]:

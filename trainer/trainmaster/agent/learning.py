@@ -24,7 +24,6 @@ from trainmaster.agent.import_plan import packages
 
 TRIAL_S = 20.0
 
-
 FORK_SAFE = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy alone would start a thread
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow would, too

@@ -36,7 +36,7 @@ def install(*, own_loop: bool) -> None:
     if environment.PROGRESS_FD not in os.environ or environment.CHANNEL_FD not in os.environ:
         return
     _observer = _Observer(own_loop)
-    import_log.watch(_observer.imports)
+    _observer.watch_imports()
     for name in _HOOKED:
         _observer.loaded(name)
 
@@ -66,6 +66,12 @@ class _Observer:
         self.progress.phase = Phase.START
         if not own_loop:
             self._publish()
+
+    def watch_imports(self) -> None:
+        """A script may import nothing that is new to this process: it may be forked all the same, so that is told."""
+        import_log.watch(self.imports)
+        if not self.own_loop:
+            self._tell_imports([])
 
     def loaded(self, name: str) -> None:
         """Hook a module that is there."""

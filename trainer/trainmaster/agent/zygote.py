@@ -37,7 +37,7 @@ DEFAULT_MODULES = (
     "trainmaster.loop,trainmaster.data.windows,trainmaster.models.gpt,trainmaster.models.moe,"
     "trainmaster.models.initialization,encodings.idna"
 )
-_CANDIDATE_S = 180  # an import that takes longer is stuck
+_CANDIDATE_S = 600  # imports that take longer are stuck
 
 
 def main(argv: list[str] | None = None) -> None:
