@@ -27,6 +27,7 @@ from trainmaster.agent.ring import PING, PONG, Ring
 from trainmaster.agent.round import RESCUE_LIMIT_S, Round
 from trainmaster.agent.round_history import RoundHistory
 from trainmaster.agent.settings import Settings, neighbours, rank_environment
+from trainmaster.agent.sight import AFTER_S, Sight
 from trainmaster.agent.stacks import Looks
 from trainmaster.agent.stores import Stores
 from trainmaster.agent.termination import write_termination
@@ -45,7 +46,6 @@ from trainmaster.contract.wire import (
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
-_WATCHED_AFTER_S = 30.0  # a program of which nothing has been seen by then is no Python that can be watched
 _START_S = 10.0  # ranks that crash later, of a script that shows no steps, had started well
 _LAST_UPLOADS_S = 20.0
 _UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
@@ -79,7 +79,7 @@ class Supervisor:
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
         self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
-        self._told_unwatched = False
+        self.sight = Sight("" if settings.entry is not None else settings.command.argv[0], self._note)
         self._steps_seen = False  # a rank of any round has completed a step
         self._distrusted: set[str] = set()  # ways of starting ranks that failed
         self._store_timer: asyncio.TimerHandle | None = None
@@ -163,7 +163,7 @@ class Supervisor:
         self.round = self._start(assignment, obeyed_ns, way)
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
-        loop.call_later(_WATCHED_AFTER_S, self._tell_unwatched, self.round)
+        loop.call_later(AFTER_S, self.sight.look, self.round)
         if self._store_timer is not None:
             self._store_timer.cancel()
         self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
@@ -387,17 +387,6 @@ class Supervisor:
             asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
         elif self._store_timer is not None:
             self._offer_store()
-
-    def _tell_unwatched(self, round: Round) -> None:
-        """Say once that nothing is seen of the ranks, and what follows from that."""
-        blind = self.settings.entry is None and round is self.round and bool(round.unwatched)
-        if blind and not self._told_unwatched:
-            self._told_unwatched = True
-            self._note(
-                f"nothing is seen of rank {round.unwatched[0]}: {self.settings.command.argv[0]} has started no Python "
-                "that imports sitecustomize (with -I, -E or -S none does). Its steps aren't counted, and it is taken "
-                "for stuck only by a value of recovery.hang.limitSeconds other than the default"
-            )
 
     def _offer_store(self) -> None:
         if self._store_timer is not None:

@@ -12,7 +12,7 @@ import sys
 
 def _watch() -> None:
     """Watch this process if it is the rank's program. The package lies above; `sys.path` stays as it was."""
-    if sys.version_info < (3, 8) or not _is_below_rank():
+    if sys.version_info < (3, 9) or not _is_below_rank():
         return
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
     sys.path.append(root)
