@@ -57,6 +57,7 @@ class _Observer:
         self._base = -1  # steps before this process, as the optimizer's state tells
         self._forward: Any = None
         fd = int(os.environ[environment.PROGRESS_FD])
+        self._channel_fd = int(os.environ[environment.CHANNEL_FD])
         self._opened = ProgressRecord.opened
         self._record = ProgressRecord(mmap.mmap(fd, SIZE), fd)
         self.progress = self._record.read()
@@ -202,12 +203,14 @@ class _Observer:
 
     def _tell_imports(self, imports: list[tuple[str, str]], *, settled: bool = False) -> None:
         """settled: so many steps are done that the script will hardly import more."""
-        link = channel.Channel.open(os.dup(int(os.environ[environment.CHANNEL_FD])))
-        fields = {"variables": self.imports.variables, "forkable": self.imports.forkable, "settled": settled}
-        with contextlib.suppress(OSError):  # the agent is gone, and so will this rank be
+        fields = {"variables": dict(self.imports.variables), "forkable": self.imports.forkable, "settled": settled}
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the agent is gone, or the script has closed what it didn't open
+            link = channel.Channel.open(os.dup(self._channel_fd))
             for start in range(0, max(len(imports), 1), _PER_PACKET):
                 link.send(channel.MODULES, {"imports": imports[start : start + _PER_PACKET], **fields})
-        link.close()
+            link.close()
 
 
 def _hook_table() -> dict[str, Any]:
