@@ -85,7 +85,8 @@ def learn(names: Sequence[str], barred: Collection[str], diary: int, refuse: Cal
             outcome.imported += name not in outcome.failed
             guard.look([name], devices=True)
     end()
-    freeze()
+    if outcome.imported:  # else all memory is the parent's, which has done that
+        freeze()
     reason = _trial()
     if reason:
         outcome.refused = Refusal([], reason)

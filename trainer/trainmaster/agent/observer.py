@@ -204,13 +204,13 @@ class _Observer:
     def _tell_imports(self, imports: list[tuple[str, str]], *, settled: bool = False) -> None:
         """settled: so many steps are done that the script will hardly import more."""
         fields = {"variables": dict(self.imports.variables), "forkable": self.imports.forkable, "settled": settled}
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # the agent is gone, or the script has closed what it didn't open
-            link = channel.Channel.open(os.dup(self._channel_fd))
+        # The agent may be gone, and a script may close what it didn't open: its imports go on.
+        with (
+            contextlib.suppress(OSError, ValueError),
+            contextlib.closing(channel.Channel.open(os.dup(self._channel_fd))) as link,
+        ):
             for start in range(0, max(len(imports), 1), _PER_PACKET):
                 link.send(channel.MODULES, {"imports": imports[start : start + _PER_PACKET], **fields})
-            link.close()
 
 
 def _hook_table() -> dict[str, Any]:

@@ -315,7 +315,8 @@ class Supervisor:
 
     def _learn(self, rank: Rank) -> None:
         forks = self.settings.zygote_enabled and self.settings.entry is not None and not self.settings.command.flags
-        if forks and "learned" not in self._distrusted:
+        nothing = self.settings.own_loop and not rank.imports  # then the pristine zygote will do
+        if forks and not nothing and "learned" not in self._distrusted:
             self.zygotes.learn(rank.imports, rank.imported_variables, self.settings.import_environment())
 
     def _distrust_failed_start(self) -> None:
