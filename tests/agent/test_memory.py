@@ -151,7 +151,7 @@ def test_the_record_of_an_older_rank_has_no_peaks() -> None:
     record.write(Progress(rss_bytes=7, eval_total_ns=5, rss_peak_bytes=8, device_peak_bytes=9, device_limit_bytes=10))
     told = ProgressRecord.open(os.dup(record.fd)).read()
     assert (told.rss_peak_bytes, told.device_peak_bytes, told.device_limit_bytes) == (8, 9, 10)
-    # What an older one writes ends before them, and leaves them as they were made.
+    # An older one fills the record with zeros behind what it knows, as a new record has them.
     fresh = ProgressRecord.create(1, 0).read()
     assert (fresh.rss_peak_bytes, fresh.device_peak_bytes, fresh.device_limit_bytes) == (0, 0, 0)
     assert told.eval_total_ns == 5

@@ -1,8 +1,12 @@
 """The shared-memory record through which an agent sees a rank, and through which it talks back.
 
-One anonymous memory file (memfd) of one page per rank: nothing is left behind when its holders die. The first
-half is written by the rank under a sequence lock (odd while writing), the second half by the agent, field by
-field. CLOCK_MONOTONIC is the same in all processes of a machine, so times are compared directly.
+One anonymous memory file (memfd) of one page per rank: nothing is left behind when its holders die. The rank writes its
+progress and the agent its control, each into a double buffer, so both are always read whole. CLOCK_MONOTONIC is the
+same in all processes of a machine, so times are compared directly.
+
+An agent and its ranks have the same layout: they run from one installation, except where a script's own image has an
+installed trainmaster of another version. Fields that one of the two does not know are 0 or ignored; another layout is
+refused.
 """
 
 from __future__ import annotations
@@ -12,25 +16,28 @@ import mmap
 import os
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import ClassVar
 
+from trainmaster.contract.wire.double_buffer import DoubleBuffer
+
 MAGIC = 0x544D5052  # "TMPR"
-VERSION = 1
+VERSION = 2  # of the layout; fields that are added at the end of a half leave it as it is
 SIZE = mmap.PAGESIZE
 
 RESCUES = 2  # bit of Progress.flags: this rank saves its last completed step when its agent asks (channel RESCUE)
 IMPORTING = 4  # bit of Progress.flags: the main thread of a script is in an import
 OBEYS_STOP = 1  # bit of Progress.flags: this rank reads `stop_at`; others get SIGTERM when a stop binds
 
-_HEAD = struct.Struct("<IIQ")  # magic, version, sequence
-_RANK = struct.Struct("<iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqq")  # grows at its end: what an older rank doesn't write is 0
-_RANK_AT = 64
-_COLLECTIVE = struct.Struct("<qq")  # written on its own, whenever a rank enters one
-_COLLECTIVE_AT = 1024
-_CONTROL = struct.Struct("<qiiq")
-_CONTROL_AT = 2048
+_HEAD = struct.Struct("<II")  # magic, version
+# Where the parts lie (bytes from, to). Each starts at a cache line of its own, for each has another writer.
+_ENTERED_AT = slice(64, 72)
+_CONTROL_AT = slice(128, 256)
+_PROGRESS_AT = slice(1024, 1792)
+_CONTROL = "qiiq"
+_PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqq"
+_KIND_BITS = 8  # of the word of a collective: its number stands above its kind
 
 
 class Phase(IntEnum):
@@ -122,64 +129,77 @@ class ProgressRecord:
     def __init__(self, memory: mmap.mmap, fd: int) -> None:
         self._memory = memory
         self.fd = fd
-        magic, version, self._sequence = _HEAD.unpack_from(memory, 0)
-        if magic != MAGIC or version != VERSION:
-            raise ValueError(f"progress record: magic {magic:#x} version {version}, {MAGIC:#x} and {VERSION} expected")
+        magic, version = _HEAD.unpack_from(memory, 0)
+        if magic != MAGIC:
+            raise ValueError(f"descriptor {fd} is not the progress record of a rank; it begins with {magic:#x}")
+        if version != VERSION:
+            raise ValueError(
+                f"the agent's progress record has layout {version}, and the trainmaster that this rank imports knows "
+                f"layout {VERSION}: install the version of trainmaster that the agent has, or none, in the rank's image"
+            )
+        with memoryview(memory) as view:
+            self._entered = view[_ENTERED_AT].cast("Q")
+            self._control = DoubleBuffer(view[_CONTROL_AT], _CONTROL)
+            self._progress = DoubleBuffer(view[_PROGRESS_AT], _PROGRESS)
 
     @classmethod
     def create(cls, round: int, rank: int) -> ProgressRecord:
         fd = os.memfd_create(f"trainmaster-progress-{round}-{rank}", os.MFD_CLOEXEC)
         os.ftruncate(fd, SIZE)
         memory = mmap.mmap(fd, SIZE)
-        _HEAD.pack_into(memory, 0, MAGIC, VERSION, 0)
+        _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # nobody else has the memory yet
         record = cls(memory, fd)
         record.write(Progress(round=round, rank=rank, beat_ns=time.monotonic_ns()))
-        record.set_control(Control())
-        return record
+        record._control.write(*astuple(Control()))
+        return record._with_both_read()
 
     @classmethod
     def open(cls, fd: int) -> ProgressRecord:
         cls.opened += 1
-        return cls(mmap.mmap(fd, SIZE), fd)
+        return cls(mmap.mmap(fd, SIZE), fd)._with_both_read()
 
     def write(self, progress: Progress) -> None:
-        """Publish the rank's half. One writer only."""
+        """Publish the rank's half. One process writes it at a time."""
         p = progress
-        self._sequence += 1
-        _HEAD.pack_into(self._memory, 0, MAGIC, VERSION, self._sequence)
-        _RANK.pack_into(
-            self._memory, _RANK_AT, p.round, p.rank, p.phase, p.flags, p.step, p.device_step, p.total_steps, p.loss,
+        self._progress.write(
+            p.round, p.rank, p.phase, p.flags, p.step, p.device_step, p.total_steps, p.loss,
             p.tokens, p.resumed_step, p.beat_ns, p.started_ns, p.rendezvous_ns, p.built_ns, p.loaded_ns,
             p.first_step_ns, p.rss_bytes, p.device_bytes, p.step_ns, p.wait_ns,
             p.step_pauses, p.step_typical_ns, p.step_longest_ns, p.save_pauses, p.save_typical_ns, p.save_longest_ns,
             p.eval_pauses, p.eval_typical_ns, p.eval_longest_ns, p.save_total_ns, p.eval_total_ns,
             p.rss_peak_bytes, p.device_peak_bytes, p.device_limit_bytes, p.imported_ns,
         )  # fmt: skip
-        self._sequence += 1
-        _HEAD.pack_into(self._memory, 0, MAGIC, VERSION, self._sequence)
 
     def read(self) -> Progress:
-        """The last whole write. A writer killed inside a write leaves the torn values: they are only progress."""
-        for _ in range(100):
-            before = _HEAD.unpack_from(self._memory, 0)[2]
-            values = _RANK.unpack_from(self._memory, _RANK_AT)
-            if before % 2 == 0 and _HEAD.unpack_from(self._memory, 0)[2] == before:
-                break
-        return Progress(*values, *_COLLECTIVE.unpack_from(self._memory, _COLLECTIVE_AT))
+        """Return the rank's half as it was last published, with the last collective that the rank has entered."""
+        entered = self._entered[0]
+        return Progress(*self._progress.read(), entered >> _KIND_BITS, entered & (1 << _KIND_BITS) - 1)
 
     def entered(self, number: int, kind: int) -> None:
-        """The rank enters its `number`-th collective of the whole world. Apart from `write`: others may call it."""
-        _COLLECTIVE.pack_into(self._memory, _COLLECTIVE_AT, number, kind)
+        """The rank enters its `number`-th collective of the whole world; `kind` is an index of COLLECTIVES.
+
+        Both are one word, which is one store. So any thread may call this while another one is in `write`.
+        """
+        self._entered[0] = number << _KIND_BITS | kind
 
     def set_control(self, control: Control) -> None:
-        """Publish the agent's half. `stop_at` is packed before `stop_bound`, so it is never bound to an old step."""
-        _CONTROL.pack_into(
-            self._memory, _CONTROL_AT, control.stop_at, control.stop_bound, control.uploads_pending, control.copied_step
-        )
+        """Publish the agent's half, if it differs from what is published. Only the agent calls this."""
+        if control != self.control():
+            self._control.write(*astuple(control))
 
     def control(self) -> Control:
-        return Control(*_CONTROL.unpack_from(self._memory, _CONTROL_AT))
+        """Return the agent's half as it was last published."""
+        return Control(*self._control.read())
 
     def close(self) -> None:
+        self._entered.release()
+        self._control.release()
+        self._progress.release()
         self._memory.close()
         os.close(self.fd)
+
+    def _with_both_read(self) -> ProgressRecord:
+        """From now on each read has an earlier one to fall back on."""
+        self._control.read()
+        self._progress.read()
+        return self
