@@ -38,6 +38,7 @@ EVERY, SAVES, AFTER = 4, 3, 2
 """Steps from save to save, how many are made, and the steps that the second rank adds."""
 SLACK = 2.2  # what is kept while the next one is written, and headers
 TMPFS = Path("/dev/shm")
+PREFIX = "trainmaster-cuda-"  # of folders; the process that they belong to follows
 TIERS = {"storage": "storage", "memory": "ram"}
 """By our names, what a rank calls the place that it has loaded from."""
 FACTS_LIMIT_S = 60.0
@@ -166,10 +167,13 @@ def measured(setting: Setting, size: str, tier: str, limit_s: float) -> Numbers:
     last, job = EVERY * SAVES, config(options, tier)
     kept = setting.folder / "storage"
     kept.mkdir(parents=True, exist_ok=True)
+    for folder in (kept, TMPFS):
+        remove_left_behind(folder)
     check_room(kept if tier == "storage" else TMPFS, state)
+    name = f"{PREFIX}{os.getpid()}-"
     with (
-        tempfile.TemporaryDirectory(dir=kept) as storage,
-        tempfile.TemporaryDirectory(dir=TMPFS) as memory,
+        tempfile.TemporaryDirectory(prefix=name, dir=kept) as storage,
+        tempfile.TemporaryDirectory(prefix=name, dir=TMPFS) as memory,
     ):
         variables = {environment.CHECKPOINT_DIR: storage, environment.OUTPUT_DIR: storage}
         if tier == "memory":
@@ -180,6 +184,14 @@ def measured(setting: Setting, size: str, tier: str, limit_s: float) -> Numbers:
         forget(Path(storage))
         loaded = child.run(partial(train, job, last + AFTER, second), log, ends - time.monotonic())
     return {"state_bytes": state, "saved": saved, "loaded": loaded, **derived(state, tier, last, saved, loaded)}
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Remove what a command that was killed has left in a folder: gigabytes, which nobody would look for."""
+    for path in folder.glob(f"{PREFIX}*-*"):
+        owner = path.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def check_room(folder: Path, state: int) -> None:

@@ -28,7 +28,7 @@ from trainmaster.parity.rows import LOSSY
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 STEPS = 8
-REAL = {"layers": 4, "width": 256, "heads": 4, "kv_heads": 2, "context": 256}
+REAL = {"layers": 2, "width": 256, "heads": 4, "kv_heads": 2, "context": 256}
 TOY = {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "context": 32}
 TOLERANCES = {"fp32": 1e-4, **{precision: 2 * tolerance for precision, tolerance in LOSSY.items()}}
 """Largest relative difference of a step's loss to the CPU's, by precision.

@@ -4,6 +4,7 @@ of it on a device."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -98,6 +99,15 @@ def test_rows_that_one_device_can_not_have_are_left_out(tmp_path: Path) -> None:
 def test_where_two_checkpoints_do_not_fit_a_sentence_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotHere, match=r" GB left, and two checkpoints need 2200000000\.0 GB"):
         checkpoints.check_room(tmp_path, 10**18)
+
+
+def test_checkpoints_of_a_command_that_was_killed_are_removed(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    names = {f"{checkpoints.PREFIX}{pid}-x" for pid in (ended.stdout.strip(), os.getpid())} | {"somebody's"}
+    for name in names:
+        (tmp_path / name).mkdir()
+    checkpoints.remove_left_behind(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{checkpoints.PREFIX}{os.getpid()}-x", "somebody's"}
 
 
 @pytest.mark.parametrize("vocabulary", [*speed.REAL])
