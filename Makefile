@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster soak soak-runs cluster cluster-down e2e images claims clean
+.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -120,6 +120,13 @@ bench-idle: venv  ## memory and CPU of the operator for jobs at rest; needs `mak
 
 bench-fleet: venv  ## the control channel under 1,000 and 4,000 simulated agents
 	$(BIN)/python -m benchmarks.fleet
+
+# Not by way of venv: a machine with a GPU may have no network, and a python3 that has torch. A PYTHON that is given wins.
+FOUND_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+CUDA_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(FOUND_PYTHON))
+
+cuda:  ## what works on this machine's GPU, how fast it is, what it costs; ONLY="works speed" runs a part, OUT=runs/cuda
+	$(CUDA_PYTHON) -m benchmarks.cuda $(ONLY) $(if $(OUT),--out $(OUT)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(ROWS),--rows $(ROWS))
 
 cluster:  ## a real Kubernetes of three nodes on this machine, with our images in it (root; `python -m e2e.cluster --help`)
 	$(PYTHON) -m e2e.cluster images

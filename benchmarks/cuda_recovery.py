@@ -1,15 +1,16 @@
 """How fast ranks on CUDA devices come back: zygote, fork, cuInit, NCCL, step, SIGKILL, memory free, next step.
 
-`python benchmarks/cuda_recovery.py [--repetitions 5] [--memory-gib 4] [--json FILE]`
+`python -m benchmarks.cuda_recovery [--repetitions 5] [--memory-gib 4] [--json FILE] [--cpu]`
 
 Starts the agent's own zygote, forks one rank a device from it, kills rank 0 after its third step, waits until the
 devices have their memory back and forks the next round. Prints a table of phases and, as JSON, all samples.
-Exit code 2 and one sentence where there is no CUDA device.
+Exit code 2 and one sentence where there is no CUDA device; `--cpu` goes the same way with one rank that has none.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -28,6 +29,7 @@ sys.path.insert(0, str(ROOT / "trainer"))
 
 from trainmaster.agent import packets  # noqa: E402
 from trainmaster.agent.settings import load_environment  # noqa: E402
+from trainmaster.contract.wire import environment  # noqa: E402
 from trainmaster.contract.wire.channel import Channel  # noqa: E402
 
 STEPS = 3
@@ -41,6 +43,7 @@ PHASES = (
     "first_step",  # ... -> the first optimizer step, synchronised
 )
 _PACKET_S = 300.0
+_CONNECT_S, _CONNECT_PAUSE_S = 60.0, 0.1
 
 
 def rank_main() -> None:
@@ -51,21 +54,26 @@ def rank_main() -> None:
     channel = Channel.open(int(os.environ["TRAINMASTER_CHANNEL_FD"]))
     marks: dict[str, int] = {"fork": time.monotonic_ns()}
     assert not torch.cuda.is_initialized(), "the zygote has touched CUDA"
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    device, wait = torch.device("cpu"), lambda: None
+    if os.environ["BENCH_DEVICE"] == "cuda":
+        device, wait = torch.device("cuda", int(os.environ["LOCAL_RANK"])), torch.cuda.synchronize
+        torch.cuda.set_device(device)
     torch.zeros(1, device=device)
-    torch.cuda.synchronize()
+    wait()
     marks["cu_init"] = time.monotonic_ns()
-    dist.init_process_group("nccl", device_id=device)
+    if device.type == "cuda":
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        dist.init_process_group("gloo")
     token = torch.ones(1, device=device)
     dist.all_reduce(token)
-    torch.cuda.synchronize()
+    wait()
     marks["nccl"] = time.monotonic_ns()
     ballast = torch.empty(int(float(os.environ["BENCH_MEMORY_GIB"]) * 2**30), dtype=torch.uint8, device=device)
     layers = [torch.nn.Linear(1024, 1024) for _ in range(4)]
     model = torch.nn.Sequential(*layers).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    torch.cuda.synchronize()
+    wait()
     marks["build"] = time.monotonic_ns()
     for _ in range(STEPS):
         loss = model(torch.randn(64, 1024, device=device)).square().mean()
@@ -74,10 +82,20 @@ def rank_main() -> None:
             dist.all_reduce(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()
-        torch.cuda.synchronize()
+        wait()
         marks.setdefault("first_step", time.monotonic_ns())
     channel.send("marks", {"marks": marks, "bytes": ballast.numel()})
     signal.pause()
+
+
+class NoDevices:
+    """Stands for one device where there is none: its memory is always free."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def used(self) -> list[int]:
+        return [0]
 
 
 class Devices:
@@ -113,16 +131,13 @@ class Devices:
 
 
 class Zygote:
-    """The agent's zygote, spoken to directly."""
+    """The agent's zygote, spoken to directly: the machine's, if the environment names one as it does for agents."""
 
     def __init__(self) -> None:
-        ours, theirs = packets.pair()
+        self.process: subprocess.Popen[bytes] | None = None
+        path = os.environ.get(environment.ZYGOTE)
+        self._root = ours = self._connect(path) if path else self._start()
         ours.settimeout(_PACKET_S)
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{ROOT}", "TRAINMASTER_ZYGOTE_MODULES": _modules()}
-        argv = [sys.executable, "-m", "trainmaster.agent.zygote", "--fd", str(theirs.fileno())]
-        self.process = subprocess.Popen(argv, env=env, pass_fds=[theirs.fileno()])
-        theirs.close()
-        self._root = ours
         self._exited: set[int] = set()
         load = load_environment({**os.environ, "PYTHONPATH": ""})
         packets.send(ours, {"op": "hello", "key": "bench", "load": load})
@@ -134,6 +149,26 @@ class Zygote:
                 self._fork = socket.socket(fileno=received[1][0])
                 self._fork.settimeout(_PACKET_S)
                 return
+
+    def _start(self) -> socket.socket:
+        ours, theirs = packets.pair()
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{ROOT}", "TRAINMASTER_ZYGOTE_MODULES": _modules()}
+        argv = [sys.executable, "-m", "trainmaster.agent.zygote", "--fd", str(theirs.fileno())]
+        self.process = subprocess.Popen(argv, env=env, pass_fds=[theirs.fileno()])
+        theirs.close()
+        return ours
+
+    def _connect(self, path: str) -> socket.socket:
+        """It may only just have been started."""
+        found, ends = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), time.monotonic() + _CONNECT_S
+        while True:
+            try:
+                found.connect(path)
+                return found
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(_CONNECT_PAUSE_S)
 
     def start(self, id: int, entry: dict[str, Any], env: dict[str, str], cwd: str) -> Channel:
         ours, theirs = Channel.pair()
@@ -156,14 +191,17 @@ class Zygote:
     def close(self) -> None:
         self._fork.close()
         self._root.close()
-        self.process.wait(10)
+        if self.process is not None:
+            self.process.wait(10)
 
 
 def _modules() -> str:
     return "torch,torch.distributed,torch._dynamo,torch.optim"
 
 
-def start_round(zygote: Zygote, first_id: int, world: int, memory_gib: float) -> tuple[list[Channel], Channel]:
+def start_round(
+    zygote: Zygote, first_id: int, world: int, memory_gib: float, device: str
+) -> tuple[list[Channel], Channel]:
     """Fork a store and all ranks; returns their channels."""
     store = zygote.start(first_id + world, {"kind": "store", "host": "127.0.0.1"}, dict(os.environ), "/")
     message = store.receive()
@@ -176,12 +214,13 @@ def start_round(zygote: Zygote, first_id: int, world: int, memory_gib: float) ->
         "TORCHELASTIC_RESTART_COUNT": "0",
         "WORLD_SIZE": str(world),
         "BENCH_MEMORY_GIB": str(memory_gib),
+        "BENCH_DEVICE": device,
         "OMP_NUM_THREADS": "1",
     }
-    entry = {"kind": "function", "target": "cuda_recovery:rank_main"}
-    folder = str(Path(__file__).resolve().parent)
+    # Not as a module of its own folder, where a rank would find other packages than those that it imports.
+    entry = {"kind": "function", "target": "benchmarks.cuda_recovery:rank_main"}
     ranks = [
-        zygote.start(first_id + rank, entry, {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder)
+        zygote.start(first_id + rank, entry, {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}, str(ROOT))
         for rank in range(world)
     ]
     return ranks, store
@@ -202,15 +241,16 @@ def marks_of(ranks: list[Channel]) -> dict[str, int]:
     return latest
 
 
-def measure(devices: Devices, repetitions: int, memory_gib: float) -> list[dict[str, float]]:
+def measure(devices: Devices | NoDevices, repetitions: int, memory_gib: float) -> list[dict[str, float]]:
     """Kill and restart `repetitions` times; returns the seconds of each phase, and their total."""
     world = len(devices)
+    device = "cpu" if isinstance(devices, NoDevices) else "cuda"
     zygote = Zygote()
     samples = []
     try:
         idle = devices.used()
         first = 1
-        ranks, _ = start_round(zygote, first, world, memory_gib)
+        ranks, _ = start_round(zygote, first, world, memory_gib, device)
         marks_of(ranks)
         for _ in range(repetitions):
             ids = set(range(first, first + world))
@@ -226,7 +266,7 @@ def measure(devices: Devices, repetitions: int, memory_gib: float) -> list[dict[
             zygote.kill([first + world])
             zygote.wait_exit({first + world})
             first += world + 1
-            ranks, _ = start_round(zygote, first, world, memory_gib)
+            ranks, _ = start_round(zygote, first, world, memory_gib, device)
             clock.update(marks_of(ranks))
             sample, last = {}, killed
             for name in PHASES:
@@ -244,11 +284,12 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--memory-gib", type=float, default=4.0, help="device memory that each rank holds when it dies")
     parser.add_argument("--json", help="write the samples there too")
+    parser.add_argument("--cpu", action="store_true", help="one rank without a device, to see that this program works")
     options = parser.parse_args()
-    try:
-        devices = Devices()
-    except OSError:
-        devices = None  # type: ignore[assignment]
+    devices: Devices | NoDevices | None = NoDevices() if options.cpu else None
+    if not options.cpu:
+        with contextlib.suppress(OSError):
+            devices = Devices()
     if devices is None or len(devices) == 0:
         print("cuda_recovery: no CUDA device is at hand here, so there is nothing to measure.", file=sys.stderr)
         return 2

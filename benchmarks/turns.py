@@ -31,18 +31,28 @@ class Meter:
         """The warm-up has `first` steps. `turns`: is read from at the end of a block, `took` is written to."""
         self.first, self.block = first, block
         self._turns, self._took = turns, took
-        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+        self._begin()
 
     def step(self, step: int, loss: Callable[[], float] = lambda: math.nan) -> None:
         """Call after each step. `loss`: of this step, asked after the warm-up alone."""
         if step < self.first or (step - self.first) % self.block:
             return
+        self._tell(loss() if step == self.first else math.nan)
+        self._wait()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+
+    def _tell(self, last_loss: float) -> None:
+        """What the block took."""
         seconds, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu_began
-        last = loss() if step == self.first else math.nan
-        os.write(self._took, "".join(f"{number:{_WIDTH}.12g}" for number in (seconds, cpu, last)).encode())
+        os.write(self._took, "".join(f"{number:{_WIDTH}.12g}" for number in (seconds, cpu, last_loss)).encode())
+
+    def _wait(self) -> None:
+        """For the next turn."""
         if not os.read(self._turns, 1):
             raise SystemExit("nobody says any more whose turn it is")
-        self._began, self._cpu_began = time.perf_counter(), time.process_time()
 
 
 class Turns:

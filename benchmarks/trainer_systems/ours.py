@@ -30,7 +30,11 @@ def train(rank: int, folder: str, meter: Meter) -> None:
 
     def one_step(self: Any) -> None:
         timed(self)
-        meter.step(self.step, lambda: self.last_loss)
+        meter.step(self.step, lambda: last_loss(self))
+
+    def last_loss(training: Any) -> float:
+        training._settle(wait=True)  # a device's numbers arrive a step or two late
+        return float(training.last_loss)
 
     loop.Training.one_step = one_step  # type: ignore[method-assign]
     try:

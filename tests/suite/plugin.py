@@ -2,6 +2,7 @@
 
 - The end of a run lists the ten slowest tests and the time of each kind; `--record-durations FILE` writes all of it.
 - With workers (`-n 2`) tests are grouped and ordered by the committed durations (see order.py).
+- Tests marked `cuda` are skipped where there is no CUDA device.
 - Tests named in releases.txt get the marker `release`: `-m "not release"` leaves them out.
 - `--shard 1/4` leaves a quarter of the selected tests, the same one each time.
 """
@@ -25,6 +26,7 @@ from tests.suite.listing import Entry, matcher, parse
 from tests.suite.measuring import Results, Stopwatch, shared_fixture
 
 MARKERS = (
+    "cuda: needs a CUDA device and is skipped without one; `make cuda ONLY=works` runs these",
     "alone: needs its machine alone; with workers these run last, one after another, when the other workers have ended",
     "together: uses what other tests of the file with the same parameters have computed; they run on one worker",
     "release: guards releases only (tests/suite/releases.txt names it); `make test-all` runs these too",
@@ -151,6 +153,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # The controller waits for the end of the collection, so it finds the file.
         file = Path(handover) / f"{config.workerinput['workerid']}.json"
         file.write_text(json.dumps({item.nodeid: groups[item] for item in items}))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda") is not None:
+        # Most runs have no such test, and torch takes seconds to import.
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -172,7 +172,7 @@ def test_what_one_process_cannot_do_is_refused(
         tm.parallelize(llama(), parallelism, **{"devices": ["cpu", "cpu"], **options})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a device besides the CPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("parallelism", [{"pp": 2}, {"dp_replicate": 2}])
 def test_a_cpu_and_a_gpu_train_as_the_cpu_alone_does(parallelism: dict[str, int]) -> None:
     one, many = llama(), llama()

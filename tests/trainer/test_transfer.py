@@ -123,7 +123,7 @@ def test_on_the_host_nothing_is_copied() -> None:
     assert reading.values() == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("fields", [{}, {"precision": "bf16"}, {"precision": "bf16", "compile": True}])
 def test_a_gpu_waits_for_nobody(fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):

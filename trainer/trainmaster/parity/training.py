@@ -44,12 +44,15 @@ class Outcome:
     """Of each layer with experts: a checksum of which token chose which, in all steps."""
 
 
-def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
-    """One rank's run. Without an axis the model is plain, and no process group is touched; with devices neither."""
+def train(config: TrainingConfig, row: Row, rank: int, device: str = "cpu") -> Outcome:
+    """One rank's run. Without an axis the model is plain, and no process group is touched; with devices neither.
+
+    device: where the rank computes; all ranks may have the same one. Rows with devices of their own are of the CPU.
+    """
     if row.islands:
-        return in_turn(config, row.islands)
+        return in_turn(config, row.islands, device)
     source = data.build(config)
-    model = models.build(config.model, config.seed)
+    model = models.build(config.model, config.seed, device)
     degrees = row.config.resolve(row.ranks) if not row.devices else {"dp_replicate": 1, "dp_shard": 1}
     share = config.batch.global_ // (degrees.get("island", 1) * degrees["dp_replicate"] * degrees["dp_shard"])
     micro = share // row.accumulation
@@ -59,12 +62,12 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
         own = parallelize(model, row.parallelism, devices=["cpu"] * row.devices, sequence=CONTEXT)
     elif row.parallelism:
         shape = parallel.StepShape(CONTEXT, micro, row.accumulation)
-        own = spread = parallel.of_job(model, config, row.ranks, "cpu", shape)
+        own = spread = parallel.of_job(model, config, row.ranks, device, shape)
     # Its updates are as large as gradients are, which shows a wrong scale of these.
     sgd = OptimizerConfig(name="sgd", lr=RATE, momentum=0.9, weightDecay=0.0)
     how = config.optimizer if "optimizer" in row.training else sgd
     optimizer = ShardOptimizer(model, how, config.precision)
-    scale = LossScale(config.precision, "cpu")
+    scale = LossScale(config.precision, device)
     outer = Outer(model, spread.mesh, config.outer, config.steps) if spread and config.outer else None
     islands, island = (spread.mesh.degree("island"), spread.mesh.coordinate("island")) if spread else (1, 0)
     before = parts(model)
@@ -82,20 +85,20 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
             source.batch(consumed, range(first + i * micro, first + (i + 1) * micro)) for i in range(row.accumulation)
         ]
         if own is not None:
-            parts_of = [(own.own(batch.inputs), own.own(batch.targets)) for batch in batches]
+            parts_of = [(own.own(batch.inputs).to(device), own.own(batch.targets).to(device)) for batch in batches]
             total = scale.unscaled(own.forward_backward(parts_of, row.accumulation, scale.scaled(divisor)))
         else:
             (batch,) = batches
             for module in model.modules():
                 if isinstance(module, AuxiliaryLoss):
                     module.scale = 1 / divisor
-            loss = parallel.cross_entropy(model(batch.inputs), batch.targets) / divisor
+            loss = parallel.cross_entropy(model(batch.inputs.to(device)), batch.targets.to(device)) / divisor
             loss.backward()
             total = loss.detach()
         if outer is not None:
             outer.wait()
             total = total * (divisor / source.valid_tokens(consumed, config.batch.global_))
-        totals = torch.zeros(1 + islands)
+        totals = torch.zeros(1 + islands, device=device)
         totals[0], totals[1 + island] = total, parallel.gradient_norm_squared(model)
         if spread is not None:
             all_reduce_(totals)
@@ -116,11 +119,11 @@ def train(config: TrainingConfig, row: Row, rank: int) -> Outcome:
     return Outcome(losses, before, parts(model), choices.sums if speaks else {})
 
 
-def in_turn(config: TrainingConfig, count: int) -> Outcome:
+def in_turn(config: TrainingConfig, count: int, device: str = "cpu") -> Outcome:
     """Islands, each a plain model, trained one after the other, with torch's own SGD as the outer optimizer."""
     assert config.outer is not None
     source, every = data.build(config), config.outer.every
-    worlds = [models.build(config.model, config.seed) for _ in range(count)]
+    worlds = [models.build(config.model, config.seed, device) for _ in range(count)]
     inner = [torch.optim.SGD(world.parameters(), lr=RATE, momentum=0.9) for world in worlds]
     common = [p.detach().clone() for p in worlds[0].parameters()]
     momentum = config.outer.momentum
@@ -139,7 +142,7 @@ def in_turn(config: TrainingConfig, count: int) -> Outcome:
         whole, share, total = source.valid_tokens(consumed, config.batch.global_), config.batch.global_ // count, 0.0
         for island, (world, sgd) in enumerate(zip(worlds, inner, strict=True)):
             batch = source.batch(consumed, range(island * share, (island + 1) * share))
-            loss = parallel.cross_entropy(world(batch.inputs), batch.targets)
+            loss = parallel.cross_entropy(world(batch.inputs.to(device)), batch.targets.to(device))
             (loss / source.valid_tokens(consumed + island * share, share)).backward()
             gradients = [p.grad for p in world.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, _factor(torch.stack(torch._foreach_norm(gradients)).norm(), step))
@@ -165,7 +168,7 @@ def in_turn(config: TrainingConfig, count: int) -> Outcome:
 def _factor(norm: torch.Tensor, step: int) -> torch.Tensor:
     """The factor of gradients: every other step makes their norm 1, so that a wrong norm shows. The others leave them
     as they are, so that a wrong scale of gradients shows."""
-    return 1.0 / norm if step % 2 else torch.ones(())
+    return 1.0 / norm if step % 2 else torch.ones_like(norm)
 
 
 class Choices:
@@ -185,7 +188,7 @@ class Choices:
 
     def _heard(self, name: str, moe: MoE) -> None:
         assert moe.last_choices is not None
-        chosen = (moe.last_choices.numpy().astype(object) + 1) ** 3
+        chosen = (moe.last_choices.cpu().numpy().astype(object) + 1) ** 3
         call = self._calls[name] = self._calls.get(name, -1) + 1  # stages see micro-batches in their order
         samples = np.arange(self._micro, dtype=object) + self._first + call * self._micro
         tokens = samples[:, None] * CONTEXT + self._positions[None, :] + 1
@@ -195,7 +198,7 @@ class Choices:
 def parts(model: torch.nn.Module) -> list[Part]:
     """What this rank holds of each parameter, copied."""
     return [
-        (piece.name, piece.offset, piece.whole, piece.data.detach().numpy().copy())
+        (piece.name, piece.offset, piece.whole, piece.data.detach().cpu().numpy().copy())
         for name, parameter in model.named_parameters()
         for piece in local_pieces(name, parameter)
     ]
