@@ -123,6 +123,37 @@ def test_the_store_of_a_round_outlives_its_ranks_and_its_loss_is_told(
     operator.wait_for(lambda: operator.reports[-1].store_lost, "the loss of the store")
 
 
+HOLDER = """
+import os, signal, socket, sys, time
+from trainmaster.contract.wire import Progress, ProgressRecord
+record = ProgressRecord.open(int(os.environ["TRAINMASTER_PROGRESS_FD"]))
+round, rank, path = int(os.environ["TRAINMASTER_ROUND"]), int(os.environ["RANK"]), sys.argv[1]
+now = time.monotonic_ns()
+if round == 2 and rank == 0:
+    with open(path) as file:
+        print("the holder", "is still there" if os.path.exists("/proc/" + file.read()) else "has gone", flush=True)
+    socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 60).close()
+    print("the store answers", flush=True)
+if rank == 0:
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+record.write(Progress(round=round, rank=rank, device_bytes=1 << 30, step=round, beat_ns=now, first_step_ns=now))
+signal.pause()
+"""
+
+
+def test_the_store_of_a_round_that_waited_for_memory_of_a_device_answers(make_world: Callable[..., World]) -> None:
+    world = make_world(ranks=2)
+    operator = world.operator
+    world.start(["python", world.script(HOLDER), str(world.folder / "holder")], **world.without_torch())
+    operator.wait_for_step(1, round=1)
+    os.kill(world.rank_pids()[1], signal.SIGKILL)
+    operator.wait_for_step(2, round=2)
+    assert "the holder has gone" in world.log()
+    assert "the store answers" in world.log()
+    assert len(operator.verdicts) == 1
+
+
 def _listener(port: int) -> int:
     """The pid that listens on a TCP port of this machine."""
     inodes = set()

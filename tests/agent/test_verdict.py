@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import signal
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from trainmaster.agent.round import Round
 from trainmaster.agent.symptoms import cause_of, is_cascade
 from trainmaster.agent.verdict import End, judge
-from trainmaster.contract.wire import Cause, ExitCode
+from trainmaster.contract.wire import Assignment, Cause, ExitCode, Progress, StoreAddress
 
 TRACEBACK = "Traceback (most recent call last):"
 GLOO = [
@@ -64,6 +69,74 @@ def test_a_collective_that_lost_its_peer_is_a_cascade_and_a_kill_is_not() -> Non
     assert judge(End(0, 1, status=ended(ExitCode.PEER_LOST))).cascade
     assert judge(End(0, 1, words={"cause": "Crash", "message": "m", "cascade": True})).cascade
     assert not judge(End(0, 1, status=ended(-signal.SIGKILL), lines=GLOO)).cascade
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank1]:[E1125 09:12:01 ProcessGroupNCCL.cpp:683] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=10, NumelOut=10, Timeout(ms)=600000) ran for 600002 milliseconds",
+        "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: "
+        "NCCL error: remote process exited or there was a network error, NCCL version 2.27.3",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "  what():  [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store "
+        "by store->get('0'), but store->get('0') got error: wait timeout after 600000ms",
+    ],
+)
+def test_a_rank_that_nccls_watchdog_aborts_for_a_peer_is_a_cascade(line: str) -> None:
+    terminate = "terminate called after throwing an instance of 'c10::DistBackendError'"
+    lines = ["step 12", line, terminate, "Fatal Python error: Aborted"]
+    verdict = judge(End(1, 1, status=ended(-signal.SIGABRT), lines=lines))
+    assert (verdict.cause, verdict.signal, verdict.cascade) == (Cause.CRASH, "SIGABRT", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "double free or corruption (!prev)",
+        "free(): invalid pointer",
+        "python: kernel.cpp:12: void run(int): Assertion `n > 0' failed.",
+        "terminate called after throwing an instance of 'std::out_of_range'",
+        "  what():  [PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with exception: CUDA error: an "
+        "illegal memory access was encountered",
+        "Fatal Python error: none_dealloc: deallocating None",
+    ],
+)
+def test_a_rank_that_aborts_for_a_reason_of_its_own_is_a_crash_even_after_another_ones(line: str) -> None:
+    lines = ["NCCL INFO comm 0x5581 rank 1 nranks 2 - Init COMPLETE", "wandb: Connection refused, trying again", line]
+    assert not judge(End(1, 1, status=ended(-signal.SIGABRT), lines=lines, peer_failed=True)).cascade
+
+
+def test_an_abort_without_a_reason_is_a_cascade_only_after_another_ranks_failure() -> None:
+    abort = End(1, 1, status=ended(-signal.SIGABRT), lines=["step 12"])
+    assert not judge(abort).cascade
+    assert judge(replace(abort, peer_failed=True)).cascade
+    assert not judge(replace(abort, status=ended(-signal.SIGSEGV), peer_failed=True)).cascade
+
+
+def test_an_abort_just_after_a_rank_that_lost_its_peer_takes_the_blame_from_nobody() -> None:
+    """The cause is in another pod: neither of the two ranks here is it."""
+
+    async def judged() -> Round:
+        round = Round(Assignment(1, 4, 0, 2, 0, 2, StoreAddress("", 0), 1), 0, own_loop=True, changed=lambda: None)
+        for number, status in ((0, ended(ExitCode.PEER_LOST)), (1, ended(-signal.SIGABRT))):
+            output = SimpleNamespace(lines=["step 12"], drain=lambda: None)
+            rank: Any = SimpleNamespace(
+                number=number,
+                status=status,
+                ended=True,
+                words=None,
+                told_to_end=False,
+                output=output,
+                progress=Progress,
+            )
+            round.ranks.append(rank)
+            round.exited(rank)
+        return round
+
+    verdict = asyncio.run(judged()).verdict
+    assert verdict is not None
+    assert (verdict.rank, verdict.cascade) == (0, True)
 
 
 def test_a_script_that_cannot_reach_its_own_server_is_no_cascade() -> None:

@@ -18,6 +18,10 @@ from trainmaster.contract.wire.progress import OBEYS_STOP
 CASCADE_GRACE_S = 0.25
 """How long a rank that blames a peer waits for that peer's own verdict. A crash of its own waits for nothing."""
 
+PEER_FAILURE_S = 10.0
+"""How long after another rank's failure an abort without a reason of its own counts as its consequence. NCCL looks for
+lost peers every few seconds."""
+
 RESCUE_ANSWER_S = 0.25
 """How long a rank may take to answer that it will save its last step. One that can't is stuck with all its threads."""
 RESCUE_LIMIT_S = 20.0
@@ -255,6 +259,7 @@ class Round:
                 own_loop=self._own_loop,
                 oom_killed=self.oom_kills(),
                 note="its zygote ended, and all ranks with it" if zygote_lost else "",
+                peer_failed=self._failed_shortly_before(rank),
             )
         )
         if self.verdict is not None and (verdict.cascade or not self.verdict.cascade):
@@ -267,6 +272,11 @@ class Round:
             self._grace.cancel()
         self._set_verdict(verdict)
         self._changed()
+
+    def _failed_shortly_before(self, rank: Rank) -> bool:
+        """Whether another rank than `rank` has failed within the last PEER_FAILURE_S seconds."""
+        verdict, ago_ns = self.verdict, time.monotonic_ns() - self.verdict_ns
+        return verdict is not None and verdict.rank != rank.number and ago_ns < PEER_FAILURE_S * 1e9
 
     def reportable_verdict(self, now_ns: int) -> Verdict | None:
         """The verdict, unless it is a cascade whose cause may still show."""

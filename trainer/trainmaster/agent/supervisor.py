@@ -77,7 +77,7 @@ class Supervisor:
         self._begun = 0  # the highest round that was ever begun here
         self._unconfirmed = False  # it was opened by the grant, and no leader has published it
         self._old_rounds: list[Round] = []
-        self._waiting: tuple[Assignment, int] | None = None  # a round that can't start yet, and when it was obeyed
+        self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
         self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
         self.sight = Sight("" if settings.entry is not None else settings.command.argv[0], self._note)
         self._steps_seen = False  # a rank of any round has completed a step
@@ -142,7 +142,7 @@ class Supervisor:
         self.reporter.drop()
 
     def _begin(self, assignment: Assignment, obeyed_ns: int) -> None:
-        """Kill the ranks of the round before and start this one's."""
+        """End the ranks of the round before, and start this one's as soon as they can be. Call it once for a round."""
         self._begun = assignment.round
         self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
         self._distrust_failed_start()
@@ -153,13 +153,15 @@ class Supervisor:
         self.stores.take(assignment.store)
         self.peers.begin(assignment)
         self.grant.begin(assignment)
+        self._waiting = (assignment, obeyed_ns)
+        self._start_waiting_round()
+
+    def _start_waiting_round(self) -> None:
+        """Start the ranks of a round that has begun, if there is one and nothing stands in their way any more."""
         way = self._way()
-        # A device's memory is free only when its holder is reaped.
-        holders = [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
-        if way is None or holders:
-            self._waiting = (assignment, obeyed_ns)
+        if self._waiting is None or way is None or self._holders():
             return
-        self._waiting = None
+        (assignment, obeyed_ns), self._waiting = self._waiting, None
         self.round = self._start(assignment, obeyed_ns, way)
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
@@ -168,6 +170,10 @@ class Supervisor:
             self._store_timer.cancel()
         self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
         self.reporter.at_once()
+
+    def _holders(self) -> list[Rank]:
+        """Ranks of older rounds that have memory of a device: it becomes free only when they are reaped."""
+        return [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
 
     @property
     def warming(self) -> bool:
@@ -277,8 +283,7 @@ class Supervisor:
             return
         self._bury()
         self._update_pending()
-        if self._waiting is not None:
-            self._begin(*self._waiting)
+        self._start_waiting_round()
 
     def _said(self, rank: Rank, message: dict[str, Any], fds: list[int]) -> None:
         kind = message.pop("kind")
@@ -399,10 +404,9 @@ class Supervisor:
     def _zygotes_changed(self) -> None:
         if self.directive is not None and self.directive.keep_store and self._store_timer is None:
             self.stores.offer()
-        if self._waiting is not None:
-            self._begin(*self._waiting)
-        elif self.round is None:
+        if self.round is None and self._waiting is None:
             self.reporter.at_once()  # a round may wait until this pod is warm
+        self._start_waiting_round()
         if not self.zygotes.alive and not self.exit_code.done():
             self._note("the zygote ended, and this pod's ranks with it: connecting to its successor")
             processes.end_children()

@@ -38,12 +38,22 @@ _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe"
     r"|Socket closed|Remote end closed|remote process exited|peer (?:process )?(?:has )?(?:exited|died|closed)"
     r"|ncclRemoteError|NCCL error: remote process|DistNetworkError|DistStoreError"
+    r"|Watchdog caught collective operation timeout|retrieving ncclUniqueId"
     r"|Timed out waiting .{0,40}(?:recv|send|operation)",
     re.IGNORECASE,
 )
 _COLLECTIVE = re.compile(
     r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError", re.I
 )
+
+_OWN_ABORT = re.compile(
+    r"double free|corrupted (?:size|double-linked|unsorted)|^(?:free|malloc|realloc|munmap_chunk)\(\): "
+    r"|stack smashing detected|Assertion .{0,400}failed|Check failed: |pure virtual method called"
+    r"|terminate called after throwing an instance of '(?!c10::Dist)|Fatal Python error: (?!Aborted)"
+    r"|CUDA error|HIP error|AcceleratorError",
+    re.MULTILINE,
+)
+"""What a process prints that aborts for a reason of its own."""
 
 
 def cause_of(text: str) -> Cause:
@@ -71,6 +81,18 @@ def is_on_device(text: str) -> bool:
 def is_cascade(text: str) -> bool:
     """Whether this traceback tells of a collective that failed because the other side went away."""
     return bool(_CASCADE.search(text)) and bool(_COLLECTIVE.search(text)) and not _HARDWARE.search(text)
+
+
+def is_abort_for_a_peer(lines: list[str], *, peer_failed: bool) -> bool:
+    """Whether a rank that ended by SIGABRT, with these last lines, did so because of another rank.
+
+    NCCL's watchdog says that others did not take part in a collective, and aborts the process. Without such a line
+    `peer_failed` decides, whether another rank failed shortly before, unless the process printed a reason of its own.
+    """
+    if any(is_cascade(line) for line in lines):
+        return True
+    text = "\n".join(lines)
+    return peer_failed and not _OWN_ABORT.search(text) and not _HARDWARE.search(text)
 
 
 def code_of(cause: Cause, cascade: bool) -> ExitCode:

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.agent.symptoms import cause_of, hardware_line, is_cascade, is_on_device
+from trainmaster.agent.symptoms import cause_of, hardware_line, is_abort_for_a_peer, is_cascade, is_on_device
 from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict
 
 LAST_LINES = 20
@@ -30,6 +30,7 @@ class End:
     own_loop: bool = False  # our loop's exit codes can be trusted
     oom_killed: bool = False  # the kernel's out-of-memory killer was at work in this container
     note: str = ""  # what the agent itself knows, for instance that its zygote ended
+    peer_failed: bool = False  # another rank of its round failed shortly before
 
 
 def exit_code_of(status: int) -> int:
@@ -70,9 +71,7 @@ def judge(end: End) -> Verdict:
     broken = hardware_line(end.lines, text) if cause is Cause.CRASH and not end.note else ""
     if broken:  # what the driver or a library printed beside the exception says more than the exception
         cause, message = Cause.HARDWARE_FAULT, broken
-    cascade = bool(words.get("cascade")) or code == ExitCode.PEER_LOST
-    if not words and code > 0 and is_cascade(text):
-        cascade = True
+    cascade = _is_cascade(end, code, words, text)
     return Verdict(
         rank=end.rank,
         cause=cause,
@@ -95,6 +94,15 @@ def _code_to_come(words: dict[str, Any]) -> int:
         return int(ExitCode.PEER_LOST)
     codes = {cause.value: code for code, cause in EXIT_CODES.items() if code != ExitCode.DO_NOT_RESTART}
     return int(codes.get(str(words.get("cause")), ExitCode.CRASH))
+
+
+def _is_cascade(end: End, code: int, words: dict[str, Any], text: str) -> bool:
+    """Whether the rank ended because another one did. `text`: its traceback."""
+    if words or code == ExitCode.PEER_LOST:
+        return bool(words.get("cascade")) or code == ExitCode.PEER_LOST
+    if code == -signal.SIGABRT:
+        return is_abort_for_a_peer(end.lines, peer_failed=end.peer_failed)
+    return code > 0 and is_cascade(text)
 
 
 def _cause(end: End, code: int, words: dict[str, Any], text: str) -> tuple[Cause, str]:
