@@ -61,7 +61,8 @@ class Supervisor:
         self.draining_until: float | None = None
         self.events: list[dict[str, str]] = []
         self.reporter = Reporter(self)
-        self.zygotes = Zygotes(settings.key(), settings.load_environment(), self._zygotes_changed, self._note)
+        self._zygotes_key = settings.key()
+        self.zygotes = Zygotes(self._zygotes_key, settings.load_environment(), self._zygotes_changed, self._note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
         self.uploads = Uploads(self._upload_changed)
         self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
@@ -91,6 +92,8 @@ class Supervisor:
         processes.hurry()
         await self.faults.open()
         await self.datagrams.open(self.peers.address)
+        for note in self.settings.command.notes:
+            self._note(note)
         bare = not self.settings.zygote_enabled
         # Joining does not wait for the zygote: the operator plans meanwhile.
         tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
@@ -141,6 +144,11 @@ class Supervisor:
     def _begin(self, assignment: Assignment, obeyed_ns: int) -> None:
         """Kill the ranks of the round before and start this one's."""
         self._begun = assignment.round
+        self.settings = self.settings.of_round(assignment)
+        if wrong := self.settings.wrong_size(assignment):
+            print(f"trainmaster agent: {wrong}", file=sys.stderr, flush=True)
+            self.end(ExitCode.CONFIG_ERROR)
+            return
         self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
         self._distrust_failed_start()
         self.history.begin(assignment, self.round)
@@ -174,7 +182,7 @@ class Supervisor:
         """How ranks are to be started: learned, pristine or exec; None: that isn't known before the zygote serves."""
         if not self.zygotes.alive:
             return None
-        if self.settings.entry is None or self.settings.command.flags:
+        if self.settings.entry is None or self.settings.command.flags or self.settings.key() != self._zygotes_key:
             return "exec"
         if self.zygotes.without_forks or "exec" in self._distrusted or not self._forkable:
             return "exec"
@@ -204,18 +212,21 @@ class Supervisor:
     def _start_rank(self, rank: Rank, assignment: Assignment, local_rank: int, way: str) -> None:
         env = rank_environment(self.settings, assignment, local_rank, self._own_cpus(assignment, local_rank))
         env.update(self.faults.environment() | self.peers.environment(assignment))
+        settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
+        if not settings.own_loop:
+            env.update(launcher.take_over_nested(env))
         if way == "exec":
             link = self.zygotes.root()
-            argv = self.settings.command.argv
-            if self.settings.executed_entry is not None:
-                argv, added = launcher.command(self.settings.executed_entry, self.settings.command.flags)
+            argv = settings.command.argv
+            if settings.executed_entry is not None:
+                argv, added = launcher.command(settings.executed_entry, settings.command.flags)
                 env.update(added)
             entry: dict[str, Any] = {"kind": "exec", "argv": argv}
         else:
             best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()
             assert best is not None
-            assert self.settings.entry is not None
-            link, entry = best, self.settings.entry
+            assert settings.entry is not None
+            link, entry = best, settings.entry
         rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
 
     def _own_cpus(self, assignment: Assignment, local_rank: int) -> list[int]:
@@ -314,6 +325,8 @@ class Supervisor:
 
     def _learn(self, rank: Rank) -> None:
         """One rank's list is enough: those of a round hardly differ."""
+        if self.settings.key() != self._zygotes_key:
+            return  # the restart command has other variables than the command that the zygotes were started for
         if self.settings.zygote_enabled and "learned" not in self._distrusted and rank.module_names is not None:
             self.zygotes.learn(list(dict.fromkeys(rank.module_names)), self.settings.import_environment())
 
