@@ -61,13 +61,13 @@ def _described(own: str) -> str:
     return f"{own} (Python {sys.version.split()[0]}, {torch})"
 
 
-def _probe(program: str) -> list[str] | None:
-    """[path, version, version of torch or ""] of an interpreter; None if it can't be run."""
+def _probe(program: str) -> tuple[str, str, str] | None:
+    """(path, version, version of torch or "") of an interpreter; None if it can't be run."""
     try:
         done = subprocess.run(
             [program, "-c", _PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S
         )
-        told: list[str] = json.loads(done.stdout.splitlines()[-1])
+        path, version, torch = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
-    return told
+    return str(path), str(version), str(torch)
