@@ -56,7 +56,7 @@ def test_accelerates_variables_are_the_ranks(tmp_path: Path) -> None:
 
 def test_what_stands_before_a_launcher_stands_before_its_parser(tmp_path: Path) -> None:
     python = Python(tmp_path, ANSWER)
-    command = parse(["nice", "-n", "1", *LINE], python.parsers().read)
+    command = parse(["nice", "-n", "1", *LINE], python.parsers(PATH=f"{tmp_path}:{os.environ['PATH']}").read)
     assert command.argv == ["nice", "-n", "1", "python", "train.py", "--x"]
     assert len(python.calls) == 1
 

@@ -64,6 +64,8 @@ def test_a_line_leads_to_the_script_that_ranks_run(argv: list[str], entry: dict[
         (["bash", "-c", 'python train.py "$ARGS"'], ["bash", "-c", 'python train.py "$ARGS"']),
         (["bash", "-lc", "torchrun --nproc-per-node=2 train.py"], ["bash", "-lc", "exec python train.py"]),
         (["./train"], ["./train"]),
+        (["sh", "-c", "exit 3"], ["sh", "-c", "exit 3"]),
+        (["bash", "-c", "source venv/bin/activate"], ["bash", "-c", "source venv/bin/activate"]),
         (["python", "--version"], ["python", "--version"]),
         (["torchrun", "--no-python", "./run.sh", "-v"], ["./run.sh", "-v"]),
         (["nice", "-n", "5", "python", *TAIL], ["nice", "-n", "5", "python", *TAIL]),

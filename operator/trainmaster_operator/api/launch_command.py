@@ -70,8 +70,10 @@ def uncounted(spec: Any) -> Iterator[Breach]:
 
 
 def _told(spec: Any) -> tuple[Command, dict[str, Any]] | None:
-    """(the command, the workers) of a spec that does not say how many ranks a pod has; None for any other."""
-    workers = spec.get("workers") if isinstance(spec, dict) else None
+    """(the command, the workers) of a script's spec that does not say how many ranks a pod has; None for any other."""
+    if not isinstance(spec, dict) or spec.get("framework", "Trainmaster") == "Trainmaster":
+        return None
+    workers = spec.get("workers")
     if not isinstance(workers, dict) or "ranksPerPod" in workers:
         return None
     try:

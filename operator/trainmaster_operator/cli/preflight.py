@@ -110,7 +110,6 @@ def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
     if program not in _BARE and not shutil.which(program, path=None) and not (folder / program).is_file():
         yield f"no program {argv[0] if argv[0] == program else program} is found"
     script = entry["path"] if entry is not None and entry["kind"] == "script" else None
-    script = script or next((word for word in command.argv[1:] if word.endswith(".py") and word[0] != "-"), None)
     if script is not None and "$" not in script and not (folder / script).is_file():
         yield f"there is no script {folder / script}"
 

@@ -52,7 +52,9 @@ class OwnParsers:
         if launcher.kind != ACCELERATE and not any(name.startswith("PET_") for name in self._environ):
             with contextlib.suppress(UnknownOption):
                 return read_by_tables(launcher)
-        python = self._interpreter(launcher.python)
+        # Behind `uv run` and its kin the name means the interpreter of another environment.
+        alone = around([launcher.python]) == [launcher.python]
+        python = self._interpreter(launcher.python) if alone else launcher.python
         request = json.dumps({"launcher": launcher.kind, "options": launcher.options})
         answer = self._answer(around([python, "-c", _START, str(_PROGRAM), request]))
         if "refused" in answer:

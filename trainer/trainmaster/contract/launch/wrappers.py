@@ -7,16 +7,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from trainmaster.contract.launch.launchers import find_launcher
+from trainmaster.contract.launch.python_options import is_python
 from trainmaster.contract.launch.refused import LaunchRefused
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 # A shell's line with any of these is more than one simple command.
 _SHELL_SYNTAX = re.compile(r"[;&|<>()$`*?\[\]{}!#~\n\\]")
-_SHELL_WORDS = {
-    *("if", "then", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "function", "set", "export"),
-    *("source", ".", "cd", "eval", "trap", "unset", "ulimit", "umask", "wait", "exit", "alias", "conda", "module"),
-}
 _WITHOUT_EFFECT = {"nohup": "output goes to logs anyway, and no terminal ends a rank", "time": "no time is printed"}
 
 
@@ -99,13 +97,22 @@ def _take_shell(line: Wrapped) -> Wrapped | None:
         changed[name] = value
     if inner[:1] == ["exec"]:
         inner = inner[1:]
-    if not inner or inner[0] in _SHELL_WORDS:
+    if not inner or not _is_understood(inner):
         return None
     if "l" in options[0] or "i" in options[0]:  # a login shell reads files that set variables
         if line.shell:
             return None
         return replace(line, argv=inner, environment=changed, shell=[*line.prefix, *line.argv[:2]], prefix=[])
     return replace(line, argv=inner, environment=changed)
+
+
+def _is_understood(argv: list[str]) -> bool:
+    """Whether the first word is the name of a Python, a launcher or a wrapper: others may be the shell's own."""
+    try:
+        launcher = find_launcher(argv)
+    except LaunchRefused:
+        return True
+    return launcher is not None or is_python(argv[0]) or argv[0].rpartition("/")[2] in {*_TAKEN, *_SHELLS}
 
 
 def _simple_command(text: str) -> list[str] | None:
