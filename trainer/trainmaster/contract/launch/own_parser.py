@@ -24,8 +24,8 @@ _ABSENT = object()
 _NOT_OBEYED = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ASCEND_RT_VISIBLE_DEVICES")
 
 
-class _Started(Exception):
-    """Raised where the launcher would start its processes."""
+class _Started(BaseException):
+    """Raised where the launcher would start its processes. No `except Exception` of a launcher may stop it."""
 
     def __init__(self, program: list[str], environment: dict[str, str]) -> None:
         super().__init__()
