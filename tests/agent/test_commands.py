@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.agent.world import World
-from trainmaster.contract.wire import ExitCode
+from trainmaster.contract.wire import Cause, ExitCode
 
 pytestmark = pytest.mark.processes
 
@@ -59,3 +59,13 @@ def test_what_has_no_effect_is_told(make_world: Callable[..., World]) -> None:
     world.start(["torchrun", "--max-restarts=3", world.script(TOLD)], **world.without_torch())
     assert world.wait() == ExitCode.OK
     assert "[agent] torchrun --max-restarts has no effect: spec.recovery says what is restarted" in world.log()
+
+
+def test_a_launcher_in_a_shell_script_that_is_no_python_fails_the_job_by_name(make_world: Callable[..., World]) -> None:
+    world = make_world(restarts=0)
+    mpirun = world.folder / "mpirun"
+    mpirun.symlink_to("/bin/sleep")
+    world.start(["sh", world.script(f"{mpirun} 3600\n", "run.sh")], **world.without_torch())
+    verdict = world.operator.wait_for_verdict()
+    assert verdict.cause is Cause.CONFIG_ERROR
+    assert verdict.message.startswith("mpirun starts processes of its own")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.launcher import take_over_nested
+from trainmaster.agent import foreign_launchers
+from trainmaster.agent.launcher import NESTED, take_over_nested
 from trainmaster.agent.nested import trainmaster_nested_launch as nested
 
 API = """
@@ -137,3 +138,30 @@ def test_the_sitecustomize_behind_ours_still_runs(folder: Path) -> None:
 def test_a_launcher_may_count_the_ranks_of_a_pod_or_of_the_machine(processes: int, argv: list[str], fine: bool) -> None:
     env = {"TRAINMASTER_RANKS_PER_POD": "2", "LOCAL_WORLD_SIZE": "4"}
     assert (nested.wrong_number(processes, argv, env) == "") == fine
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "words"),
+    [
+        (["mpirun", "-np", "2", "python", "t.py"], {}, "mpirun starts processes of its own"),
+        (["/v/bin/python", "/v/bin/deepspeed", "t.py"], {}, "deepspeed starts processes of its own"),
+        (
+            ["/v/bin/python3", "/v/bin/torchrun", "t.py"],
+            {"PYTHONPATH": "."},
+            "torchrun, which this job's program starts",
+        ),
+        (["python", "-m", "torch.distributed.run", "t.py"], {}, "only add to it, or write that line"),
+        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{NESTED}"}, ""),
+        (["python", "-"], {}, ""),
+        (["python", "t.py"], {}, ""),
+        (["bash", "run.sh"], {}, ""),
+        ([], {}, ""),
+    ],
+    ids=str,
+)
+def test_a_launcher_that_would_start_a_world_of_its_own_is_known_by_its_command_line(
+    argv: list[str], env: dict[str, str], words: str
+) -> None:
+    said = foreign_launchers.refusal(argv, env)
+    assert words in said
+    assert bool(words) == bool(said)

@@ -11,6 +11,9 @@ from typing import Any
 _ENTRY = "TRAINMASTER_ENTRY"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+NESTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nested")
+"""The folder in front of the PYTHONPATH of ranks that run scripts."""
+
 
 def find_package(module: str, function: str) -> str:
     """Python code for `-c` that calls a function of this package, wherever it lies, and leaves `sys.path` alone."""
@@ -27,8 +30,7 @@ def command(entry: dict[str, Any], flags: list[str]) -> tuple[list[str], dict[st
 
 def take_over_nested(env: Mapping[str, str]) -> dict[str, str]:
     """What to add to a rank's environment so that launchers in its program become the script that they would start."""
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nested")
-    return {"PYTHONPATH": os.pathsep.join([folder, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
+    return {"PYTHONPATH": os.pathsep.join([NESTED, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
 
 
 def main() -> None:

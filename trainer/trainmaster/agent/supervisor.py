@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from trainmaster.agent import launcher, pinning, processes
+from trainmaster.agent import foreign_launchers, launcher, pinning, processes
 from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
 from trainmaster.agent.grant import Grant
@@ -168,6 +168,7 @@ class Supervisor:
         self.round = self._start(assignment, obeyed_ns, way)
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
+        self._look_for_launchers(self.round, foreign_launchers.LOOKS_AFTER_S)
         if self._store_timer is not None:
             self._store_timer.cancel()
         self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
@@ -395,6 +396,19 @@ class Supervisor:
             asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
         elif self._store_timer is not None:
             self._offer_store()
+
+    def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
+        """Fail a round in whose ranks a launcher starts a world of its own. Only scripts have such programs."""
+        if self.settings.own_loop or round is not self.round or round.verdict is not None:
+            return
+        for rank in round.ranks:
+            words = foreign_launchers.find(rank.process.pid) if rank.process and not rank.joined else ""
+            if words:
+                round.spoke(rank, {"cause": Cause.CONFIG_ERROR.value, "message": words})
+                return
+        if looks_after_s:
+            loop = asyncio.get_running_loop()
+            loop.call_later(looks_after_s[0], self._look_for_launchers, round, looks_after_s[1:])
 
     def _offer_store(self) -> None:
         if self._store_timer is not None:

@@ -10,9 +10,8 @@ from trainmaster.contract.launch import options
 from trainmaster.contract.launch.launchers import (
     ACCELERATE,
     Launcher,
+    find_interpreted_launcher,
     find_launcher,
-    find_launching_module,
-    find_launching_script,
 )
 from trainmaster.contract.launch.python_options import is_python, program_of, read_python
 from trainmaster.contract.launch.refused import LaunchRefused
@@ -83,12 +82,7 @@ def _launcher(line: Wrapped) -> Launcher | None:
     """The launcher that a line runs, by its own name or as a module or script of an interpreter."""
     if not line.argv or not is_python(line.argv[0]):
         return find_launcher(line.argv)
-    read = read_python(line.argv)
-    if read.entry is None or read.entry["kind"] == "code":
-        return None
-    if read.entry["kind"] == "module":
-        return find_launching_module(line.argv[0], read.entry["name"], read.entry["args"])
-    return find_launching_script(line.argv[0], read.entry["path"], read.entry["args"])
+    return find_interpreted_launcher(line.argv[0], read_python(line.argv).entry)
 
 
 def _started(python: str, launch: Launch) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainmaster.contract.launch.python_options import is_python
 from trainmaster.contract.launch.refused import LaunchRefused
@@ -53,8 +54,17 @@ def find_launcher(argv: list[str]) -> Launcher | None:
     return None
 
 
-def find_launching_module(python: str, name: str, args: list[str]) -> Launcher | None:
-    """Return the launcher that `python -m name args` is, if any. Raises LaunchRefused as `find_launcher` does."""
+def find_interpreted_launcher(python: str, entry: dict[str, Any] | None) -> Launcher | None:
+    """Return the launcher that an interpreter runs, if any. Raises LaunchRefused as `find_launcher` does."""
+    if entry is None or entry["kind"] == "code":
+        return None
+    if entry["kind"] == "module":
+        return _launching_module(python, entry["name"], entry["args"])
+    return _launching_script(python, entry["path"], entry["args"])
+
+
+def _launching_module(python: str, name: str, args: list[str]) -> Launcher | None:
+    """`python -m torch.distributed.run …`."""
     found = _found([name, *args], _MODULES)
     if found is not None:
         return Launcher(found[0], python, found[1])
@@ -62,8 +72,8 @@ def find_launching_module(python: str, name: str, args: list[str]) -> Launcher |
     return None
 
 
-def find_launching_script(python: str, path: str, args: list[str]) -> Launcher | None:
-    """Return the launcher that `python path args` is, if any: `python /opt/venv/bin/torchrun …`."""
+def _launching_script(python: str, path: str, args: list[str]) -> Launcher | None:
+    """`python /opt/venv/bin/torchrun …`."""
     if path.endswith(".py") or "/" not in path or is_python(path):
         return None
     found = find_launcher([path, *args])
