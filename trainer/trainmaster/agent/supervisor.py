@@ -214,10 +214,10 @@ class Supervisor:
         env = rank_environment(self.settings, assignment, local_rank, self._own_cpus(assignment, local_rank))
         env.update(self.faults.environment() | self.peers.environment(assignment))
         settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
-        if not settings.own_loop:
-            env.update(launcher.take_over_nested(env))
         if way == "exec":
             link = self.zygotes.root()
+            if not settings.own_loop:
+                env.update(launcher.take_over_nested(env))  # a script that is forked has trained: it launches nothing
             argv = settings.command.argv
             if settings.executed_entry is not None:
                 argv, added = launcher.command(settings.executed_entry, settings.command.flags)
