@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    *("__init__.py", "agent", "contract/__init__.py", "contract/wire", "errors.py", "faults.py"),
+    *("__init__.py", "agent", "contract/__init__.py", "contract/launch", "contract/wire", "errors.py", "faults.py"),
     *("checkpoint/__init__.py", "checkpoint/ram.py", "checkpoint/peers.py"),
 )
 

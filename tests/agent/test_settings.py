@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 
 import pytest
 
@@ -83,3 +85,53 @@ def test_a_pinned_rank_has_no_more_threads_than_cpus() -> None:
     assert variables[environment.CPUS] == "2,6"
     assert environment.PINNING not in variables
     assert environment.CPUS not in rank_environment(settings, assignment, 1)
+
+
+SCRIPT = {**POD, environment.FRAMEWORK: "PyTorch"}
+
+
+def of(command: list[str], **env: str) -> Settings:
+    return Settings.read({**SCRIPT, environment.COMMAND: json.dumps(command), **env})
+
+
+def round_of(restart_count: int, world_size: int = 2) -> Assignment:
+    store = StoreAddress("10.0.0.7", 29500)
+    return Assignment(1, world_size, 0, world_size, 0, 1, store, restart_count)
+
+
+def test_every_round_but_a_jobs_first_one_runs_the_restart_command() -> None:
+    again = json.dumps(["env", "A=again", "python", "t.py", "--resume"])
+    settings = of(["env", "A=first", "python", "t.py"], **{environment.RESTART_COMMAND: again})
+    first, second = settings.of_round(round_of(0)), settings.of_round(round_of(1))
+    assert first.entry == {"kind": "script", "path": "t.py", "args": []}
+    assert second.entry == {"kind": "script", "path": "t.py", "args": ["--resume"]}
+    assert second.of_round(round_of(2)).entry == second.entry
+    assert rank_environment(first, round_of(0), 0)["A"] == "first"
+    assert rank_environment(second, round_of(1), 0)["A"] == "again"
+    assert first.key() != second.key(), "zygotes of one environment have no forks for another"
+
+
+def test_without_a_restart_command_every_round_runs_the_command() -> None:
+    assert of(["python", "t.py"]).of_round(round_of(3)).entry == {"kind": "script", "path": "t.py", "args": []}
+
+
+def test_variables_in_a_command_are_set_for_its_ranks() -> None:
+    settings = of(["env", "-u", "B", "A=1", "./run.sh"], A="0", B="0")
+    variables = rank_environment(settings, round_of(0), 0)
+    assert (settings.command.argv, variables["A"], "B" in variables) == (["./run.sh"], "1", False)
+
+
+def test_a_launcher_that_was_told_another_number_of_processes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"--nproc-per-node=4, but workers.ranksPerPod is 2"):
+        of(["torchrun", "--nproc-per-node=4", "t.py"], **{environment.RANKS_PER_POD: "2"})
+    settings = of(["torchrun", "--nproc-per-node=2", "t.py"], **{environment.RANKS_PER_POD: "2"})
+    assert settings.wrong_size(round_of(0, world_size=4)) == ""
+
+
+def test_a_bare_python_is_the_one_that_the_person_has() -> None:
+    own, other = of(["python", "t.py"]), of(["python", "t.py"], **{environment.PYTHON: "/opt/venv/bin/python"})
+    assert own.entry is not None
+    assert (other.entry, other.command.argv) == (None, ["python", "t.py"]), "executed: PATH leads to that one"
+    assert of(["torchrun", "t.py"], **{environment.PYTHON: sys.executable}).entry == own.entry
+    assert of(["/opt/other/bin/python", "t.py"]).entry is None
+    assert of([sys.executable, "t.py"]).entry == own.entry

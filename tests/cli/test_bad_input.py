@@ -122,12 +122,32 @@ def test_a_layout_that_the_model_does_not_allow_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["deepspeed", "t.py"], "deepspeed starts processes of its own, and here Trainmaster starts the ranks"),
+        (["torchrun", "--virtual-local-rank", "t.py"], "torchrun --virtual-local-rank can't be obeyed"),
+        (["torchrun", "--nproc-per-node=gpu", "t.py"], "say in workers.ranksPerPod how many ranks each pod has"),
+        (["python", "-", "<", "t.py"], "python - reads its program from the standard input"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_way_to_launch_that_cannot_work_is_refused_by_name(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str], command: list[str], sentence: str
+) -> None:
+    (tmp_path / "t.py").touch()
+    file = write_job(PYTORCH, **{CONTAINER: [{"name": "worker", "command": command}]})
+    for verb in ("validate", "run"):
+        (line,) = refused(capsys, verb, str(file))
+        assert sentence in line
+
+
+@pytest.mark.parametrize(
     ("container", "sentence"),
     [
         ({"command": ["python", "train.py"]}, "there is no script {here}/train.py"),
         ({"command": ["torchrun", "--nproc-per-node=1", "lost/train.py", "x.py"]}, "no script {here}/lost/train.py"),
         ({"command": ["no-such-program"]}, "no program no-such-program is found"),
-        ({"command": ["python"], "workingDir": "nowhere"}, "{here}/nowhere is no folder"),
+        ({"command": ["ls"], "workingDir": "nowhere"}, "{here}/nowhere is no folder"),
     ],
     ids=str,
 )

@@ -33,6 +33,11 @@ def of_framework(spec: JobSpec) -> Iterator[Breach]:
     if spec.framework.value == "Trainmaster":
         if spec.training is None:
             yield (), "framework Trainmaster needs spec.training"
+        if spec.workers.restartCommand is not None:
+            yield (
+                ("workers", "restartCommand"),
+                "framework Trainmaster goes on from its checkpoints by itself; leave it out",
+            )
         return
     if spec.training is not None:
         yield (), f"spec.training belongs to framework Trainmaster, not to {spec.framework.value}"

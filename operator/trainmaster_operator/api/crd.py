@@ -93,6 +93,10 @@ SPEC_RULES = [
         "message": "spec.training belongs to framework Trainmaster only",
     },
     {
+        "rule": "self.framework != 'Trainmaster' || !has(self.workers.restartCommand)",
+        "message": "workers.restartCommand belongs to scripts: framework Trainmaster goes on from its checkpoints",
+    },
+    {
         "rule": f"self.framework == 'Trainmaster' || (!({_NO_POD}) && has({_POD}.containers)"
         f" && {_POD}.containers.size() > 0"
         f" && (has({_POD}.containers[0].command) || has({_POD}.containers[0].args)))",

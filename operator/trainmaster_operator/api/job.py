@@ -63,6 +63,14 @@ class WorkersSpec(Strict):
         description="Size of each pod's /dev/shm, for example 8Gi. It is memory of the pod's container, so it counts "
         "towards that container's own limit. Default: 1Gi for each rank of the pod.",
     )
+    restartCommand: (
+        Annotated[list[Annotated[str, Field(max_length=131072)]], Field(min_length=1, max_length=1024)] | None
+    ) = Field(
+        None,
+        description="The command of a script from the job's second round on, for scripts that go on by an option such "
+        "as --resume: it runs after every restart, also in a new pod, and after a suspended job is resumed. Default: "
+        "the command of the template. Not for framework Trainmaster, which goes on by itself.",
+    )
     template: dict[str, Any] = Field(
         default_factory=dict, description="A PodTemplate. Only what is unset and harmless is added to it."
     )

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster_operator.api import across, partly, template, unused
+from trainmaster_operator.api import across, launch_command, partly, template, unused
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
@@ -247,7 +247,7 @@ def _across(value: Any, sized: bool) -> Iterator[Problem]:
         return
     spec = partly.read(JobSpec, value)
     of_degrees = (across.of_size, *unused.RULES_OF_DEGREES) if sized else ()
-    for rule in (*across.RULES, *unused.RULES, *of_degrees):
+    for rule in (*across.RULES, *unused.RULES, launch_command.of_launcher, *of_degrees):
         for path, words in partly.told(lambda rule=rule: rule(spec)):  # type: ignore[misc]
             yield Problem((*_SPEC, *path), words)
     training = getattr(spec, "training", None)

@@ -125,6 +125,8 @@ class LocalRun:
         self._display.start()
         if self._prepared.resumes:
             self._display.tell(News("resumes", f"after step {self._scene.status.progress.step}"))
+        if self._prepared.python is not None:
+            self._display.tell(News("python", self._prepared.python.words))
         if names.ZYGOTE not in os.environ:
             self._display.tell(News("pending", "Python imports what ranks need, once for this machine"))
         tasks = [
@@ -184,6 +186,7 @@ class LocalRun:
             fds=[fd],
             died=self._operator_died,
         )
+        python = self._prepared.python
         shared = os.environ.get(names.ZYGOTE)  # of several runs on this machine
         kubelet = children.Kubelet(
             [
@@ -191,7 +194,7 @@ class LocalRun:
                 *(("--zygote", shared) if shared else ()),
             ],
             logs / "kubelet.log",
-            os.environ,
+            {**os.environ, **({names.PYTHON: python.path} if python is not None and python.path else {})},
         )
         return operator, kubelet
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.config import DataConfig
+from trainmaster.contract.launch import LaunchRefused, UnknownOption, parse
+from trainmaster.contract.launch.ask import OwnParsers
 from trainmaster_operator.api import partly, template
 from trainmaster_operator.api.job import Framework, JobSpec
 from trainmaster_operator.api.problem import Problem
-from trainmaster_operator.cli import image
+from trainmaster_operator.cli import image, interpreter
 
 _CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
-_PROVIDED = ("python", "python3", "torchrun", "accelerate")  # the agent runs these with its own interpreter
+_BARE = ("python", "python3")
+_RESTART = ("spec", "workers", "restartCommand")
 
 
 def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str, Any]:
@@ -76,19 +81,37 @@ def _located(data: DataConfig, directory: Path) -> DataConfig:
 def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if spec.framework is Framework.TRAINMASTER or any(template.problems(spec.workers.template)):
         return
-    command = spec.command()
-    if not command:
+    folder = _absolute(spec.container().get("workingDir") or ".", directory)
+    if spec.command() and not folder.is_dir():
+        yield Problem((*_CONTAINER, "workingDir"), f"{folder} is no folder")
         return
-    working_directory = _absolute(spec.container().get("workingDir") or ".", directory)
-    if not working_directory.is_dir():
-        yield Problem((*_CONTAINER, "workingDir"), f"{working_directory} is no folder")
+    for place, argv in (((*_CONTAINER, "command"), spec.command()), (_RESTART, spec.workers.restartCommand or [])):
+        for words in _of_command(argv, folder):
+            yield Problem(place, words)
+
+
+def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
+    """What would fail at once in a command that is run in a folder of this machine."""
+    if not argv:
         return
-    first = command[0]
-    if first not in _PROVIDED and not shutil.which(first, path=None) and not (working_directory / first).is_file():
-        yield Problem((*_CONTAINER, "command"), f"no program {first} is found")
-    script = next((word for word in command[1:] if word.endswith(".py") and not word.startswith("-")), None)
-    if script is not None and not (working_directory / script).is_file():
-        yield Problem((*_CONTAINER, "command"), f"there is no script {working_directory / script}")
+    try:
+        command = parse(argv)
+    except UnknownOption:
+        python = interpreter.choose(os.environ.get("PATH", os.defpath)).path or sys.executable
+        parsers = OwnParsers(os.environ, interpreter=lambda name: python if name in _BARE else name, folder=str(folder))
+        try:
+            command = parse(argv, parsers.read)
+        except LaunchRefused as refusal:
+            yield str(refusal)
+            return
+    except LaunchRefused:
+        return  # `validation` tells it
+    program, entry = command.argv[0], command.entry
+    if program not in _BARE and not shutil.which(program, path=None) and not (folder / program).is_file():
+        yield f"no program {argv[0] if argv[0] == program else program} is found"
+    script = entry["path"] if entry is not None and entry["kind"] == "script" else None
+    if script is not None and "$" not in script and not (folder / script).is_file():
+        yield f"there is no script {folder / script}"
 
 
 def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.cli import faults, output, preflight
+from trainmaster_operator.cli import faults, interpreter, output, preflight
+from trainmaster_operator.cli.interpreter import Interpreter
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.validate import load_job
 
@@ -45,6 +46,7 @@ class Prepared:
     resumes: bool
     command: str
     digests: bool = False
+    python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
 
 
 def run(options: RunOptions) -> int:
@@ -100,7 +102,9 @@ def prepare(options: RunOptions) -> Prepared | str:
     command = shlex.join(
         ["trainmaster", "run", str(options.job), *(["--out", str(options.out)] if options.out else [])]
     )
-    return Prepared(job, resource, encoded_faults, folder, control, resumes, command, options.digests)
+    own_loop = job.spec.framework is Framework.TRAINMASTER
+    python = None if own_loop else interpreter.choose(os.environ.get("PATH", os.defpath))
+    return Prepared(job, resource, encoded_faults, folder, control, resumes, command, options.digests, python)
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:

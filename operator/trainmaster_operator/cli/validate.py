@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.contract.config import ParallelismConfig, TrainingConfig
-from trainmaster_operator.api import partly, validation
+from trainmaster_operator.api import launch_command, partly, validation
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec, WorkersSpec
 from trainmaster_operator.cli import image, preflight
 from trainmaster_operator.cli.document import Document, load
@@ -23,8 +23,10 @@ def load_job(file: Path, *, here: Path | None = None) -> tuple[Document, Distrib
     Raises Refusal with all problems of the job, one a line.
     """
     document = load(file)
-    problems = validation.validate(document.value)
     spec = document.value.get("spec") if isinstance(document.value, dict) else None
+    launch_command.complete(spec)
+    problems = validation.validate(document.value)
+    problems += [validation.Problem(("spec", *path), words) for path, words in launch_command.uncounted(spec)]
     if isinstance(spec, dict):
         problems += _of_the_trainer(spec, planned=False)
         if here is not None:

@@ -39,11 +39,16 @@ class StartError(Exception):
 def base_environment(own: Mapping[str, str]) -> dict[str, str]:
     """What every process of the local world gets: enough to find programs, modules and devices, nothing of the store.
 
-    Programs beside this interpreter (python, torchrun) come first, also when its environment isn't activated.
+    Programs beside the interpreter that runs scripts (python, torchrun) come first, also when its environment isn't
+    activated: beside this one, or beside the person's own where `environment.PYTHON` names it.
     """
     variables = {name: value for name, value in own.items() if _INHERITED.fullmatch(name)}
     here = os.path.dirname(sys.executable)
-    variables["PATH"] = os.pathsep.join([here, variables.get("PATH", os.defpath)])
+    path = [here, variables.get("PATH", os.defpath)]
+    if own.get(environment.PYTHON):
+        variables[environment.PYTHON] = own[environment.PYTHON]
+        path = [os.path.dirname(own[environment.PYTHON]), *reversed(path)]
+    variables["PATH"] = os.pathsep.join(path)
     root = str(Path(trainmaster.__file__).resolve().parents[1])
     if Path(root).name not in ("site-packages", "dist-packages"):
         paths = [p for p in variables.get("PYTHONPATH", "").split(os.pathsep) if p and p != root]
@@ -93,6 +98,8 @@ class LocalPod:
         """Raises StartError. Call it from the main thread: the pod dies with the thread that started it."""
         container = self.obj["spec"]["containers"][0]
         command = [*(container.get("command") or []), *(container.get("args") or [])] or DEFAULT_COMMAND
+        if command == DEFAULT_COMMAND:
+            command = [sys.executable, *command[1:]]  # scripts may run by another Python, agents run by ours
         kubelet = os.getpid()
 
         def in_child() -> None:

@@ -102,6 +102,8 @@ def _variables(
         values[environment.CONFIG] = json.dumps(spec.training.model_dump(mode="json"), separators=(",", ":"))
     else:
         values[environment.COMMAND] = json.dumps(spec.command())
+        if spec.workers.restartCommand is not None:
+            values[environment.RESTART_COMMAND] = json.dumps(spec.workers.restartCommand)
     folder = spec.checkpoint.folder if defaults.in_cluster else spec.checkpoint.directory
     if folder:
         values[environment.CHECKPOINT_DIR] = folder

@@ -143,6 +143,12 @@ class Rank:
             with contextlib.suppress(OSError):  # it is ending
                 self.channel.send(kind, fields)
 
+    @property
+    def joined(self) -> bool:
+        """Whether it has ended, or was seen in its round's rendezvous or in a step."""
+        p = self.progress()
+        return self.ended or bool(p.rendezvous_ns or p.first_step_ns)
+
     def can_rescue(self) -> bool:
         """Whether it may hold a step that nobody has, and would answer if it were asked to save that."""
         p = self.progress()

@@ -7,11 +7,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster.agent import processes
-from trainmaster.agent.command import Command, parse
+from trainmaster.agent import interpreter, processes
+from trainmaster.contract.launch import Command, options, parse
+from trainmaster.contract.launch.ask import OwnParsers
 from trainmaster.contract.wire import Assignment, Identity, environment
 
 TRAINMASTER = "Trainmaster"
@@ -30,6 +31,7 @@ _OURS = {
     environment.TERMINATION_LOG,
     environment.CPU_MILLIS,
     environment.PINNING,
+    environment.RESTART_COMMAND,
 }
 # Differ from rank to rank or from pod to pod without any module's caring at its import.
 _VOLATILE = {
@@ -58,6 +60,7 @@ class Settings:
     cpus: int = 1  # cores that this container may count on
     pinning: bool = False
     environ: dict[str, str] = field(repr=False, default_factory=dict)
+    restarted: Settings | None = field(repr=False, default=None)  # of the rounds after the job's first one
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Settings:
@@ -74,7 +77,9 @@ class Settings:
             return int(env[name])
 
         framework = env.get(environment.FRAMEWORK, TRAINMASTER)
-        return cls(
+        environ = {name: value for name, value in env.items() if name not in _OURS}
+        command = _command(framework, env, environ)
+        settings = cls(
             identity=Identity(
                 job_uid=text(environment.JOB_UID),
                 namespace=text(environment.NAMESPACE),
@@ -88,7 +93,7 @@ class Settings:
             token_file=env.get(environment.TOKEN_FILE, ""),
             ca_file=env.get(environment.CA_FILE, ""),
             framework=framework,
-            command=_command(framework, env),
+            command=command,
             zygote=env.get(environment.ZYGOTE, ""),
             zygote_enabled=env.get(environment.ZYGOTE_ENABLED, "1") != "0",
             pod_ip=env.get(environment.POD_IP) or "127.0.0.1",
@@ -97,8 +102,28 @@ class Settings:
             checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or CHECKPOINT_TIMEOUT_S),
             cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
             pinning=env.get(environment.PINNING) == "1",
-            environ={name: value for name, value in env.items() if name not in _OURS},
+            environ=_with_changes(environ, command),
         )
+        if framework == TRAINMASTER or not env.get(environment.RESTART_COMMAND):
+            return settings
+        command = _parsed(environment.RESTART_COMMAND, env, environ)
+        return replace(settings, restarted=replace(settings, command=command, environ=_with_changes(environ, command)))
+
+    def of_round(self, assignment: Assignment) -> Settings:
+        """Return the settings of a round: a job's first one runs `command`, those after it `restartCommand`, also in a
+        pod that is new or after the job was suspended: it is the job's rounds that count."""
+        return self.restarted if self.restarted is not None and assignment.restart_count > 0 else self
+
+    def wrong_size(self, assignment: Assignment) -> str:
+        """Return what is wrong with the number of processes that the command's launcher was told; "" if nothing is.
+
+        Later rounds may have other sizes: those of an elastic job do.
+        """
+        return options.of_job(self.command.given, assignment.world_size) if assignment.restart_count == 0 else ""
+
+    def of_rank(self, local_rank: int) -> Settings:
+        """Return the settings of one rank, whose number in its pod may stand in its arguments."""
+        return replace(self, command=self.command.of_rank(local_rank))
 
     @property
     def own_loop(self) -> bool:
@@ -132,19 +157,39 @@ def load_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {n: v for n, v in environ.items() if n.startswith(_AT_LOAD) and n not in skipped}
 
 
-def _command(framework: str, env: Mapping[str, str]) -> Command:
+def _command(framework: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
     if framework == TRAINMASTER:
         return Command([sys.executable, "-m", "trainmaster.loop"])
-    raw = env.get(environment.COMMAND, "")
+    return _parsed(environment.COMMAND, env, environ)
+
+
+def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
+    """The command in a variable. `environ`: what its ranks get."""
+    raw = env.get(variable, "")
     try:
         argv = json.loads(raw)
     except ValueError:
         argv = None
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
-        raise ValueError(
-            f'{environment.COMMAND}={raw!r}: a JSON list of words is expected, like ["python", "train.py"]'
-        )
-    return parse(argv)
+        raise ValueError(f'{variable}={raw!r}: a JSON list of words is expected, like ["python", "train.py"]')
+    python = env.get(environment.PYTHON, "")
+    zygote = env.get(environment.ZYGOTE, "")
+    parsers = OwnParsers(
+        environ,
+        interpreter=lambda name: interpreter.find(name, python),
+        keep=os.path.join(os.path.dirname(zygote), "launch") if zygote else "",
+    )
+    command = parse(argv, parsers.read, lambda program: interpreter.is_own(program, python))
+    wrong = options.of_pod(command.given, int(env.get(environment.RANKS_PER_POD) or 0))
+    if wrong:
+        raise ValueError(wrong)
+    return command
+
+
+def _with_changes(environ: Mapping[str, str], command: Command) -> dict[str, str]:
+    """The variables of ranks, with those that their command sets or takes away."""
+    changed = {**environ, **command.environment}
+    return {name: value for name, value in changed.items() if value is not None}
 
 
 def neighbours(assignment: Assignment, local_rank: int) -> tuple[int, int]:

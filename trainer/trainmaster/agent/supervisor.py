@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from trainmaster.agent import injection, launcher, pinning, processes
+from trainmaster.agent import foreign_launchers, injection, launcher, pinning, processes
 from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
 from trainmaster.agent.grant import Grant
@@ -63,7 +63,8 @@ class Supervisor:
         self.draining_until: float | None = None
         self.events: list[dict[str, str]] = []
         self.reporter = Reporter(self)
-        self.zygotes = Zygotes(settings.key(), settings.load_environment(), self._zygotes_changed, self._note)
+        self._zygotes_key = settings.key()
+        self.zygotes = Zygotes(self._zygotes_key, settings.load_environment(), self._zygotes_changed, self._note)
         self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
         self.uploads = Uploads(self._upload_changed)
         self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
@@ -94,6 +95,8 @@ class Supervisor:
         processes.hurry()
         await self.faults.open()
         await self.datagrams.open(self.peers.address)
+        for note in self.settings.command.notes:
+            self._note(note)
         bare = not self.settings.zygote_enabled
         # Joining does not wait for the zygote: the operator plans meanwhile.
         tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
@@ -144,6 +147,11 @@ class Supervisor:
     def _begin(self, assignment: Assignment, obeyed_ns: int) -> None:
         """End the ranks of the round before, and start this one's as soon as they can be. Call it once for a round."""
         self._begun = assignment.round
+        self.settings = self.settings.of_round(assignment)
+        if wrong := self.settings.wrong_size(assignment):
+            print(f"trainmaster agent: {wrong}", file=sys.stderr, flush=True)
+            self.end(ExitCode.CONFIG_ERROR)
+            return
         self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
         self._distrust_failed_start()
         self.history.begin(assignment, self.round)
@@ -166,6 +174,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.call_later(_WATCH_S, self._watch, self.round)
         loop.call_later(AFTER_S, self.sight.look, self.round)
+        self._look_for_launchers(self.round, foreign_launchers.LOOKS_AFTER_S)
         if self._store_timer is not None:
             self._store_timer.cancel()
         self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
@@ -184,7 +193,7 @@ class Supervisor:
         """How ranks are to be started: learned, pristine or exec; None: that isn't known before the zygote serves."""
         if not self.zygotes.alive:
             return None
-        if self.settings.entry is None or self.settings.command.flags:
+        if self.settings.entry is None or self.settings.command.flags or self.settings.key() != self._zygotes_key:
             return "exec"
         if self.zygotes.without_forks or "exec" in self._distrusted or not self.lessons.forkable:
             return "exec"
@@ -214,11 +223,14 @@ class Supervisor:
     def _start_rank(self, rank: Rank, assignment: Assignment, local_rank: int, way: str) -> None:
         env = rank_environment(self.settings, assignment, local_rank, self._own_cpus(assignment, local_rank))
         env.update(self.faults.environment() | self.peers.environment(assignment))
+        settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
         if way == "exec":
             link = self.zygotes.root()
-            argv = self.settings.command.argv
-            if self.settings.executed_entry is not None:
-                argv, added = launcher.command(self.settings.executed_entry, self.settings.command.flags)
+            if not settings.own_loop:
+                env.update(launcher.take_over_nested(env))  # a script that is forked has trained: it launches nothing
+            argv = settings.command.argv
+            if settings.executed_entry is not None:
+                argv, added = launcher.command(settings.executed_entry, settings.command.flags)
                 env.update(added)
             else:
                 env.update(injection.variables(env))
@@ -226,8 +238,8 @@ class Supervisor:
         else:
             best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()
             assert best is not None
-            assert self.settings.entry is not None
-            link, entry = best, self.settings.entry
+            assert settings.entry is not None
+            link, entry = best, settings.entry
         rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
 
     def _own_cpus(self, assignment: Assignment, local_rank: int) -> list[int]:
@@ -319,6 +331,9 @@ class Supervisor:
         )
 
     def _learn(self, rank: Rank) -> None:
+        """One rank's list is enough: those of a round hardly differ."""
+        if self.settings.key() != self._zygotes_key:
+            return  # the restart command has other variables than the command that the zygotes were started for
         forks = self.settings.zygote_enabled and self.settings.entry is not None and not self.settings.command.flags
         nothing = self.settings.own_loop and not rank.imports  # then the pristine zygote will do
         if forks and not nothing and "learned" not in self._distrusted:
@@ -393,6 +408,19 @@ class Supervisor:
             asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
         elif self._store_timer is not None:
             self._offer_store()
+
+    def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
+        """Fail a round in whose ranks a launcher starts a world of its own. Only scripts have such programs."""
+        if self.settings.own_loop or round is not self.round or round.verdict is not None:
+            return
+        for rank in round.ranks:
+            words = foreign_launchers.find(rank.process.pid) if rank.process and not rank.joined else ""
+            if words:
+                round.spoke(rank, {"cause": Cause.CONFIG_ERROR.value, "message": words})
+                return
+        if looks_after_s:
+            loop = asyncio.get_running_loop()
+            loop.call_later(looks_after_s[0], self._look_for_launchers, round, looks_after_s[1:])
 
     def _offer_store(self) -> None:
         if self._store_timer is not None:

@@ -1,1 +1,1 @@
-"""What both sides share: `wire` (standard library only) and `config` (pydantic)."""
+"""What both sides share: `wire` and `launch` (standard library only), and `config` (pydantic)."""

@@ -1,0 +1,57 @@
+"""Which Python runs the scripts of a local run, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainmaster.contract.wire import environment
+from trainmaster_operator.cli.interpreter import choose
+from trainmaster_operator.cluster.local_pod import base_environment
+
+
+def python(folder: Path, answer: object) -> str:
+    """The folder of a program in the place of a Python, which tells this of itself."""
+    folder.mkdir()
+    (folder / "python").write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    (folder / "python").chmod(0o755)
+    return str(folder)
+
+
+def test_the_python_of_path_is_taken_where_it_has_torch(tmp_path: Path) -> None:
+    path = f"{tmp_path}/venv/bin/python"
+    found = choose(python(tmp_path / "shims", [path, "3.12.1", "2.9.0"]))
+    assert found.path == path
+    assert found.words == f"scripts run by {path} (Python 3.12.1, torch 2.9.0), which PATH has"
+
+
+def test_ours_is_taken_and_named_where_that_of_path_has_no_torch(tmp_path: Path) -> None:
+    found = choose(python(tmp_path / "bin", ["/usr/bin/python3", "3.12.1", ""]))
+    assert found.path == ""
+    assert found.words.startswith(f"scripts run by {sys.executable} (Python ")
+    assert found.words.endswith("that of Trainmaster: /usr/bin/python3, which PATH has, has no torch")
+
+
+def test_ours_is_taken_where_path_has_none_or_one_that_fails(tmp_path: Path) -> None:
+    assert choose(str(tmp_path)).words.endswith("that of Trainmaster, since PATH has none")
+    broken = choose(python(tmp_path / "bin", "nothing of use"[:0]))
+    assert broken.path == ""
+
+
+def test_ours_on_path_is_ours(tmp_path: Path) -> None:
+    found = choose(os.path.dirname(sys.executable))
+    assert (found.path, "PATH" in found.words) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "last"),
+    [({}, os.path.dirname(sys.executable), "/usr/bin"), ("own", "/venv/bin", os.path.dirname(sys.executable))],
+)
+def test_programs_beside_the_python_of_scripts_come_first_in_path(given: object, first: str, last: str) -> None:
+    own = {"PATH": "/usr/bin", **({environment.PYTHON: "/venv/bin/python"} if given else {})}
+    path = base_environment(own)["PATH"].split(os.pathsep)
+    assert (path[0], path[-1]) == (first, last)

@@ -1,0 +1,182 @@
+"""What a line that starts a script means, or the sentence that refuses it. No launcher is asked here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, parse
+
+SCRIPT = {"kind": "script", "path": "train.py", "args": ["--x", "1"]}
+LOCAL = {"kind": "script", "path": "train.py", "args": ["--local-rank=${local_rank}", "--x", "1"]}
+TAIL = ["train.py", "--x", "1"]
+
+
+def module(*args: str) -> dict[str, Any]:
+    return {"kind": "module", "name": "pkg.mod", "args": list(args)}
+
+
+@pytest.mark.parametrize(
+    ("argv", "entry"),
+    [
+        (["python", *TAIL], SCRIPT),
+        (["python3", "-u", *TAIL], SCRIPT),
+        (["/opt/venv/bin/python3.12", *TAIL], SCRIPT),
+        (["torchrun", "--nproc-per-node=2", *TAIL], SCRIPT),
+        (["torchrun", "--standalone", "--nproc_per_node", "2", "--max-restarts", "3", *TAIL], SCRIPT),
+        (["torchrun", "-r3", "-t", "3", "--log-dir=/tmp/x", *TAIL], SCRIPT),
+        (["torchrun", "--run-path", *TAIL], SCRIPT),
+        (["torchrun", "--", *TAIL], SCRIPT),
+        (["torchrun", "--nnodes=1", "--nproc_per_node=2", "-m", "pkg.mod", "--x"], module("--x")),
+        (["/opt/venv/bin/torchrun", *TAIL], SCRIPT),
+        (["python", "/opt/venv/bin/torchrun", *TAIL], SCRIPT),
+        (["python", "-m", "torch.distributed.run", "--nnodes", "1", *TAIL], SCRIPT),
+        (["python", "-mtorch.distributed.run", "--nnodes", "1", *TAIL], SCRIPT),
+        (["python", "-um", "torch.distributed.run", *TAIL], SCRIPT),
+        (["python", "-m", "torch.distributed.launch", "--nproc_per_node=2", *TAIL], LOCAL),
+        (["python", "-m", "torch.distributed.launch", "--use-env", *TAIL], SCRIPT),
+        (["accelerate", "launch", "--multi_gpu", "--mixed_precision=bf16", *TAIL], SCRIPT),
+        (["accelerate", "launch", "--dynamo_use_regional_compilation", *TAIL], SCRIPT),
+        (["accelerate-launch", "--cpu", "-m", "pkg.mod"], module()),
+        (["python", "-m", "accelerate.commands.launch", "--multi_gpu", *TAIL], SCRIPT),
+        (["python", "-m", "accelerate.commands.accelerate_cli", "launch", *TAIL], SCRIPT),
+        (["env", "X=1", "torchrun", *TAIL], SCRIPT),
+        (["nohup", "time", "python", *TAIL], SCRIPT),
+        (["sh", "-c", "exec torchrun --nproc-per-node=2 train.py --x 1"], SCRIPT),
+        (["bash", "-ec", "X=1 python 'train.py' --x \"1\""], SCRIPT),
+        (["torchrun", "--no-python", "env", "A=b", "python", *TAIL], SCRIPT),
+        (["python", "-m", "pkg.mod", "-v"], module("-v")),
+        (["python", "-c", "print()", "-v"], {"kind": "code", "code": "print()", "args": ["-v"]}),
+    ],
+    ids=" ".join,
+)
+def test_a_line_leads_to_the_script_that_ranks_run(argv: list[str], entry: dict[str, Any]) -> None:
+    assert parse(argv).entry == entry
+
+
+@pytest.mark.parametrize(
+    ("argv", "executed"),
+    [
+        (["bash", "run.sh"], ["bash", "run.sh"]),
+        (["bash", "-c", "cd src && python train.py"], ["bash", "-c", "cd src && python train.py"]),
+        (["bash", "-c", "python train.py $ARGS"], ["bash", "-c", "python train.py $ARGS"]),
+        (["bash", "-c", 'python train.py "$ARGS"'], ["bash", "-c", 'python train.py "$ARGS"']),
+        (["bash", "-lc", "torchrun --nproc-per-node=2 train.py"], ["bash", "-lc", "exec python train.py"]),
+        (["./train"], ["./train"]),
+        (["sh", "-c", "exit 3"], ["sh", "-c", "exit 3"]),
+        (["bash", "-c", "source venv/bin/activate"], ["bash", "-c", "source venv/bin/activate"]),
+        (["python", "--version"], ["python", "--version"]),
+        (["torchrun", "--no-python", "./run.sh", "-v"], ["./run.sh", "-v"]),
+        (["nice", "-n", "5", "python", *TAIL], ["nice", "-n", "5", "python", *TAIL]),
+        (["nice", "-n", "5", "torchrun", "--nproc-per-node=2", *TAIL], ["nice", "-n", "5", "python", *TAIL]),
+        (
+            ["numactl", "-N", "0", "--membind=0", "torchrun", *TAIL],
+            ["numactl", "-N", "0", "--membind=0", "python", *TAIL],
+        ),
+        (["timeout", "1h", "torchrun", *TAIL], ["timeout", "1h", "python", *TAIL]),
+        (["uv", "run", *TAIL], ["uv", "run", "python", *TAIL]),
+        (["uv", "run", "--frozen", "torchrun", *TAIL], ["uv", "run", "--frozen", "python", *TAIL]),
+        (["conda", "run", "-n", "x", "python", *TAIL], ["conda", "run", "-n", "x", "python", *TAIL]),
+        (["poetry", "run", "accelerate", "launch", *TAIL], ["poetry", "run", "python", *TAIL]),
+        (["env", "-C", "src", "python", "train.py"], ["env", "-C", "src", "python", "train.py"]),
+        (["time", "-o", "f", "python", "train.py"], ["time", "-o", "f", "python", "train.py"]),
+    ],
+    ids=" ".join,
+)
+def test_what_is_more_than_an_interpreter_is_executed_without_its_launcher(
+    argv: list[str], executed: list[str]
+) -> None:
+    command = parse(argv)
+    assert (command.entry, command.argv) == (None, executed)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "the command is empty"),
+        (["torchrun", "--standalone"], "torchrun: no script follows its options"),
+        (["torchrun", "--virtual-local-rank", "t.py"], "torchrun --virtual-local-rank can't be obeyed"),
+        (["torchrun", "--numa-binding=node", "t.py"], "spec.workers.pinning gives ranks cores of their own"),
+        (["torchrun", "--no-python", "-m", "t"], "exclude each other"),
+        (["torchrun", "--no-python", "torchrun", "t.py"], "torchrun starts a launcher of ranks"),
+        (["python", "-m", "torch.distributed.launch", "--no-python", "./t"], "--no-python needs --use-env"),
+        (["accelerate", "launch", "--tpu", "t.py"], "ranks are not started on TPUs"),
+        (["accelerate", "launch", "--mpirun_hostfile=h", "t.py"], "mpirun starts no ranks here"),
+        (["deepspeed", "t.py"], "deepspeed starts processes of its own"),
+        (["horovodrun", "-np", "2", "python", "t.py"], "horovodrun starts processes of its own"),
+        (["mpirun", "python", "t.py"], r"write the command that each rank runs, \[python, train.py, …\]"),
+        (["/usr/bin/srun", "python", "t.py"], "srun starts processes of its own"),
+        (["fabric", "run", "t.py"], "fabric run starts processes of its own"),
+        (["nice", "-n", "5", "mpirun", "python", "t.py"], "mpirun starts processes of its own"),
+        (["sh", "-c", "deepspeed t.py"], "deepspeed starts processes of its own"),
+        (["python", "-m", "deepspeed.launcher.runner", "t.py"], "python -m deepspeed.launcher.runner starts"),
+        (["env", "-i", "python", "t.py"], "env -i takes away the variables"),
+        (["python", "-", "<", "t.py"], "standard input, which is empty for ranks"),
+        (["python"], "python has no script to run"),
+        (["python", "-m"], "the name of a module is expected after it"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_ranks_cannot_run_is_refused_by_name(argv: list[str], words: str) -> None:
+    with pytest.raises(LaunchRefused, match=words):
+        parse(argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["torchrun", "--no-such-flag", "t.py"],
+        ["torchrun", "-z", "t.py"],
+        ["accelerate", "launch", "--new_flag", "t.py"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_in_no_table_is_refused_and_never_guessed(argv: list[str]) -> None:
+    with pytest.raises(UnknownOption, match=f"the option {argv[-2]} is not known"):
+        parse(argv)
+
+
+def test_the_interpreters_own_flags_are_kept_and_rule_out_another_interpreter() -> None:
+    assert parse(["python", "-OO", "-Xdev", "-W", "error", "train.py"]).flags == [
+        "-O",
+        "-O",
+        "-X",
+        "dev",
+        "-W",
+        "error",
+    ]
+    assert parse(["python", "-u", "train.py"]).flags == []
+    assert parse(["/opt/other/bin/python", "t.py"], is_ours=lambda _: False) == Command(
+        ["/opt/other/bin/python", "t.py"]
+    )
+
+
+def test_a_launcher_in_a_folder_runs_the_interpreter_beside_it() -> None:
+    assert parse(["/opt/venv/bin/torchrun", "t.py"], is_ours=lambda _: False).argv == ["/opt/venv/bin/python", "t.py"]
+
+
+def test_variables_before_a_program_are_set_for_ranks_and_others_taken_away() -> None:
+    command = parse(["env", "-u", "A", "--unset=B", "C=1 2", "bash", "-c", "D=x exec python train.py"])
+    assert command.environment == {"A": None, "B": None, "C": "1 2", "D": "x"}
+
+
+def test_the_old_launcher_gives_each_rank_its_number_as_an_argument() -> None:
+    command = parse(["python", "-m", "torch.distributed.launch", "train.py", "--x"]).of_rank(3)
+    assert command.entry is not None
+    assert command.entry["args"] == ["--local-rank=3", "--x"]
+    assert command.argv == ["python", "train.py", "--local-rank=3", "--x"]
+
+
+def test_a_dollar_in_a_plain_command_stays_as_it_is() -> None:
+    assert parse(["python", "train.py", "${local_rank}"]).of_rank(3).argv[-1] == "${local_rank}"
+
+
+def test_options_without_effect_are_told() -> None:
+    notes = parse(["nohup", "torchrun", "--max-restarts=3", "--rdzv-backend", "c10d", "--tee", "3", "t.py"]).notes
+    assert [note.split(":")[0] for note in notes] == [
+        "nohup is left out",
+        "torchrun --max-restarts has no effect",
+        "torchrun --rdzv-backend has no effect",
+        "torchrun --tee has no effect",
+    ]

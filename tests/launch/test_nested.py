@@ -1,0 +1,167 @@
+"""A launcher that a rank's own program starts becomes the script that it would start, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainmaster.agent import foreign_launchers
+from trainmaster.agent.launcher import NESTED, take_over_nested
+from trainmaster.agent.nested import trainmaster_nested_launch as nested
+
+API = """
+def launch_agent(config, entrypoint, args):
+    raise SystemExit("a world of its own was started")
+
+
+class Config:
+    def __init__(self, nproc_per_node):
+        self.nproc_per_node = nproc_per_node
+"""
+RUN = """
+import os, sys
+from torch.distributed.launcher import api
+
+
+def main():
+    os.environ["SET_BY_THE_LAUNCHER"] = "1"
+    processes = int(sys.argv[1].partition("=")[2])
+    api.launch_agent(api.Config(processes), sys.executable, ["-u", sys.argv[2], "--local-rank=${local_rank}"])
+
+
+if __name__ == "__main__":
+    main()
+"""
+DEEPSPEED = "def main():\n    raise SystemExit('a world of its own was started')\n"
+SCRIPT = """
+import json, os, sys
+print(json.dumps([sys.argv[1:], os.environ["RANK"], os.environ.get("SET_BY_THE_LAUNCHER"), os.getpid()]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With packages in the place of torch and deepspeed, and a script."""
+    files = {
+        "torch/__init__.py": "",
+        "torch/distributed/__init__.py": "",
+        "torch/distributed/run.py": RUN,
+        "torch/distributed/launcher/__init__.py": "",
+        "torch/distributed/launcher/api.py": API,
+        "deepspeed/__init__.py": "",
+        "deepspeed/launcher/__init__.py": "",
+        "deepspeed/launcher/runner.py": DEEPSPEED,
+        "train.py": SCRIPT,
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program of rank 3, the second of two in its pod."""
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "TRAINMASTER_ROUND": "1", "MASTER_PORT": "9"}
+    ranks = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TRAINMASTER_RANKS_PER_POD": "2"}
+    env = {**given, **ranks, **variables}
+    env.update(take_over_nested(env))
+    return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_a_launcher_in_a_shell_script_becomes_the_script(folder: Path) -> None:
+    (folder / "run.sh").write_text(f"{sys.executable} -m torch.distributed.run --nproc-per-node=2 train.py\n")
+    done = run(folder, "sh", "run.sh")
+    assert json.loads(done.stdout)[:3] == [["--local-rank=1"], "3", "1"], done.stderr
+
+
+def test_a_program_that_launches_itself_becomes_the_script(folder: Path) -> None:
+    launch = "import os, sys, torch.distributed.run as run; print(os.getpid()); "
+    launch += "sys.argv[1:] = ['--nproc=2', 'train.py']; run.main()"
+    first, second = run(folder, sys.executable, "-uc", launch).stdout.splitlines()
+    assert json.loads(second)[3] == int(first), "one process, not a process beside it"
+
+
+def test_another_number_of_processes_is_refused_for_good(folder: Path) -> None:
+    done = run(folder, sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "train.py")
+    assert done.returncode == 93
+    assert "would start 4 processes in each pod, but workers.ranksPerPod is 2" in done.stderr
+
+
+def test_a_launcher_that_starts_ranks_in_another_way_is_refused_by_name(folder: Path) -> None:
+    launch = "from deepspeed.launcher.runner import main; main()"
+    done = run(folder, sys.executable, "-c", launch)
+    assert done.returncode == 93
+    assert done.stderr.startswith("deepspeed starts processes of its own, and here Trainmaster starts the ranks")
+
+
+def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        port = store.getsockname()[1]
+        code = (
+            f"import socket, subprocess, sys; c = socket.create_connection(('127.0.0.1', {port})); "
+            "subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node=1', 'train.py'])"
+        )
+        done = run(folder, sys.executable, "-c", code, MASTER_PORT=str(port))
+    assert "a world of its own was started" in done.stderr
+
+
+def test_outside_a_rank_nothing_is_changed(folder: Path) -> None:
+    env = {"PATH": os.environ["PATH"], **take_over_nested({"PYTHONPATH": str(folder)})}
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert "a world of its own was started" in done.stderr
+
+
+def test_the_sitecustomize_behind_ours_still_runs(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text("print('the next one')\n")
+    done = run(folder, sys.executable, "-c", "import sys; print([p for p in sys.path if p.endswith('nested')])")
+    assert done.stdout.splitlines() == ["the next one", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "argv", "fine"),
+    [
+        (2, ["torchrun", "--nproc-per-node=2"], True),
+        (4, ["torchrun", "--nproc-per-node=4"], True),
+        (1, ["torchrun", "train.py"], True),
+        (1, ["torchrun", "--nproc-per-node=1"], False),
+        (8, ["accelerate", "launch", "--num_processes=8"], False),
+    ],
+)
+def test_a_launcher_may_count_the_ranks_of_a_pod_or_of_the_machine(processes: int, argv: list[str], fine: bool) -> None:
+    env = {"TRAINMASTER_RANKS_PER_POD": "2", "LOCAL_WORLD_SIZE": "4"}
+    assert (nested.wrong_number(processes, argv, env) == "") == fine
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "words"),
+    [
+        (["mpirun", "-np", "2", "python", "t.py"], {}, "mpirun starts processes of its own"),
+        (["/v/bin/python", "/v/bin/deepspeed", "t.py"], {}, "deepspeed starts processes of its own"),
+        (
+            ["/v/bin/python3", "/v/bin/torchrun", "t.py"],
+            {"PYTHONPATH": "."},
+            "torchrun, which this job's program starts",
+        ),
+        (["python", "-m", "torch.distributed.run", "t.py"], {}, "only add to it, or write that line"),
+        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{NESTED}"}, ""),
+        (["python", "-"], {}, ""),
+        (["python", "t.py"], {}, ""),
+        (["bash", "run.sh"], {}, ""),
+        ([], {}, ""),
+    ],
+    ids=str,
+)
+def test_a_launcher_that_would_start_a_world_of_its_own_is_known_by_its_command_line(
+    argv: list[str], env: dict[str, str], words: str
+) -> None:
+    said = foreign_launchers.refusal(argv, env)
+    assert words in said
+    assert bool(words) == bool(said)

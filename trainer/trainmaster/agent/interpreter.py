@@ -1,0 +1,32 @@
+"""Which Python a user's command means: the one that runs this agent, whose forks ranks can be, or another one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+
+def is_own(program: str, given: str = "") -> bool:
+    """Return whether `program` is the interpreter that runs this agent. A bare `python` means `given`, the person's
+    own, where there is one, and else this agent's."""
+    if is_bare(program):
+        return not given or _same(given, sys.executable)
+    return _same(shutil.which(program) or program, sys.executable)
+
+
+def is_bare(program: str) -> bool:
+    """Return whether `program` is the name of no particular Python; one of another version than ours is."""
+    return program in ("python", "python3", f"python3.{sys.version_info.minor}")
+
+
+def find(program: str, given: str = "") -> str:
+    """Return the program to run for the name of a Python."""
+    return (given or sys.executable) if is_bare(program) else program
+
+
+def _same(one: str, other: str) -> bool:
+    # The folder too: a virtual environment's interpreter is a link to one that has other packages.
+    return os.path.realpath(one) == os.path.realpath(other) and os.path.dirname(
+        os.path.abspath(one)
+    ) == os.path.dirname(os.path.abspath(other))
