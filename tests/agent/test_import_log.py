@@ -121,8 +121,21 @@ def test_what_is_imported_after_the_script_changed_a_variable_is_not_told(
     assert told.log.variables == {}
 
 
-@pytest.mark.parametrize(("variable", "forkable"), [("HF_HOME", True), ("TORCH_LOGS", False), ("OMP_NUM_X", False)])
-def test_a_script_is_not_forkable_when_it_changes_what_torch_reads_before_torch(
+def test_a_variable_that_is_read_later_than_at_imports_spoils_nothing(
+    watch: Callable[[], Told], package: Callable[..., None]
+) -> None:
+    told = watch()
+    package("after_h")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    importlib.import_module("after_h")
+    assert told.imports == [("after_h", "")]
+
+
+@pytest.mark.parametrize(
+    ("variable", "forkable"),
+    [("HF_HOME", True), ("CUDA_VISIBLE_DEVICES", True), ("TORCHDYNAMO_DISABLE", False), ("OWN", False)],
+)
+def test_a_script_is_not_forkable_when_it_changes_what_torch_may_read_before_torch(
     watch: Callable[[], Told], variable: str, forkable: bool
 ) -> None:
     told = watch()

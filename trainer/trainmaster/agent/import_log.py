@@ -20,10 +20,21 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from typing import Any, Protocol
 
-from trainmaster.agent.settings import load_environment
-
 AT_LOAD = ("torch", "numpy", "torch.distributed")
 """Modules that a zygote has imported before it knows what a script does to its environment."""
+
+_READ_LATER = (
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"),
+    *("NCCL_", "GLOO_", "MASTER_ADDR", "MASTER_PORT", "TOKENIZERS_PARALLELISM", "ACCELERATE_"),
+    *("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_NAME", "WANDB_RUN_", "WANDB_DIR", "WANDB_MODE", "WANDB_API_KEY"),
+)
+"""How variables begin that libraries read when they are used, and none when it is imported."""
+
+_NOT_BY_TORCH = (
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_", "DEEPSPEED_"),
+    *("WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CLEARML_", "RAY_", "TF_CPP_"),
+)
+"""How variables begin that neither torch nor numpy reads when it is imported."""
 
 _OWN = ("__main__", "__mp_main__", "trainmaster")
 
@@ -95,8 +106,8 @@ class ImportLog:
         busy: Callable[[bool], None],
     ) -> None:
         self.variables: dict[str, str | None] = {}  # that imports have set, or (None) deleted
-        self.changed_by_script: set[str] = set()  # variables; what is imported after such a change isn't learned
-        self.forkable = True  # the script changes nothing that torch reads when it is loaded
+        self.changed_by_script: set[str] = set()  # variables that an import may read: none after that is learned
+        self.forkable = True  # the script changes nothing that torch may read at its import
         self.seconds_ns = 0  # that the main thread has spent in imports
         self._told = told
         self._loaded = loaded
@@ -108,7 +119,7 @@ class ImportLog:
     def begun(self, spec: ModuleSpec) -> None:
         stack = self._stack()
         self._look(stack)
-        if spec.name in AT_LOAD and load_environment(dict.fromkeys(self.changed_by_script, "")):
+        if spec.name in AT_LOAD and not all(name.startswith(_NOT_BY_TORCH) for name in self.changed_by_script):
             self.forkable = False
         if not stack:
             self._threads.seen = []
@@ -152,7 +163,7 @@ class ImportLog:
         if stack and stack[-1].learnable:
             self.variables |= changes
         else:
-            self.changed_by_script |= changes.keys()
+            self.changed_by_script |= {name for name in changes if not name.startswith(_READ_LATER)}
         self._environment = now.copy()
 
 

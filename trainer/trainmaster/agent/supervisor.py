@@ -327,7 +327,7 @@ class Supervisor:
 
     def _refuse_forks(self) -> None:
         self._note(
-            "ranks are executed, not forked: the script changes a variable that torch reads at its import before that"
+            "ranks are executed, not forked: the script changes a variable that torch may read, and then imports torch"
         )
 
     def _learn(self, rank: Rank) -> None:

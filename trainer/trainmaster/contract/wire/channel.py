@@ -20,7 +20,7 @@ STAGED = "staged"
 FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}
 # What this rank has imported since it last said so, for the zygote, in the order in which the imports began:
 # {imports: [[name, name of the import that it was part of or ""], ...], variables: {name: value or null}, forkable,
-# settled}. variables: that imports have set; forkable: the script changed nothing that torch reads when it is loaded;
+# settled}. variables: that imports have set; forkable: the script changed nothing that torch may read at its import;
 # settled: it will hardly import more
 MODULES = "modules"
 # {step, checkpoint, tier}: where it resumed, from storage, ram or peer; checkpoint null: from the start
