@@ -27,6 +27,10 @@ RESCUE_ANSWER_S = 0.25
 RESCUE_LIMIT_S = 20.0
 """How long that may take then: the state is copied once, from memory to memory."""
 
+START_S = 2.0
+"""A rank that shows no steps has started well if it runs for so long. Where that is wrong, the same failure comes back
+until its pod is replaced, whose first ranks are executed."""
+
 _PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")
 
@@ -104,6 +108,11 @@ class Round:
         return not self.stopping and all(
             rank.kept for rank in self.ranks if rank.status is not None and exit_code_of(rank.status) == ExitCode.SAVED
         )
+
+    @property
+    def stepped(self) -> bool:
+        """Whether any of its ranks has completed a step."""
+        return any(rank.progress().first_step_ns for rank in self.ranks)
 
     @property
     def lived_s(self) -> float:
@@ -302,3 +311,12 @@ class Round:
             )
         )
         self._changed()
+
+
+def failed_at_start(round: Round, *, shows_steps: bool) -> bool:
+    """Whether a round failed before its ranks got going, and not because one of them was killed or lost a peer.
+    shows_steps: ranks of this script have completed steps that were seen; else the time alone tells."""
+    verdict = round.verdict
+    if verdict is None or verdict.cascade or round.stepped or (not shows_steps and round.lived_s > START_S):
+        return False
+    return verdict.cause in (Cause.CRASH, Cause.HANG) and verdict.signal not in ("SIGKILL", "SIGTERM")

@@ -24,7 +24,7 @@ from trainmaster.agent.peers import Peers
 from trainmaster.agent.rank import Rank
 from trainmaster.agent.reporting import Reporter
 from trainmaster.agent.ring import PING, PONG, Ring
-from trainmaster.agent.round import RESCUE_LIMIT_S, Round
+from trainmaster.agent.round import RESCUE_LIMIT_S, Round, failed_at_start
 from trainmaster.agent.round_history import RoundHistory
 from trainmaster.agent.settings import Settings, neighbours, rank_environment
 from trainmaster.agent.sight import AFTER_S, Sight
@@ -46,7 +46,6 @@ from trainmaster.contract.wire import (
 
 _WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
 _STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
-_START_S = 10.0  # ranks that crash later, of a script that shows no steps, had started well
 _LAST_UPLOADS_S = 20.0
 _UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
 _OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
@@ -342,16 +341,10 @@ class Supervisor:
     def _distrust_failed_start(self) -> None:
         """A forked round in which no rank came to a step: perhaps the zygote's fault, so take the slower way."""
         failed = self.round
-        stepped = failed is not None and any(r.progress().first_step_ns for r in failed.ranks)
-        self._steps_seen |= stepped
-        if failed is None or failed.way == "exec" or stepped:
+        if failed is None:
             return
-        if not self._steps_seen and failed.lived_s > _START_S:
-            return
-        verdict = failed.verdict
-        if verdict is None or verdict.cascade or verdict.signal in ("SIGKILL", "SIGTERM"):
-            return
-        if verdict.cause not in (Cause.CRASH, Cause.HANG):
+        self._steps_seen |= failed.stepped
+        if failed.way == "exec" or not failed_at_start(failed, shows_steps=self._steps_seen):
             return
         self._distrusted.add(failed.way)
         if failed.way == "learned":
