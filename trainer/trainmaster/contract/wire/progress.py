@@ -173,7 +173,9 @@ class ProgressRecord:
     def read(self) -> Progress:
         """Return the rank's half as it was last published, with the last collective that the rank has entered."""
         entered = self._entered[0]
-        return Progress(*self._progress.read(), entered >> _KIND_BITS, entered & (1 << _KIND_BITS) - 1)
+        progress = Progress(*self._progress.read())
+        progress.collectives, progress.collective = entered >> _KIND_BITS, entered & (1 << _KIND_BITS) - 1
+        return progress
 
     def entered(self, number: int, kind: int) -> None:
         """The rank enters its `number`-th collective of the whole world; `kind` is an index of COLLECTIVES.
