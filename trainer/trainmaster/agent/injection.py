@@ -21,7 +21,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment of a rank so that the Python programs in it are watched."""
+    """What to add to the environment of a rank so that its Python programs are watched, and launchers taken over."""
     return {"PYTHONPATH": os.pathsep.join([FOLDER, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
 
 
