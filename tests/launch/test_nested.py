@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent import foreign_launchers, injection
+from trainmaster.agent import foreign_launchers, injection, script
 from trainmaster.agent.injected import trainmaster_nested_launch as nested
 
 API = """
@@ -150,7 +150,7 @@ def test_a_launcher_may_count_the_ranks_of_a_pod_or_of_the_machine(processes: in
             "torchrun, which this job's program starts",
         ),
         (["python", "-m", "torch.distributed.run", "t.py"], {}, "only add to it, or write that line"),
-        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{injection.FOLDER}"}, ""),
+        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{script.INJECTED}"}, ""),
         (["python", "-"], {}, ""),
         (["python", "t.py"], {}, ""),
         (["bash", "run.sh"], {}, ""),

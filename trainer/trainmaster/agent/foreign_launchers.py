@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from trainmaster.agent import processes
-from trainmaster.agent.injection import FOLDER
+from trainmaster.agent.script import INJECTED
 from trainmaster.contract.launch import LaunchRefused
 from trainmaster.contract.launch.launchers import Launcher, find_interpreted_launcher, find_launcher
 from trainmaster.contract.launch.python_options import is_python, read_python
@@ -37,7 +37,7 @@ def refusal(argv: list[str], env: Mapping[str, str]) -> str:
         launcher = _launcher(argv)
     except LaunchRefused as refused:
         return str(refused)
-    if launcher is None or FOLDER in env.get("PYTHONPATH", "").split(os.pathsep):
+    if launcher is None or INJECTED in env.get("PYTHONPATH", "").split(os.pathsep):
         return ""
     return (
         f"{launcher.kind}, which this job's program starts, would start a world of its own in each rank: let the "
