@@ -54,6 +54,22 @@ def test_a_command_that_cannot_work_ends_the_agent_with_a_sentence(make_world: C
     assert world.log().startswith("trainmaster agent: horovodrun starts processes of its own")
 
 
+def test_a_zygote_starts_with_the_variables_that_a_command_sets(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    command = ["env", "KMP_BLOCKTIME=1", "python", world.script(TOLD)]
+    world.start(command, TRAINMASTER_ZYGOTE_MODULES="json")
+    assert world.wait() == ExitCode.OK
+    assert "KMP_BLOCKTIME" not in world.log(), "no note that its ranks can't be forked"
+
+
+def test_a_script_does_not_see_how_launchers_are_looked_for(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    script = world.script("import sys; print('told', [p for p in sys.path if 'injected' in p], flush=True)\n")
+    world.start(["python", script], **world.without_torch())
+    assert world.wait() == ExitCode.OK
+    assert told(world) == ["[]"]
+
+
 def test_what_has_no_effect_is_told(make_world: Callable[..., World]) -> None:
     world = make_world()
     world.start(["torchrun", "--max-restarts=3", world.script(TOLD)], **world.without_torch())

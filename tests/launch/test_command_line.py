@@ -114,6 +114,8 @@ def test_what_is_more_than_an_interpreter_is_executed_without_its_launcher(
         (["env", "-i", "python", "t.py"], "env -i takes away the variables"),
         (["python", "-", "<", "t.py"], "standard input, which is empty for ranks"),
         (["python"], "python has no script to run"),
+        (["torchrun --nproc-per-node=2 t.py"], r"is one word: write its words as a list, \[torchrun, --nproc"),
+        (["OMP_NUM_THREADS=1", "torchrun", "t.py"], r"is no program: write \[env, OMP_NUM_THREADS=1, …\]"),
         (["python", "-m"], "the name of a module is expected after it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

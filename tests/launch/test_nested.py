@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent import foreign_launchers
-from trainmaster.agent.launcher import NESTED, take_over_nested
-from trainmaster.agent.nested import trainmaster_nested_launch as nested
+from trainmaster.agent import foreign_launchers, injection, script
+from trainmaster.agent.injected import trainmaster_nested_launch as nested
 
 API = """
 def launch_agent(config, entrypoint, args):
@@ -71,7 +70,7 @@ def run(folder: Path, *argv: str, **variables: str) -> subprocess.CompletedProce
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "TRAINMASTER_ROUND": "1", "MASTER_PORT": "9"}
     ranks = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TRAINMASTER_RANKS_PER_POD": "2"}
     env = {**given, **ranks, **variables}
-    env.update(take_over_nested(env))
+    env.update(injection.variables(env))
     return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
@@ -113,7 +112,7 @@ def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path)
 
 
 def test_outside_a_rank_nothing_is_changed(folder: Path) -> None:
-    env = {"PATH": os.environ["PATH"], **take_over_nested({"PYTHONPATH": str(folder)})}
+    env = {"PATH": os.environ["PATH"], **injection.variables({"PYTHONPATH": str(folder)})}
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
     assert "a world of its own was started" in done.stderr
@@ -121,7 +120,7 @@ def test_outside_a_rank_nothing_is_changed(folder: Path) -> None:
 
 def test_the_sitecustomize_behind_ours_still_runs(folder: Path) -> None:
     (folder / "sitecustomize.py").write_text("print('the next one')\n")
-    done = run(folder, sys.executable, "-c", "import sys; print([p for p in sys.path if p.endswith('nested')])")
+    done = run(folder, sys.executable, "-c", "import sys; print([p for p in sys.path if p.endswith('injected')])")
     assert done.stdout.splitlines() == ["the next one", "[]"]
 
 
@@ -151,7 +150,7 @@ def test_a_launcher_may_count_the_ranks_of_a_pod_or_of_the_machine(processes: in
             "torchrun, which this job's program starts",
         ),
         (["python", "-m", "torch.distributed.run", "t.py"], {}, "only add to it, or write that line"),
-        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{NESTED}"}, ""),
+        (["/v/bin/python3", "/v/bin/torchrun", "t.py"], {"PYTHONPATH": f".:{script.INJECTED}"}, ""),
         (["python", "-"], {}, ""),
         (["python", "t.py"], {}, ""),
         (["bash", "run.sh"], {}, ""),

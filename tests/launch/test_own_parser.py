@@ -38,6 +38,10 @@ print("OPTIONS " + json.dumps([name for action in actions for name in action.opt
 for request, variables in json.loads(sys.argv[2]):
     if os.fork() == 0:
         os.environ.update(variables)
+        if "HF_HOME" in variables:  # accelerate reads it when it is imported
+            for name in ("accelerate.commands.launch", "accelerate.commands.config.config_args"):
+                path = os.path.join(variables["HF_HOME"], "accelerate", "default_config.yaml")
+                sys.modules[name].default_config_file = path
         sys.argv = [sys.argv[1], json.dumps(request)]
         exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
     os.wait()
@@ -45,7 +49,7 @@ for request, variables in json.loads(sys.argv[2]):
 
 TORCH_LINES = {
     "virtual": ["--virtual-local-rank", "train.py", "--x"],
-    "abbreviated": ["--nproc=2", "--max-r", "3", "-m", "pkg.mod", "--x"],
+    "abbreviated": ["--nproc_p=2", "--max-r", "3", "-m", "pkg.mod", "--x"],
     "every option": ["--standalone", "--nnodes=1:2", "--rdzv_conf", "a=b", "-t3", "--no-python", "./run.sh", "-v"],
     "run path": ["--run-path", "train.py", "--x"],
     "wrong": ["--no-such-flag", "train.py"],

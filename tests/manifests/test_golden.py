@@ -56,6 +56,7 @@ EVERYTHING = job(
         "ranksPerPod": 8,
         "pinning": True,
         "sharedMemory": "64Gi",
+        "restartCommand": ["python", "train.py", "--resume"],
         "template": {
             "metadata": {
                 "labels": {"team": "vision", "trainmaster.dev/slot": "a lie"},

@@ -1,7 +1,7 @@
 """Launchers below a rank that would start a world of their own in each rank, seen by their command lines.
 
-Those of torch and accelerate become the script that they would start (`nested`), as long as they get the PYTHONPATH of
-the rank. A shell script may replace it; and mpirun, srun and their kin are no Python.
+Those of torch and accelerate become the script that they would start (`injected`), as long as they get the PYTHONPATH
+of the rank. A shell script may replace it; and mpirun, srun and their kin are no Python.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from trainmaster.agent import processes
-from trainmaster.agent.launcher import NESTED
+from trainmaster.agent.script import INJECTED
 from trainmaster.contract.launch import LaunchRefused
 from trainmaster.contract.launch.launchers import Launcher, find_interpreted_launcher, find_launcher
 from trainmaster.contract.launch.python_options import is_python, read_python
@@ -37,7 +37,7 @@ def refusal(argv: list[str], env: Mapping[str, str]) -> str:
         launcher = _launcher(argv)
     except LaunchRefused as refused:
         return str(refused)
-    if launcher is None or NESTED in env.get("PYTHONPATH", "").split(os.pathsep):
+    if launcher is None or INJECTED in env.get("PYTHONPATH", "").split(os.pathsep):
         return ""
     return (
         f"{launcher.kind}, which this job's program starts, would start a world of its own in each rank: let the "

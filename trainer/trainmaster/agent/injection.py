@@ -17,12 +17,10 @@ from collections.abc import Mapping
 from trainmaster.agent import observer, script
 from trainmaster.contract.wire import environment
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
-
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment of a rank so that the Python programs in it are watched."""
-    return {"PYTHONPATH": os.pathsep.join([FOLDER, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
+    """What to add to the environment of a rank so that its Python programs are watched, and launchers taken over."""
+    return {"PYTHONPATH": os.pathsep.join([script.INJECTED, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
 
 
 def watch() -> None:

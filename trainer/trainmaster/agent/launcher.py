@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 _ENTRY = "TRAINMASTER_ENTRY"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-NESTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nested")
-"""The folder in front of the PYTHONPATH of ranks that run scripts."""
 
 
 def find_package(module: str, function: str) -> str:
@@ -26,11 +22,6 @@ def find_package(module: str, function: str) -> str:
 def command(entry: dict[str, Any], flags: list[str]) -> tuple[list[str], dict[str, str]]:
     """The argument list, and what to add to the environment, that run `entry` under this interpreter."""
     return [sys.executable, *flags, "-c", find_package("launcher", "main")], {_ENTRY: json.dumps(entry)}
-
-
-def take_over_nested(env: Mapping[str, str]) -> dict[str, str]:
-    """What to add to a rank's environment so that launchers in its program become the script that they would start."""
-    return {"PYTHONPATH": os.pathsep.join([NESTED, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])}
 
 
 def main() -> None:

@@ -50,11 +50,15 @@ def exit_code(stop: SystemExit) -> int:
     return 1
 
 
+INJECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
+"""The folder in front of the PYTHONPATH of executed ranks. It is in no program's `sys.path`."""
+
+
 def set_path(first: str) -> None:
     """`sys.path` as a fresh interpreter would have it: `first`, PYTHONPATH, then what was there without either."""
     given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     base = [p for p in sys.path if p and p not in given and p not in _launch_extras]
-    sys.path[:] = [first, *given, *base]
+    sys.path[:] = [first, *(p for p in given if p != INJECTED), *base]
 
 
 _launch_extras: set[str] = set()

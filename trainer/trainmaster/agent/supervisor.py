@@ -225,14 +225,12 @@ class Supervisor:
         settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
         if way == "exec":
             link = self.zygotes.root()
-            if not settings.own_loop:
-                env.update(launcher.take_over_nested(env))  # a script that is forked has trained: it launches nothing
+            if not settings.own_loop:  # a script that is forked has trained: it launches nothing
+                env.update(injection.variables(env))
             argv = settings.command.argv
             if settings.executed_entry is not None:
                 argv, added = launcher.command(settings.executed_entry, settings.command.flags)
                 env.update(added)
-            else:
-                env.update(injection.variables(env))
             entry: dict[str, Any] = {"kind": "exec", "argv": argv}
         else:
             best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()

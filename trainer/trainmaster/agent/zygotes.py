@@ -19,6 +19,7 @@ from typing import Any
 
 from trainmaster.agent import packets
 from trainmaster.agent.launcher import find_package
+from trainmaster.agent.settings import load_environment
 
 _CONNECT_TRIES = 40
 _CONNECT_PAUSE_S = 0.25  # while the machine's zygote comes up
@@ -165,8 +166,11 @@ class Zygotes:
         ours, theirs = packets.pair()
         # The agent may lie in a folder of its own that the image's Python doesn't know.
         argv = [sys.executable, "-c", find_package("zygote", "main"), "--fd", str(theirs.fileno())]
+        # A command may set or take away variables that are read at load: its ranks' zygote starts with them.
+        others = {name: value for name, value in os.environ.items() if name not in load_environment(os.environ)}
         self._own = subprocess.Popen(
             [*argv, *(["--bare"] if bare else [])],
+            env=others | self._load,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -1,4 +1,5 @@
-"""Watches the Python program of a rank that was executed as it is, and then runs the next `sitecustomize`.
+"""Takes the place of launchers in a rank's program, watches it if it was executed as it is, and then runs the next
+`sitecustomize`.
 
 The agent puts this folder in front of PYTHONPATH, so every Python interpreter below the rank imports this file when it
 starts: whichever interpreter it is, and whatever started it. It must never keep a program from running: where watching
@@ -10,10 +11,20 @@ import os
 import sys
 
 
+def _take_over_launchers() -> None:
+    """Have launchers become the script that they would start, in whatever process below a rank."""
+    if sys.version_info < (3, 8) or "RANK" not in os.environ or "TRAINMASTER_ROUND" not in os.environ:
+        return
+    try:
+        importlib.import_module("trainmaster_nested_launch").install()
+    except Exception:  # noqa: BLE001  an interpreter for which it isn't made: the program runs as it would without us
+        return
+
+
 def _watch() -> None:
     """Watch this process if it is the rank's program. The package lies above; `sys.path` stays as it was."""
-    if sys.version_info < (3, 9) or not _is_below_rank():
-        return
+    if sys.version_info < (3, 9) or not _is_below_rank() or "TRAINMASTER_ENTRY" in os.environ:
+        return  # an entry is watched by what runs it
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
     sys.path.append(root)
     try:
@@ -49,5 +60,6 @@ def _run_next() -> None:
             raise
 
 
+_take_over_launchers()
 _watch()
 _run_next()

@@ -36,8 +36,12 @@ class Wrapped:
 
 def unwrap(argv: list[str]) -> Wrapped:
     """Take off what stands before a program, as far as it is understood. Raises LaunchRefused for a wrapper that takes
-    from ranks what they need."""
+    from ranks what they need, and for a line that only a shell would understand."""
     line = Wrapped(list(argv))
+    if argv and _ASSIGNMENT.match(argv[0]):
+        raise LaunchRefused(f"{argv[0]} is no program: write [env, {argv[0]}, …], or set it in the container's env")
+    if len(argv) == 1 and len(words := argv[0].split()) > 1 and _is_understood(words):
+        raise LaunchRefused(f"{argv[0]!r} is one word: write its words as a list, [{', '.join(words[:2])}, …]")
     while line.argv:
         name = line.argv[0].rpartition("/")[2]
         taken = _take_shell(line) if name in _SHELLS else _TAKEN[name](line) if name in _TAKEN else None
