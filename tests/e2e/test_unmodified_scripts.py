@@ -54,6 +54,7 @@ def test_the_steps_of_a_script_that_a_shell_starts_are_seen(tmp_path: Path) -> N
         ("segv", None, "SIGSEGV", ""),
         ("kill", None, "SIGKILL", ""),
         ("exit", 3, "", ""),
+        ("leave", 0, "", ""),
         ("raise", 1, "", "ArithmeticError: the answer is not 42"),
     ],
 )
@@ -71,6 +72,7 @@ def test_the_verdict_names_rank_cause_and_end(
     if exit_code is not None:
         assert failure["exitCode"] == exit_code
     assert words in failure["traceback"]
+    assert how != "leave" or failure["message"].endswith(": rank 1 ended with exit code 0 while 1 other went on")
     log = f"Log of rank 1: {tmp_path}/out/logs/{failure['pod']}.log"
     assert outcome.output.splitlines()[-1] == log
     assert not words or f"  {words}" in outcome.output.splitlines(), "the last lines of the rank"

@@ -264,6 +264,8 @@ class Round:
         )
         if self.verdict is not None and (verdict.cascade or not self.verdict.cascade):
             return
+                exits=rank.exits,
+                forked_warm=self.way == "learned",
         if verdict.cascade:
             self._set_verdict(verdict)
             self._grace = asyncio.get_running_loop().call_later(CASCADE_GRACE_S, self._changed)

@@ -31,7 +31,10 @@ def run(entry: dict[str, Any]) -> int:
     try:
         _enter(entry)
     except SystemExit as stop:
-        return exit_code(stop)
+        code = exit_code(stop)
+        if code:
+            lastwords.tell_exit(code)
+        return code
     except KeyboardInterrupt:
         traceback.print_exc()
         return 130
@@ -120,6 +123,8 @@ def tell_last_words(error: BaseException) -> ExitCode:
     """Tell the agent of the exception that ends this process; return the exit code that it means."""
     text = _user_traceback(error)
     message = "".join(traceback.format_exception_only(type(error), error)).strip()
+    if isinstance(error, SyntaxError):  # whose first lines are the place, not the name
+        message = f"{type(error).__name__}: {error}"
     cause, cascade = cause_of(text), is_cascade(text)
     lastwords.tell(cause, message, text, cascade=cascade, step=observer.step())
     return code_of(cause, cascade)

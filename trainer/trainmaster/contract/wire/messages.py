@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.codes import Cause, Recurrence
 from trainmaster.contract.wire.trained import Trained
 
 PROTOCOL = 1
@@ -201,6 +201,7 @@ class Verdict:
     cascade: bool = False  # this rank ended because a peer did
     on_device: bool = False  # of OutOfMemory: the device's, not the host's
     samples: list[int] = field(default_factory=list)  # of Diverged: [first, end) positions of the step's samples
+    recurs: Recurrence = Recurrence.UNKNOWN  # whether the same would happen again
 
 
 @dataclass(frozen=True)
