@@ -35,6 +35,19 @@ def test_a_failure_and_its_recovery_are_told_as_they_happen() -> None:
     assert told(again, again) == []
 
 
+def test_a_recovery_that_the_end_of_the_job_overtook_is_not_told_as_one_that_steps_again() -> None:
+    failed = status(JobPhase.RECOVERING, round=2, lastFailure=CRASH, recoveries=[RECOVERY])
+    overtaken = RECOVERY.model_copy(update={"totalSeconds": 84.0, "overtaken": True})
+    ended = failed.model_copy(update={"phase": JobPhase.SUCCEEDED, "recoveries": [overtaken]})
+    assert told(failed, ended) == ["succeeded: step 60, loss 2.5000"]
+
+
+def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
+    without = status(step=0)
+    stopping = without.model_copy(update={"phase": JobPhase.SUSPENDING, "stopAt": 2})
+    assert told(without, stopping) == ["stopping: soon"]
+
+
 def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
     words = told(status(), status(recoveries=[CLOSED], lastFailure=CRASH))
     assert [word.split(":")[0] for word in words] == ["failure", "recovery", "recovered"]

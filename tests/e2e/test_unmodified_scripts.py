@@ -36,7 +36,8 @@ def test_a_script_restarts_in_place_and_its_steps_are_seen(tmp_path: Path, prefi
     assert "resumed at step 5" in shown, "what rank 0 prints comes to the terminal, after its traceback of a lost peer"
     assert shown[-1] == "finished at step 20 after 1 restarts"
     assert f"Logs: {tmp_path}/out/logs" in outcome.output
-    assert status["progress"]["step"] == 15, "the hooks count the steps of the last round: 6 to 20"
+    assert status["progress"]["step"] == 20, "the hooks count on from the save that the script has loaded"
+    assert [r["resumedStep"] for r in status["recoveries"]] == [5]
 
 
 @pytest.mark.processes

@@ -240,6 +240,8 @@ class Report:
     resumed_step: int | None = None  # where this round's ranks resumed...
     resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
     memory_step: int = 0  # the newest of this round that all its ranks have saved to this pod's memory; 0: none
+    last_save: int = 0  # of a script: the step after which one of its ranks last called torch.save; 0: after none
+    loaded: bool = False  # of a script that counts its steps from 0 in each process: it loaded a file before the first
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long
