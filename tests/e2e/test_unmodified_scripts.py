@@ -80,6 +80,13 @@ def test_the_verdict_names_rank_cause_and_end(
 
 
 @pytest.mark.processes
+def test_ranks_that_a_script_spawns_meet_at_its_own_address(tmp_path: Path) -> None:
+    outcome = run(script_job(tmp_path, ["python", str(SCRIPT.with_name("spawns.py"))], replicas=1), tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    assert "2 spawned ranks met" in outcome.output
+
+
+@pytest.mark.processes
 def test_a_script_that_ends_well_when_told_to_is_suspended_and_not_done(tmp_path: Path) -> None:
     path = job(tmp_path, ["--steps", "1000000", "--ends-well-on-sigterm"])
     with started(command(path, tmp_path / "out")) as process:

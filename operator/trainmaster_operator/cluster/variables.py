@@ -18,6 +18,7 @@ FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "status.podIP")
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _OURS = "TRAINMASTER_"
+_COMMANDS = (environment.COMMAND, environment.RESTART_COMMAND)  # JSON lists of the user's words
 _CLUSTER_ONLY = {
     "secretKeyRef": "a Secret",
     "configMapKeyRef": "a ConfigMap",
@@ -55,7 +56,7 @@ def of_container(container: Mapping[str, Any], fields: Mapping[str, str]) -> dic
             path = _field(source)
             if path in fields:
                 known[name] = fields[path]
-        elif name == environment.COMMAND:
+        elif name in _COMMANDS:
             known[name] = json.dumps(expand_all(json.loads(item.get("value", "[]")), known))
         else:
             value = item.get("value", "")

@@ -20,7 +20,7 @@ import traceback
 import types
 from typing import Any
 
-from trainmaster.agent import lastwords, observer
+from trainmaster.agent import lastwords, observer, own_store
 from trainmaster.agent.symptoms import cause_of, code_of, is_cascade
 from trainmaster.contract.wire.codes import Cause, ExitCode
 
@@ -28,6 +28,8 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 def run(entry: dict[str, Any]) -> int:
     """Run `entry` to its end; returns its exit code. An exception is printed and told to the agent first."""
     observer.install(own_loop=entry["kind"] == "function")
+    if entry["kind"] != "function":
+        own_store.install()
     try:
         _enter(entry)
     except SystemExit as stop:
