@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent.world import ROOT, World
-from trainmaster.contract.wire import Cause, DirectiveState, ExitCode, RankState
+from trainmaster.contract.wire import Cause, DirectiveState, ExitCode, RankState, Recurrence
 
 pytestmark = pytest.mark.processes
 
 WAIT = "import time, sys; print('up', flush=True)\nwhile True: time.sleep(3600)"
+USAGE_ERROR = (
+    "import argparse; p = argparse.ArgumentParser('train.py'); p.add_argument('--data', required=True); p.parse_args()"
+)
 
 
 def _running(world: World, ranks: int = 1) -> None:
@@ -32,7 +35,8 @@ def _running(world: World, ranks: int = 1) -> None:
         ("os._exit(3)", Cause.CRASH, 3, "ended with exit code 3", ""),
         ("raise ValueError('no such luck')", Cause.CRASH, 1, "ValueError: no such luck", ""),
         ("raise MemoryError('too much')", Cause.OUT_OF_MEMORY, 1, "MemoryError: too much", ""),
-        ("sys.exit('words')", Cause.CRASH, 1, "ended with exit code 1", ""),
+        ("sys.exit('words')", Cause.CRASH, 1, "ended with exit code 1; its last output: words", ""),
+        (USAGE_ERROR, Cause.CRASH, 2, "ended with exit code 2: train.py: error: the following arguments are", ""),
     ],
 )
 def test_a_verdict_names_rank_cause_code_and_last_words(
@@ -51,6 +55,7 @@ def test_a_verdict_names_rank_cause_code_and_last_words(
     assert (verdict.rank, verdict.cause, verdict.exit_code, verdict.signal) == (1, cause, code, signal_name)
     assert message in verdict.message
     assert not verdict.cascade
+    assert (verdict.recurs is Recurrence.CERTAIN) is (body == USAGE_ERROR)
     assert "hello from 1" in verdict.last_lines
     if body.startswith("raise"):
         assert verdict.traceback.startswith("Traceback (most recent call last):\n  File")

@@ -126,6 +126,7 @@ def test_an_abort_just_after_a_rank_that_lost_its_peer_takes_the_blame_from_nobo
                 status=status,
                 ended=True,
                 words=None,
+                exits=False,
                 told_to_end=False,
                 output=output,
                 progress=Progress,

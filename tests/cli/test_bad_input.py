@@ -147,6 +147,16 @@ def test_a_way_to_launch_that_cannot_work_is_refused_by_name(
         ({"command": ["python", "train.py"]}, "there is no script {here}/train.py"),
         ({"command": ["torchrun", "--nproc-per-node=1", "lost/train.py", "x.py"]}, "no script {here}/lost/train.py"),
         ({"command": ["no-such-program"]}, "no program no-such-program is found"),
+        (
+            {"command": ["python", "$(WHERE)/train.py"], "env": [{"name": "WHERE", "value": "lost"}]},
+            "there is no script {here}/lost/train.py",
+        ),
+        (
+            {"command": ["ls"], "env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+            "env[0].valueFrom: secretKeyRef takes its value from a Secret, which only a cluster has; a value is "
+            "expected for a local run",
+        ),
+        ({"command": ["ls"], "envFrom": [{"secretRef": {"name": "s"}}]}, "only a cluster has; env with values"),
         ({"command": ["ls"], "workingDir": "nowhere"}, "{here}/nowhere is no folder"),
     ],
     ids=str,

@@ -12,6 +12,7 @@ from rich.console import Console
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
 from trainmaster_operator.api.status import CheckpointStatus, Condition, JobPhase, JobStatus, Rung
 from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, describe, picture, pods, summary
+from trainmaster_operator.cli.display_ranks import step_of
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, clock, memory, news, rate, remaining, seconds
 from trainmaster_operator.planning.observation import PodRecord
 
@@ -33,6 +34,28 @@ def test_a_failure_and_its_recovery_are_told_as_they_happen() -> None:
         "running: from step 60",
     ]
     assert told(again, again) == []
+
+
+def test_a_recovery_that_the_end_of_the_job_overtook_is_not_told_as_one_that_steps_again() -> None:
+    failed = status(JobPhase.RECOVERING, round=2, lastFailure=CRASH, recoveries=[RECOVERY])
+    overtaken = RECOVERY.model_copy(update={"totalSeconds": 84.0, "overtaken": True})
+    ended = failed.model_copy(update={"phase": JobPhase.SUCCEEDED, "recoveries": [overtaken]})
+    assert told(failed, ended) == ["succeeded: step 60, loss 2.5000"]
+
+
+def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
+    without = status(step=0)
+    stopping = without.model_copy(update={"phase": JobPhase.SUSPENDING, "stopAt": 2})
+    assert told(without, stopping) == ["stopping: soon"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "step"), [(JobPhase.RUNNING, 60), (JobPhase.RECOVERING, 12), (JobPhase.STARTING, 12)]
+)
+def test_ranks_that_count_from_0_in_each_process_do_not_take_the_step_of_the_job_back(
+    phase: JobPhase, step: int
+) -> None:
+    assert step_of(status(phase, step=60, roundLastSave=48), [{"step": 12}, {"step": 11}]) == step
 
 
 def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:

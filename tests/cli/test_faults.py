@@ -79,6 +79,19 @@ def test_a_fault_fires_once_although_its_step_is_replayed(tmp_path: Path) -> Non
     assert told == ["kill, asked for on rank 1 in step 5"]
 
 
+def test_faults_that_nobody_asked_for_are_still_waiting(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        server = FaultServer(tmp_path / "f.sock", FAULTS, {}, lambda _: None)
+        await server.start()
+        try:
+            await ask(tmp_path / "f.sock", question("fault-1"))
+            return [fault["id"] for fault in server.waiting]
+        finally:
+            await server.close()
+
+    assert asyncio.run(main()) == ["fault-0", "fault-2"]
+
+
 def test_pods_and_the_operator_are_killed_before_the_answer(tmp_path: Path) -> None:
     world, told, answers = asked(tmp_path, question("fault-1"), question("fault-2"))
     assert all(json.loads(answer) == {"go": True} for answer in answers)

@@ -36,7 +36,8 @@ def test_a_script_restarts_in_place_and_its_steps_are_seen(tmp_path: Path, prefi
     assert "resumed at step 5" in shown, "what rank 0 prints comes to the terminal, after its traceback of a lost peer"
     assert shown[-1] == "finished at step 20 after 1 restarts"
     assert f"Logs: {tmp_path}/out/logs" in outcome.output
-    assert status["progress"]["step"] == 15, "the hooks count the steps of the last round: 6 to 20"
+    assert status["progress"]["step"] == 20, "the hooks count on from the save that the script has loaded"
+    assert [r["resumedStep"] for r in status["recoveries"]] == [5]
 
 
 @pytest.mark.processes
@@ -54,6 +55,7 @@ def test_the_steps_of_a_script_that_a_shell_starts_are_seen(tmp_path: Path) -> N
         ("segv", None, "SIGSEGV", ""),
         ("kill", None, "SIGKILL", ""),
         ("exit", 3, "", ""),
+        ("leave", 0, "", ""),
         ("raise", 1, "", "ArithmeticError: the answer is not 42"),
     ],
 )
@@ -71,9 +73,17 @@ def test_the_verdict_names_rank_cause_and_end(
     if exit_code is not None:
         assert failure["exitCode"] == exit_code
     assert words in failure["traceback"]
+    assert how != "leave" or failure["message"].endswith(": rank 1 ended with exit code 0 while 1 other went on")
     log = f"Log of rank 1: {tmp_path}/out/logs/{failure['pod']}.log"
     assert outcome.output.splitlines()[-1] == log
     assert not words or f"  {words}" in outcome.output.splitlines(), "the last lines of the rank"
+
+
+@pytest.mark.processes
+def test_ranks_that_a_script_spawns_meet_at_its_own_address(tmp_path: Path) -> None:
+    outcome = run(script_job(tmp_path, ["python", str(SCRIPT.with_name("spawns.py"))], replicas=1), tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    assert "2 spawned ranks met" in outcome.output
 
 
 @pytest.mark.processes

@@ -409,14 +409,15 @@ def test_neither_new_pods_nor_a_suspend_nor_another_operator_set_back_what_was_c
     assert world.status.restarts.pod == 1, "the fourth crash without progress costs a pod"
 
 
-def test_a_script_that_steps_in_each_process_makes_progress_though_it_counts_from_zero() -> None:
+@pytest.mark.parametrize(("beyond", "in_place"), [(10, 6), (0, 3)])
+def test_a_script_makes_progress_by_steps_beyond_the_highest_one_alone(beyond: int, in_place: int) -> None:
     world = running(script_spec(2), step=50)
-    for _ in range(6):
+    for number in range(1, 7):
         world.agent(1, verdict=verdict(1, round=world.status.round))
         world.write()
         assert world.status.phase is JobPhase.RECOVERING
-        recovered(world, step=20)
-    assert world.status.restarts.inPlace == 6
+        recovered(world, step=50 + number * beyond, resumed=40)
+    assert world.status.restarts.inPlace == in_place
 
 
 def test_a_failure_of_a_whole_status_stays_below_16_kb() -> None:

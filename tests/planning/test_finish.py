@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planning.world import World, job_spec, running, verdict
+from tests.planning.world import World, job_spec, running, script_spec, verdict
 from trainmaster_operator.api.status import JobPhase
 
 
@@ -29,6 +29,19 @@ def test_a_job_has_succeeded_when_every_agent_is_done_in_this_round() -> None:
     assert world.status.completionTime
     holds = {c.type: c.status for c in world.status.conditions}
     assert holds == {"Scheduled": "True", "Running": "False", "Complete": "True"}
+
+
+def test_a_recovery_that_the_end_overtakes_did_not_come_to_a_step() -> None:
+    world = running(script_spec(2))
+    world.agent(1, verdict=verdict(1))
+    world.write()
+    for slot in world.slots:
+        world.obey(slot)
+        world.agent(slot, done=True)
+    world.write()
+    (recovery,) = world.status.recoveries
+    assert world.status.phase is JobPhase.SUCCEEDED
+    assert (recovery.overtaken, recovery.totalSeconds is None) == (True, False)
 
 
 def test_done_outweighs_a_pod_that_ends_afterwards() -> None:

@@ -156,6 +156,12 @@ def test_the_words_of_a_stop_are_true(spec: JobSpec, asked: str, done: str) -> N
     assert ("saved step" in words[-1]) == saves
 
 
+def test_a_script_of_which_no_step_is_known_is_not_told_to_stop_after_one() -> None:
+    words = stopped(opened(script_spec()), nothing_saved=True)
+    assert words[0] == "ranks that use run.steps() stop after their next steps, others get SIGTERM"
+    assert "step" not in words[-1]
+
+
 def test_no_step_is_told_that_the_job_does_not_have() -> None:
     words = stopped(running(stored(), step=99))
     assert "after step 100" in words[0]

@@ -81,6 +81,7 @@ class ProgressStatus(Loose):
     totalSteps: int = 0
     loss: str = ""
     highestStep: int = 0  # ever reached: `step` falls back when a round resumes from an earlier checkpoint
+    lastSave: int = 0  # the step after which a script last called torch.save; 0: after none
     memoryStep: int = 0  # the newest of this round that lies in the memory of all pods; 0: none
     stepsPerSecond: float = 0.0  # smoothed
     tokensPerSecond: float = 0.0
@@ -157,6 +158,7 @@ class Recovery(Loose):
     lostSteps: int | None = None
     startedAt: str = ""
     totalSeconds: float | None = None
+    overtaken: bool = False  # the job ended or stopped before the new round came to a step
     clock: dict[str, float] = Field(default_factory=dict)  # detect, decide, drain, ... first_step
 
 
@@ -210,6 +212,7 @@ class JobStatus(Loose):
     roundPods: str = ""  # which pods they are: a checksum of their uids, in the map's order
     roundOpenedAt: str = ""  # while it forms: since when
     roundPeers: int = 0  # copies of a slot's memory go to the one so many places further in the map; 0: nowhere
+    roundLastSave: int = 0  # progress.lastSave when it opened
     roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
     lastStore: str = ""  # of the last rounds that were open, newest first: never used again
     incarnations: str = ""  # of each slot, run-length: "0*4"

@@ -26,8 +26,12 @@ _BEFORE_FIRST_STEP = (JobPhase.STARTING, JobPhase.RECOVERING)
 
 
 def step_of(status: JobStatus, ranks: Iterable[Rank]) -> int:
-    """Return the step that the ranks stand at, or the status' own while none of them has one."""
-    return max((rank["step"] or 0 for rank in ranks), default=0) or status.progress.step
+    """Return the step that the ranks stand at, or the status' own while none of them has one. Ranks of a script that
+    went on from a save may count from 0 in each process; while they train, the status has the step of the job."""
+    highest = max((rank["step"] or 0 for rank in ranks), default=0)
+    if status.phase is JobPhase.RUNNING and status.roundLastSave:
+        return max(highest, status.progress.step)
+    return highest or status.progress.step
 
 
 def first_step_s(status: JobStatus, ranks: Iterable[Rank]) -> float | None:

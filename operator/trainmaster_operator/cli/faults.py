@@ -90,6 +90,11 @@ class FaultServer:
         self._fired = fired
         self._server: asyncio.Server | None = None
 
+    @property
+    def waiting(self) -> tuple[Fault, ...]:
+        """Those that haven't fired, in the order in which they were asked for."""
+        return tuple(self._waiting.values())
+
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(self._serve, str(self.path))
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from trainmaster.contract.wire import environment as names
 from trainmaster_operator.api.job import Framework, JobSpec
 from trainmaster_operator.api.status import JobPhase, JobStatus
-from trainmaster_operator.cli import children, display, printed, report
+from trainmaster_operator.cli import children, display, printed, report, unfired_faults
 from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, news
@@ -165,7 +165,7 @@ class LocalRun:
             self._status_file.close()
         if failure is not None and not isinstance(failure, children.ChildFailed):
             raise failure
-        return self._conclude(failure)
+        return self._conclude(failure, list(unfired_faults.sentences(faults.waiting, self._scene.status)))
 
     def _children(self, run_dir: Path) -> tuple[children.Operator, children.Kubelet]:
         out, logs = self._folder.path, self._folder.logs
@@ -308,7 +308,8 @@ class LocalRun:
 
     # -- the end
 
-    def _conclude(self, failure: BaseException | None) -> int:
+    def _conclude(self, failure: BaseException | None, unfired: list[str]) -> int:
+        """Say how it ended, and return the exit code. `unfired`: of each fault that never fired, why."""
         path = self._folder.path
         try:
             self._memory.write(path / MEMORY)
@@ -327,12 +328,14 @@ class LocalRun:
             sys.stderr.write(f"trainmaster: {sentence}\n")
         if self._status_file.stale:
             sys.stderr.write(f"trainmaster: {self._status_file.stale}; it tells of an earlier state\n")
+        for sentence in unfired:
+            sys.stderr.write(f"trainmaster: {sentence}\n")
         if failure is not None:
             sys.stderr.write(f"trainmaster: {failure}\n")
             return 1
         phase = self._scene.status.phase
         if phase is JobPhase.SUCCEEDED:
-            return 0
+            return unfired_faults.EXIT_CODE if unfired else 0
         if self._stop_asked and phase is not JobPhase.FAILED:
             sys.stdout.write(how_to_go_on(self._prepared.job.spec, self._scene.status, self._prepared.command) + "\n")
             return STOPPED

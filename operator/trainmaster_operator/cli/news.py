@@ -53,7 +53,8 @@ def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
         before = known.get(recovery.round)
         if before is None:
             yield News("recovery", f"round {recovery.round}: {RUNGS[recovery.rung]}", Tone.WARNING)
-        if recovery.totalSeconds is not None and (before is None or before.totalSeconds is None):
+        closed = recovery.totalSeconds is not None and not recovery.overtaken
+        if closed and (before is None or before.totalSeconds is None):
             yield News("recovered", recovered(recovery), Tone.GOOD)
     if 0 < old.workers.replicas != new.workers.replicas > 0 and new.roundStore:
         less = new.workers.replicas < old.workers.replicas
@@ -139,8 +140,11 @@ def _phase(status: JobStatus) -> News | None:
 
 
 def _stop(status: JobStatus) -> str:
-    """Where all ranks stop. They agree on a step some way ahead, which the job may not have."""
+    """Where all ranks stop. They agree on a step some way ahead, which the job may not have. A job of which no step is
+    known has no step to stop after."""
     last = status.progress.totalSteps
+    if not (status.progress.step or status.progress.highestStep):
+        return "soon"
     if last and status.stopAt and status.stopAt >= last:
         return f"after step {last}, the last one"
     return f"after step {status.stopAt}" if status.stopAt else "soon"

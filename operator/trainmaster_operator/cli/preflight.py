@@ -18,6 +18,7 @@ from trainmaster_operator.api import partly, template
 from trainmaster_operator.api.job import Framework, JobSpec
 from trainmaster_operator.api.problem import Problem
 from trainmaster_operator.cli import image, interpreter
+from trainmaster_operator.cluster import variables
 
 _CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
 _BARE = ("python", "python3")
@@ -52,7 +53,7 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
     spec: fields that are wrong may be absent (`partly`); what needs these is not looked at.
     """
-    for check in (_suspended, _data_problems, _command_problems, _checkpoint_problems):
+    for check in (_suspended, _data_problems, _command_problems, _variable_problems, _checkpoint_problems):
         yield from partly.told(lambda check=check: check(spec, directory))  # type: ignore[misc]
 
 
@@ -81,12 +82,16 @@ def _located(data: DataConfig, directory: Path) -> DataConfig:
 def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if spec.framework is Framework.TRAINMASTER or any(template.problems(spec.workers.template)):
         return
-    folder = _absolute(spec.container().get("workingDir") or ".", directory)
+    container = spec.container()
+    if any(variables.problems(container)):
+        return
+    folder = _absolute(container.get("workingDir") or ".", directory)
     if spec.command() and not folder.is_dir():
         yield Problem((*_CONTAINER, "workingDir"), f"{folder} is no folder")
         return
+    known = variables.of_container(container, {})
     for place, argv in (((*_CONTAINER, "command"), spec.command()), (_RESTART, spec.workers.restartCommand or [])):
-        for words in _of_command(argv, folder):
+        for words in _of_command(variables.expand_all(argv, known), folder):
             yield Problem(place, words)
 
 
@@ -112,6 +117,12 @@ def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
     script = entry["path"] if entry is not None and entry["kind"] == "script" else None
     if script is not None and "$" not in script and not (folder / script).is_file():
         yield f"there is no script {folder / script}"
+
+
+def _variable_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if not any(template.problems(spec.workers.template)):
+        for place, words in variables.problems(spec.container()):
+            yield Problem((*_CONTAINER, *place), words)
 
 
 def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:

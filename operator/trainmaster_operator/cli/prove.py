@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.cli import children, output, prove_records
+from trainmaster_operator.cli import children, output, prove_records, unfired_faults
 from trainmaster_operator.cli.news import count
 from trainmaster_operator.cli.prove_records import Difference
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
@@ -59,6 +59,9 @@ def prove(options: ProveOptions) -> int:
     code = _run(options, out / "killed", [f"kill:rank={rank},step={step}" for rank, step in faults])
     if code == STOPPED:
         return code
+    if code == unfired_faults.EXIT_CODE:
+        _say("\nNot proven: not every kill happened, see above.")
+        return 1
     if code:
         _say("\nNot proven: the job doesn't survive the kills, see above.")
         return 1

@@ -48,6 +48,8 @@ def actions(recoveries: Sequence[Recovery]) -> Table:
     for r in recoveries:
         who = f" of rank {r.rank}" if r.rank is not None else f" of {_place(r.pod)}" if r.pod else ""
         total = seconds(r.totalSeconds) if r.totalSeconds is not None else "open"
+        if r.overtaken:
+            total += ", without a step"
         # As news of the failure have it: the step that was under way, one after the last that was complete.
         cells = (str(r.round), f"{r.cause}{who}", ACTIONS[r.rung], str(r.step + 1), _number(r.resumedStep))
         tier = (TIERS.get(r.tier, r.tier),) if tiers else ()

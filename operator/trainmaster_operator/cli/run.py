@@ -50,7 +50,8 @@ class Prepared:
 
 
 def run(options: RunOptions) -> int:
-    """0 when the job succeeded, 1 when it failed, 130 when it was asked to stop. Raises Refusal."""
+    """0 when the job succeeded, 1 when it failed, 3 when it succeeded and a fault that was asked for never fired, 130
+    when it was asked to stop. Raises Refusal."""
     prepared = prepare(options)
     if isinstance(prepared, str):
         sys.stdout.write(prepared + "\n")

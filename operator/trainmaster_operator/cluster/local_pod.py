@@ -19,6 +19,7 @@ from trainmaster.contract.wire import environment, faults
 from trainmaster_operator.cluster import processes
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.cluster.processes import Process, Table
+from trainmaster_operator.cluster.variables import expand_all, of_container
 
 POD_IP = "127.0.0.1"
 DEFAULT_COMMAND = ["python", "-m", "trainmaster.agent"]
@@ -97,7 +98,9 @@ class LocalPod:
     def start(self, base: Mapping[str, str]) -> None:
         """Raises StartError. Call it from the main thread: the pod dies with the thread that started it."""
         container = self.obj["spec"]["containers"][0]
-        command = [*(container.get("command") or []), *(container.get("args") or [])] or DEFAULT_COMMAND
+        given = self._given(container)
+        words = [*(container.get("command") or []), *(container.get("args") or [])]
+        command = expand_all(words, given) or DEFAULT_COMMAND
         if command == DEFAULT_COMMAND:
             command = [sys.executable, *command[1:]]  # scripts may run by another Python, agents run by ours
         kubelet = os.getpid()
@@ -115,7 +118,7 @@ class LocalPod:
                     stdout=log,
                     stderr=log,
                     cwd=container.get("workingDir") or None,
-                    env={**base, **self._variables(container)},
+                    env={**base, **self._variables(given)},
                     start_new_session=True,
                     preexec_fn=in_child,
                 )
@@ -164,7 +167,8 @@ class LocalPod:
     def _termination_log(self) -> Path:
         return self.folder / "termination-log"
 
-    def _variables(self, container: Object) -> dict[str, str]:
+    def _given(self, container: Object) -> dict[str, str]:
+        """The variables of the container itself. Raises StartError for one that this machine doesn't have."""
         meta = self.obj["metadata"]
         fields = {
             "metadata.name": self.name,
@@ -172,16 +176,17 @@ class LocalPod:
             "metadata.uid": self.uid,
             "status.podIP": POD_IP,
         }
-        variables = {}
-        for item in container.get("env") or []:
-            reference = ((item.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-            if reference is not None and reference not in fields:
-                raise StartError(f"env {item['name']}: fieldRef {reference!r} is not known here: {', '.join(fields)}")
-            variables[item["name"]] = item.get("value", "") if reference is None else fields[reference]
-        if self.ram is not None and environment.RAM_BUDGET in variables:
-            variables[environment.RAM_DIR] = str(self.ram)
+        try:
+            return of_container(container, fields)
+        except ValueError as error:
+            raise StartError(str(error)) from None
+
+    def _variables(self, given: dict[str, str]) -> dict[str, str]:
+        """The variables of its process: those of the container and the ones of this pod."""
+        ram = {environment.RAM_DIR: str(self.ram)} if self.ram is not None and environment.RAM_BUDGET in given else {}
         return {
-            **variables,
+            **given,
+            **ram,
             environment.POD_UID: self.uid,
             environment.POD_IP: POD_IP,
             environment.TOKEN_FILE: str(self._token_file),

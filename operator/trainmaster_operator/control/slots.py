@@ -114,6 +114,8 @@ class SlotState:
             resumed_step=report.resumed_step,
             resumed_tier=report.resumed_tier,
             memory_step=report.memory_step,
+            last_save=report.last_save,
+            loaded=report.loaded,
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},
             pauses=report.pauses,

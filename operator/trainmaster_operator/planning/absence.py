@@ -40,8 +40,8 @@ def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
 
 
 def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
-    """A recovery that ended with the first step of a round. A script doesn't tell where it resumed."""
-    resumed = None if view.scripted else times.resumed_step
+    """A recovery that ended with the first step of a round. Not every script tells where it resumed."""
+    resumed = times.resumed_step if times.resume_told or not view.scripted else None
     return recovery.model_copy(
         update={
             "resumedStep": resumed,

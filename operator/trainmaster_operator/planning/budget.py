@@ -39,7 +39,7 @@ def without_progress(spent: Sequence[Spent], cause: str, rung: Rung, step: int) 
 
 
 def cleared(spent: Sequence[Spent]) -> list[Spent]:
-    """After progress that step numbers don't show (a script counts from 0 in each process)."""
+    """As after progress: when a person has looked at the job and lets it go on."""
     return [s.model_copy(update={"step": -1}) for s in spent]
 
 

@@ -21,6 +21,8 @@ from trainmaster_operator.planning import (
     elastic,
     hang,
     hold,
+    leaver,
+    repetition,
     retry,
     rounds,
     rules,
@@ -64,16 +66,25 @@ def first_cause(view: View) -> Fault | None:
         assert agent.verdict is not None
         if _is_fatal(view, agent.verdict):
             return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
+    hopeless = repetition.on_every_rank(view, verdicts)
+    if hopeless is not None and hopeless.verdict is not None:
+        fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
+        return replace(fault, hopeless=repetition.EVERY_RANK)
     found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
     if found is not None:
         return found
     if not causes and (silent := agents.lost(view)) is not None:
         return silent  # which is what the others lost
-    for agent in causes or _cascade(view, verdicts):
+    if repetition.waits_for_others(view, verdicts):
+        return None
+    lost = [] if causes else _cascade(view, verdicts)
+    if lost and (left := leaver.behind(view, lost[0])) is not None:
+        return left
+    for agent in causes or lost:
         assert agent.verdict is not None
         floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
         return of_verdict(view, agent, agent.verdict, floor=floor)
-    return hang.hang(view) or straggler.straggler(view)
+    return leaver.explained(view, hang.hang(view)) or straggler.straggler(view)
 
 
 def _is_fatal(view: View, verdict: Verdict) -> bool:
@@ -88,6 +99,8 @@ def cascade_due_s(view: View) -> float | None:
     """When verdicts of ranks that merely lost a peer start to count."""
     ages = [a.verdict_age_s for a in _verdicts(view)]
     waits = [CASCADE_WAIT_S - age for age in ages]
+    if (wait := repetition.due_s(view, _verdicts(view))) is not None:
+        waits.append(wait)
     waits += [view.lost_after_s - min(age, view.observed.leading_s) for age in ages]
     return min((wait for wait in waits if wait > 0), default=None)
 
@@ -120,8 +133,11 @@ def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
 
 def _by_cause(view: View, fault: Fault) -> Change:
     if fault.fatal:
-        return fail(view, fault, f"{_ADVICE.get(fault.cause, 'a restart would not help')}: {fault.message}")
-    if _is_free(fault, _spent(view), view.highest_step()):
+        advice = fault.hopeless or _ADVICE.get(fault.cause, "a restart would not help")
+        return fail(view, fault, f"{advice}: {fault.message}")
+    if repetition.is_repeated(view, fault):
+        return fail(view, fault, f"{repetition.TWICE}: {fault.message}")
+    if _is_free(fault, view.status.spent, view.highest_step()):
         return _free_restart(view, fault)
     if fault.cause is Cause.FENCED:
         return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
@@ -133,7 +149,7 @@ def _by_cause(view: View, fault: Fault) -> Change:
 
 def _climb(view: View, fault: Fault, floor: Rung) -> Change:
     """The lowest rung from `floor` on that the budget allows; when none is left, fewer pods, or the end."""
-    limits, spent, step = view.spec.recovery.budget, _spent(view), view.highest_step()
+    limits, spent, step = view.spec.recovery.budget, view.status.spent, view.highest_step()
     rung = budget.affordable(limits, spent, fault.cause.value, floor, step, view.now)
     if rung is not Rung.FREE:
         return _restart(view, fault, rung, rung)
@@ -151,7 +167,7 @@ def _skip(view: View, fault: Fault) -> Change | None:
     if ranges is None:
         return None
     limits, step = view.spec.recovery.budget, view.highest_step()
-    rung = budget.affordable(limits, _spent(view), fault.cause.value, Rung.IN_PLACE, step, view.now)
+    rung = budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
     if rung is not Rung.IN_PLACE:
         count = sum(end - first for first, end in view.status.skipped)
         return fail(view, fault, f"training diverges though {count} samples are left out: {fault.message}")
@@ -161,13 +177,6 @@ def _skip(view: View, fault: Fault) -> Change | None:
 
 def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> Change:
     return _restart(view, fault, fault.floor, Rung.FREE, how, **fields)
-
-
-def _spent(view: View) -> list[Spent]:
-    """What has been spent. A script that made a step has made progress, though it counts from 0 in each process."""
-    spent = list(view.status.spent)
-    stepped = any(a.resumed_step is None and r.step > 0 for a in view.in_round() for r in a.ranks)
-    return budget.cleared(spent) if stepped and view.scripted else spent
 
 
 def fail(view: View, fault: Fault, words: str) -> Change:
@@ -221,7 +230,7 @@ def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "",
         phase=JobPhase.RECOVERING,
         round=number,
         restarts=_counted(status.restarts, charged),
-        spent=budget.charge(limits, _spent(view), charged, fault.cause.value, step, view.now),
+        spent=budget.charge(limits, view.status.spent, charged, fault.cause.value, step, view.now),
         lastFailure=fault.record(view),
         recoveries=[*status.recoveries, recovery][-RECOVERIES:],
         **fields,

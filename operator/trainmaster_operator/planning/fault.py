@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainmaster.contract.wire import Cause, Verdict
+from trainmaster.contract.wire import Cause, Recurrence, Verdict
 from trainmaster_operator.api.status import Failure, Rung
 from trainmaster_operator.planning.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.times import rfc3339
@@ -42,6 +42,8 @@ class Fault:
     traceback: str = ""
     output: str = ""  # the rank's last lines
     on_device: bool = False  # the memory that ran out
+    recurs: Recurrence = Recurrence.UNKNOWN  # whether the same would happen again
+    hopeless: str = ""  # why a restart would not help, where the cause alone doesn't say so
     samples: tuple[int, ...] = ()  # [first, end) of the step that diverged
     rule: str = ""  # that decides what is done
     step: int = 0
@@ -82,6 +84,7 @@ def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool 
         traceback=verdict.traceback,
         output="\n".join(verdict.last_lines),
         on_device=verdict.on_device,
+        recurs=verdict.recurs,
         samples=tuple(verdict.samples),
         step=verdict.step,
         age_s=agent.verdict_age_s,

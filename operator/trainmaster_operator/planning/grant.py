@@ -12,7 +12,7 @@ from typing import Any
 from trainmaster.contract.wire import Granted
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
-from trainmaster_operator.planning import absence, budget, rounds
+from trainmaster_operator.planning import absence, budget, rounds, step_count
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import AgentRecord
@@ -138,6 +138,7 @@ def _adopted(view: View, known: list[Granted]) -> Change:
         round=last.round,
         roundMinor=view.status.roundMinor + len(known),
         roundOpenedAt=rfc3339(view.now - last.age_s),
+        roundLastSave=step_count.last_save(view),
         **rounds.on_store(view, rounds.address(last.store)),
         **fields,
     )

@@ -66,6 +66,8 @@ class AgentRecord:
     resumed_step: int | None = None
     resumed_tier: str = ""
     memory_step: int = 0
+    last_save: int = 0  # of a script: the step after which it last called torch.save; 0: after none
+    loaded: bool = False  # of a script that counts from 0 in each process: it loaded a file before its first step
     draining: bool = False
     warming: bool = False  # what its ranks are forked from isn't ready
     clock: dict[str, float] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import math
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatus, ProgressStatus, Recovery
-from trainmaster_operator.planning import clock, goodput, pauses, straggler
+from trainmaster_operator.planning import clock, goodput, pauses, step_count, straggler
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.round_times import first_step_at
@@ -104,7 +104,8 @@ def _progress(view: View) -> ProgressStatus:
     training = view.spec.training
     total = training.steps if training else max(rank.total_steps for _, rank in ranks)
     loss = next((_text(r.loss) for _, r in ranks if r.loss is not None), old.loss)
-    if (step, total, loss) == (old.step, old.totalSteps, old.loss):
+    saved = step_count.last_save(view)
+    if (step, total, loss, saved) == (old.step, old.totalSteps, old.loss, old.lastSave):
         return old
     rate = old.stepsPerSecond
     elapsed = since(old.updatedAt, view.now)
@@ -116,6 +117,7 @@ def _progress(view: View) -> ProgressStatus:
         step=step,
         totalSteps=total,
         highestStep=max(old.highestStep, step),
+        lastSave=saved,
         memoryStep=min((agent.memory_step for agent in view.in_round()), default=0),
         loss=loss,
         stepsPerSecond=round(rate, 6),

@@ -23,7 +23,8 @@ class RoundTimes:
     first_step_at: float
     last_sign_at: float
     step: int
-    resumed_step: int  # the step that it began after
+    resumed_step: int  # the step that it began after; 0 as well where nobody tells
+    resume_told: bool
     resumed_tier: str
     saved_s: float
     evaluated_s: float
@@ -69,6 +70,7 @@ def _of_all(number: int, told: list[tuple[float, Trained]]) -> RoundTimes:
         last_sign_at=max(at - trained.last_sign_s for at, trained in told),
         step=max(trained.step for _, trained in told),
         resumed_step=max(0, *(trained.resumed_step or 0 for _, trained in told)),
+        resume_told=any(trained.resumed_step is not None for _, trained in told),
         resumed_tier=next((trained.resumed_tier for _, trained in told if trained.resumed_tier), ""),
         saved_s=max(trained.saved_s for _, trained in told),
         evaluated_s=max(trained.evaluated_s for _, trained in told),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from trainmaster.contract.wire import StoreAddress
 from trainmaster_operator.api.meta import pack_ranges
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.planning import peers, roundpods, sizes
+from trainmaster_operator.planning import peers, roundpods, sizes, step_count
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.times import rfc3339, since
@@ -74,6 +74,7 @@ def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
         "roundPods": roundpods.digest(pod.uid for slot in order if (pod := view.pods[slot]) is not None),
         "roundOpenedAt": rfc3339(view.now),
         "roundResume": resume(view),
+        "roundLastSave": step_count.last_save(view),
         "stopAt": None,
         "stopBound": False,
         "workers": sizes.sized(view, len(order)),

@@ -75,7 +75,9 @@ def removals(view: View) -> tuple[PodToDelete, ...]:
 def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
     """Recoveries that the end or a suspend overtook: their clock stops."""
     return [
-        r if r.totalSeconds is not None else r.model_copy(update={"totalSeconds": round(since(r.startedAt, now), 4)})
+        r
+        if r.totalSeconds is not None
+        else r.model_copy(update={"totalSeconds": round(since(r.startedAt, now), 4), "overtaken": True})
         for r in recoveries
     ]
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
+from trainmaster_operator.planning import step_count
 from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobStatus, Observation, PodRecord
 from trainmaster_operator.planning.once import attribute
 from trainmaster_operator.planning.record import dataclass
@@ -126,6 +127,8 @@ def look(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         else:
             others.append(pod)
     agents = [_current(observed.agents.get(slot), pods[slot], number) for slot, number in enumerate(incarnations)]
+    if spec.framework is not Framework.TRAINMASTER:
+        agents = step_count.of_the_job(status, agents)
     return View(spec, status, observed, now, tuple(incarnations), tuple(pods), tuple(others), tuple(agents))
 
 

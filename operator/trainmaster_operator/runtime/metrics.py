@@ -141,7 +141,7 @@ class Metrics:
             if before is None:
                 cause = recovery.cause if recovery.cause in _CAUSES else OTHER
                 self.restarts.labels(cause, recovery.rung.value).inc()
-            if recovery.totalSeconds is None:
+            if recovery.totalSeconds is None or recovery.overtaken:
                 continue
             unsettled = self._unsettled.get((key, recovery.round))
             if unsettled is not None:

@@ -14,8 +14,8 @@ def die(how: str) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     elif how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif how == "exit":
-        os._exit(3)
+    elif how in ("exit", "leave"):
+        os._exit(3 if how == "exit" else 0)
     else:
         raise ArithmeticError("the answer is not 42")
 
@@ -23,7 +23,7 @@ def die(how: str) -> None:
 parser = argparse.ArgumentParser()
 parser.add_argument("--checkpoint", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=20)
-parser.add_argument("--die", choices=["segv", "kill", "exit", "raise"])
+parser.add_argument("--die", choices=["segv", "kill", "exit", "leave", "raise"])
 parser.add_argument("--die-at", type=int, default=7)
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--ends-well-on-sigterm", action="store_true")

@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Mapping
 
-from trainmaster.agent import observer, script
+from trainmaster.agent import observer, own_store, script
 from trainmaster.contract.wire import environment
 
 
@@ -28,6 +28,7 @@ def watch() -> None:
     if not _claim():
         return
     observer.install(own_loop=False)
+    own_store.install()
     original = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, frames: types.TracebackType | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Any
 
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.codes import Cause
@@ -11,11 +12,20 @@ from trainmaster.contract.wire.codes import Cause
 
 def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
     """Send them, if an agent listens. Never raises: the process is ending anyway."""
+    words = {"cause": cause.value, "message": message[:2000], "traceback": traceback[-20000:], "cascade": cascade}
+    _send(channel.FAILED, {**words, "step": step})
+
+
+def tell_exit(code: int) -> None:
+    """Say that the program ends itself by SystemExit. What it printed before are its last words. Never raises."""
+    _send(channel.EXITS, {"code": code})
+
+
+def _send(kind: str, fields: dict[str, Any]) -> None:
     fd = os.environ.get(environment.CHANNEL_FD)
     if not fd:
         return
-    words = {"cause": cause.value, "message": message[:2000], "traceback": traceback[-20000:], "cascade": cascade}
     with contextlib.suppress(OSError, ValueError):
         link = channel.Channel.open(os.dup(int(fd)))
-        link.send(channel.FAILED, {**words, "step": step})
+        link.send(kind, fields)
         link.close()

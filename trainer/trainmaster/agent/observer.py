@@ -22,7 +22,7 @@ from trainmaster.agent import collectives, import_log, memory, stacks
 from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.faults import ARMED
-from trainmaster.contract.wire.progress import IMPORTING, SIZE, Phase, ProgressRecord
+from trainmaster.contract.wire.progress import IMPORTING, LOADED, SIZE, Phase, ProgressRecord
 
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
 _PER_PACKET = 500  # imports, well below the limit of a packet
@@ -54,7 +54,8 @@ class _Observer:
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._calls = 0
-        self._base = -1  # steps before this process, as the optimizer's state tells
+        self._loaded = False  # a file, by torch.load, before the first step
+        self._base = -1  # steps before this process; 0 as well where the optimizer counts none
         self._forward: Any = None
         fd = int(os.environ[environment.PROGRESS_FD])
         self._channel_fd = int(os.environ[environment.CHANNEL_FD])
@@ -129,14 +130,24 @@ class _Observer:
                 return original(*args, **kwargs)
             self._enter(Phase.SAVE)
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+                self.progress.last_save = self.progress.step
+                return result
             finally:
                 self._enter(Phase(before))
 
-        module.save = save
-        package = sys.modules.get("torch")
-        if package is not None and getattr(package, "save", None) is original:
-            package.save = save  # type: ignore[attr-defined]
+        _put_in_place(module, "save", save)
+        self._hook_load(module)
+
+    def _hook_load(self, module: Any) -> None:
+        original = module.load
+
+        @functools.wraps(original)
+        def load(*args: Any, **kwargs: Any) -> Any:
+            self._loaded = self._loaded or not self.progress.first_step_ns
+            return original(*args, **kwargs)
+
+        _put_in_place(module, "load", load)
 
     def _first_forward(self, *_: Any) -> None:
         if self._forward is not None:
@@ -149,10 +160,9 @@ class _Observer:
         faults = None if self._yielded() else _faults()
         if faults is None:
             return
-        if self._base < 0:
-            self._base = _steps_before(optimizer)
+        base = self._base if self._base >= 0 else _steps_before(optimizer) or 0
         faults.at_step(
-            self._base + self._steps.get(optimizer, 0) + 1,
+            base + self._steps.get(optimizer, 0) + 1,
             numbers=lambda: faults.gradients(p for group in optimizer.param_groups for p in group["params"]),
         )
 
@@ -160,8 +170,7 @@ class _Observer:
         self._calls += 1
         if not self._yielded():
             if self._base < 0:
-                self._base = max(_steps_before(optimizer) - 1, 0)
-            self.progress.resumed_step = self._base
+                self._begin_counting(optimizer)
             taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
             progress = self.progress
             now = time.monotonic_ns()
@@ -174,6 +183,15 @@ class _Observer:
             self._publish(now)
         if self._calls == _LEARN_AFTER and not self._forked:
             self._tell_imports([], settled=True)
+
+    def _begin_counting(self, optimizer: Any) -> None:
+        """After the first step of this process: say after which one it began, if the optimizer tells."""
+        counted = _steps_before(optimizer)
+        self._base = max((counted or 1) - 1, 0)
+        if counted is not None:
+            self.progress.resumed_step = self._base
+        elif self._loaded:
+            self.progress.flags |= LOADED
 
     def _yielded(self) -> bool:
         """Whether the script turned out to write its progress itself, or this is a worker that it has forked."""
@@ -234,13 +252,22 @@ def _faults() -> Any:
     return known
 
 
-def _steps_before(optimizer: Any) -> int:
-    """The step that the optimizer's own state counts (Adam and its kin do), 0 when it counts none."""
+def _steps_before(optimizer: Any) -> int | None:
+    """The step that the optimizer's own state counts (Adam and its kin do), None when it counts none."""
     for state in list(optimizer.state.values())[:1]:
         taken = state.get("step") if isinstance(state, dict) else None
         if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
             return int(taken)
-    return 0
+    return None
+
+
+def _put_in_place(module: Any, name: str, function: Any) -> None:
+    """Replace a function of torch.serialization, in torch itself too."""
+    original = getattr(module, name)
+    setattr(module, name, function)
+    package = sys.modules.get("torch")
+    if package is not None and getattr(package, name, None) is original:
+        setattr(package, name, function)
 
 
 def _in_main_thread() -> bool:

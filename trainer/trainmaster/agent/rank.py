@@ -103,6 +103,7 @@ class Rank:
         self.words: dict[str, Any] | None = None
         self.imports: list[list[str]] = []  # see channel.MODULES
         self.imported_variables: dict[str, str | None] = {}
+        self.exits = False  # it ends, or has ended, by SystemExit with a code that is not 0
         self.look = Look()
         self._on_message = on_message
         self._on_exit = on_exit

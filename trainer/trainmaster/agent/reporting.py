@@ -14,6 +14,7 @@ from trainmaster.agent import isolation, memory, rhythm
 from trainmaster.agent.client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.termination import write_termination
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
+from trainmaster.contract.wire.progress import LOADED
 
 if TYPE_CHECKING:
     from trainmaster.agent.supervisor import Supervisor
@@ -208,6 +209,7 @@ class Reporter:
             verdict = dataclasses.replace(verdict, age_s=(now - round.verdict_ns) / 1e9)
         round.watch()
         container = memory.container()
+        progress = [rank.progress() for rank in round.ranks]
         at_rest = s.uploads.pending == 0  # what a rank staged is part of its being done
         return Report(
             round=round.number,
@@ -223,11 +225,13 @@ class Reporter:
             granted=s.grant.told(),
             stop_ack=s.stop_ack,
             stop_passed=s.stop_passed,
-            resumed_step=round.resumed_step,
+            resumed_step=round.resumed(),
             resumed_tier=round.resumed_tier,
             memory_step=min((rank.memory_step for rank in round.ranks), default=0),
+            last_save=max((p.last_save for p in progress), default=0),
+            loaded=any(p.flags & LOADED for p in progress),
             clock=dict(round.clock),
-            pauses=rhythm.told(rank.progress() for rank in round.ranks),
+            pauses=rhythm.told(progress),
             trained=s.history.told(round, now),
             container_bytes=(container.used() or 0) if container is not None else 0,
             container_limit_bytes=(container.limit() or 0) if container is not None else 0,

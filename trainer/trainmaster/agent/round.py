@@ -119,6 +119,13 @@ class Round:
         """How long its ranks ran before the verdict on them, 0 without one."""
         return max(0, self.verdict_ns - self._forked_ns) / 1e9
 
+    def resumed(self) -> int | None:
+        """The step after which its ranks began: as they told, or as a script's optimizer counts. None: not known."""
+        if self.resumed_step is not None or self._own_loop:
+            return self.resumed_step
+        counted = max((rank.progress().resumed_step for rank in self.ranks), default=-1)
+        return counted if counted >= 0 else None
+
     def stepless_s(self, now_ns: int) -> float:
         """How long ago the first of its ranks, which have ended, said anything: the end of its last step."""
         return max((now_ns - rank.progress().beat_ns for rank in self.ranks), default=0) / 1e9
@@ -265,6 +272,8 @@ class Round:
                 status=rank.status,
                 words=rank.words,
                 lines=list(rank.output.lines),
+                exits=rank.exits,
+                forked_warm=self.way == "learned",
                 own_loop=self._own_loop,
                 oom_killed=self.oom_kills(),
                 note="its zygote ended, and all ranks with it" if zygote_lost else "",

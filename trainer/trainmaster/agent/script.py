@@ -20,7 +20,7 @@ import traceback
 import types
 from typing import Any
 
-from trainmaster.agent import lastwords, observer
+from trainmaster.agent import lastwords, observer, own_store
 from trainmaster.agent.symptoms import cause_of, code_of, is_cascade
 from trainmaster.contract.wire.codes import Cause, ExitCode
 
@@ -28,10 +28,15 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 def run(entry: dict[str, Any]) -> int:
     """Run `entry` to its end; returns its exit code. An exception is printed and told to the agent first."""
     observer.install(own_loop=entry["kind"] == "function")
+    if entry["kind"] != "function":
+        own_store.install()
     try:
         _enter(entry)
     except SystemExit as stop:
-        return exit_code(stop)
+        code = exit_code(stop)
+        if code:
+            lastwords.tell_exit(code)
+        return code
     except KeyboardInterrupt:
         traceback.print_exc()
         return 130
@@ -124,6 +129,8 @@ def tell_last_words(error: BaseException) -> ExitCode:
     """Tell the agent of the exception that ends this process; return the exit code that it means."""
     text = _user_traceback(error)
     message = "".join(traceback.format_exception_only(type(error), error)).strip()
+    if isinstance(error, SyntaxError):  # whose first lines are the place, not the name
+        message = f"{type(error).__name__}: {error}"
     cause, cascade = cause_of(text), is_cascade(text)
     lastwords.tell(cause, message, text, cascade=cascade, step=observer.step())
     return code_of(cause, cascade)

@@ -230,6 +230,7 @@ def rank_environment(
             "TORCHELASTIC_MAX_RESTARTS": str(2**31 - 1),
             "TORCHELASTIC_RUN_ID": settings.identity.job_uid,
             environment.ROUND: str(a.round),
+            environment.STORE: f"{a.store.host}:{a.store.port}",
             environment.RESUME: a.resume,
             environment.MESH: json.dumps(a.mesh),
             environment.MICRO_DIVISOR: str(a.micro_divisor),

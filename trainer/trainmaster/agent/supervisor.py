@@ -314,6 +314,8 @@ class Supervisor:
             self.peers.saved(rank.number, message)
         elif kind == channel.FAILED:
             current.spoke(rank, message)
+        elif kind == channel.EXITS:
+            rank.exits = True
         elif kind == channel.RESUMED:
             current.resumed_step, current.resumed_tier = int(message["step"]), str(message.get("tier", ""))
             self.reporter.at_once()

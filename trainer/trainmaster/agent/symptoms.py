@@ -73,6 +73,11 @@ def hardware_line(lines: list[str], traceback: str) -> str:
     return next((line.strip() for line in lines if _HARDWARE.search(line)), "")
 
 
+def speaks_of_device_or_collective(text: str) -> bool:
+    """Whether these words are of a device's driver, or of a library that joins ranks."""
+    return bool(_DEVICE.search(text) or _COLLECTIVE.search(text))
+
+
 def is_on_device(text: str) -> bool:
     """Whether the memory that ran out is the device's."""
     return bool(_ON_DEVICE.search(text))

@@ -9,8 +9,9 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.agent.recurrence import USAGE_ERROR, last_said, recurrence
 from trainmaster.agent.symptoms import cause_of, hardware_line, is_abort_for_a_peer, is_cascade, is_on_device
-from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict
+from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Recurrence, Verdict
 
 LAST_LINES = 20
 
@@ -27,6 +28,8 @@ class End:
     status: int | None = None  # wait status; None: it spoke its last words but still runs
     words: dict[str, Any] | None = None  # FAILED message of the channel
     lines: list[str] = field(default_factory=list)  # its last output
+    exits: bool = False  # it ended itself, by SystemExit
+    forked_warm: bool = False  # from a process that had imported what ranks of earlier rounds did
     own_loop: bool = False  # our loop's exit codes can be trusted
     oom_killed: bool = False  # the kernel's out-of-memory killer was at work in this container
     note: str = ""  # what the agent itself knows, for instance that its zygote ended
@@ -62,6 +65,11 @@ def exception_in(text: str) -> str:
     return next((line for line in lines[1:] if line.strip() and not line[0].isspace()), lines[-1])
 
 
+def exceptions_in(text: str) -> list[str]:
+    """The lines of a traceback that name the exceptions: the last one, and before it those that led to it."""
+    return [exception_in(_TRACEBACK + part) for part in text.split(_TRACEBACK)[1:]]
+
+
 def judge(end: End) -> Verdict:
     """The verdict on a rank that failed (a status of 0 or SAVED is none)."""
     words = end.words or {}
@@ -72,6 +80,11 @@ def judge(end: End) -> Verdict:
     if broken:  # what the driver or a library printed beside the exception says more than the exception
         cause, message = Cause.HARDWARE_FAULT, broken
     cascade = _is_cascade(end, code, words, text)
+    recurs = Recurrence.UNKNOWN
+    if cause is Cause.CRASH and not (cascade or end.note):
+        recurs = recurrence(code, exceptions_in(text), end.lines[-LAST_LINES:], exits=end.exits)
+    if recurs is Recurrence.CERTAIN and end.forked_warm:
+        recurs = Recurrence.LIKELY  # what it was forked from may be to blame, and the next try is another way
     return Verdict(
         rank=end.rank,
         cause=cause,
@@ -85,6 +98,7 @@ def judge(end: End) -> Verdict:
         cascade=cascade and not broken,
         on_device=cause is Cause.OUT_OF_MEMORY and code >= 0 and is_on_device(text),
         samples=[int(n) for n in words.get("samples") or []],
+        recurs=recurs,
     )
 
 
@@ -123,4 +137,7 @@ def _cause(end: End, code: int, words: dict[str, Any], text: str) -> tuple[Cause
         return EXIT_CODES[code], f"ended with exit code {code}"
     if text:
         return cause_of(text), exception_in(text)
-    return Cause.CRASH, f"ended with exit code {code}"
+    said = last_said(end.lines, code)
+    if not said:
+        return Cause.CRASH, f"ended with exit code {code}"
+    return Cause.CRASH, f"ended with exit code {code}{':' if code == USAGE_ERROR else '; its last output:'} {said}"

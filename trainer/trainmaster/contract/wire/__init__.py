@@ -5,7 +5,7 @@ images that we don't control. Every message carries the protocol number; the ope
 both sides ignore fields that they don't know.
 """
 
-from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode
+from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode, Recurrence
 from trainmaster.contract.wire.lineage import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
 from trainmaster.contract.wire.messages import (
     PROTOCOL,
@@ -58,6 +58,7 @@ __all__ = [
     "RankReport",
     "RankState",
     "Receipt",
+    "Recurrence",
     "Report",
     "ShardFile",
     "StoreAddress",

@@ -28,6 +28,14 @@ class Cause(str, Enum):
     CHECKPOINT_FAILED = "CheckpointFailed"
 
 
+class Recurrence(str, Enum):
+    """Whether a program that is started again would fail in the same way, as far as its last words tell."""
+
+    UNKNOWN = "Unknown"  # what failed lies, or may lie, outside of the program: memory, a device, a network, a file
+    LIKELY = "Likely"  # an exception or an exit code of the program's own
+    CERTAIN = "Certain"  # the program can't be loaded, or refuses its arguments
+
+
 class ExitCode(IntEnum):
     """Exit codes that the agent understands; a user's script may use those from 90 on too (docs/exit-codes.md).
 

@@ -42,6 +42,7 @@ FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on
 # Given to a rank by its agent, beside RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
 CPUS = "TRAINMASTER_CPUS"  # the kernel's numbers, as in 0,1,8,9, of those that it is pinned to; unset: it isn't
 ROUND = "TRAINMASTER_ROUND"
+STORE = "TRAINMASTER_STORE"  # host:port of the round's store, whatever a script makes of MASTER_ADDR and MASTER_PORT
 PROGRESS_FD = "TRAINMASTER_PROGRESS_FD"
 CHANNEL_FD = "TRAINMASTER_CHANNEL_FD"
 RESUME = "TRAINMASTER_RESUME"

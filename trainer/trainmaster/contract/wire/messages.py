@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.codes import Cause, Recurrence
 from trainmaster.contract.wire.trained import Trained
 
 PROTOCOL = 1
@@ -201,6 +201,7 @@ class Verdict:
     cascade: bool = False  # this rank ended because a peer did
     on_device: bool = False  # of OutOfMemory: the device's, not the host's
     samples: list[int] = field(default_factory=list)  # of Diverged: [first, end) positions of the step's samples
+    recurs: Recurrence = Recurrence.UNKNOWN  # whether the same would happen again
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,8 @@ class Report:
     resumed_step: int | None = None  # where this round's ranks resumed...
     resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
     memory_step: int = 0  # the newest of this round that all its ranks have saved to this pod's memory; 0: none
+    last_save: int = 0  # of a script: the step after which one of its ranks last called torch.save; 0: after none
+    loaded: bool = False  # of a script that counts its steps from 0 in each process: it loaded a file before the first
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
     draining_s: float | None = None  # this pod was told to end and has that long

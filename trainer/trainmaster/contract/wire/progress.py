@@ -26,6 +26,7 @@ MAGIC = 0x544D5052  # "TMPR"
 VERSION = 2  # of the layout; fields that are added at the end of a half leave it as it is
 SIZE = mmap.PAGESIZE
 
+LOADED = 8  # bit of Progress.flags: steps are counted in this process alone, and it loaded a file before the first one
 RESCUES = 2  # bit of Progress.flags: this rank saves its last completed step when its agent asks (channel RESCUE)
 IMPORTING = 4  # bit of Progress.flags: the main thread of a script is in an import
 OBEYS_STOP = 1  # bit of Progress.flags: this rank reads `stop_at`; others get SIGTERM when a stop binds
@@ -36,7 +37,7 @@ _ENTERED_AT = slice(64, 72)
 _CONTROL_AT = slice(128, 256)
 _PROGRESS_AT = slice(1024, 1792)
 _CONTROL = "qiiq"
-_PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqq"
+_PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqqq"
 _KIND_BITS = 8  # of the word of a collective: its number stands above its kind
 
 
@@ -67,7 +68,7 @@ class Progress:
     total_steps: int = 0
     loss: float = math.nan  # of `device_step`
     tokens: int = 0  # consumed in this process
-    resumed_step: int = -1
+    resumed_step: int = -1  # after which it began; -1: not known
     beat_ns: int = 0  # the last sign of life
     started_ns: int = 0
     rendezvous_ns: int = 0
@@ -95,6 +96,7 @@ class Progress:
     device_peak_bytes: int = 0
     device_limit_bytes: int = 0
     imported_ns: int = 0  # the start and, after it, the time that imports took up to the next milestone
+    last_save: int = 0  # the step after which the script last called torch.save; 0: after none
     # The last collective of the whole world that this process has entered. See `ProgressRecord.entered`.
     collectives: int = 0
     collective: int = 0  # an index of COLLECTIVES
@@ -168,6 +170,7 @@ class ProgressRecord:
             p.step_pauses, p.step_typical_ns, p.step_longest_ns, p.save_pauses, p.save_typical_ns, p.save_longest_ns,
             p.eval_pauses, p.eval_typical_ns, p.eval_longest_ns, p.save_total_ns, p.eval_total_ns,
             p.rss_peak_bytes, p.device_peak_bytes, p.device_limit_bytes, p.imported_ns,
+            p.last_save,
         )  # fmt: skip
 
     def read(self) -> Progress:

@@ -1,0 +1,59 @@
+"""Steps of scripts whose optimizer counts none (SGD): their agents count from 0 in each process.
+
+Such a script goes on from its own last save if it loads a file before its first step, and begins at step 0 if it loads
+none. Which of the two it is, one rank tells for all: often only one of them loads. So the count is corrected here, for
+all ranks alike, before any policy sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainmaster.contract.wire import Trained
+from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.planning.observation import AgentRecord
+
+if TYPE_CHECKING:
+    from trainmaster_operator.planning.view import View
+
+
+def of_the_job(status: JobStatus, agents: Sequence[AgentRecord | None]) -> list[AgentRecord | None]:
+    """The agents with steps of the job in place of steps of a process, in rounds that went on from a save."""
+    loaded = {a.round for a in agents if a is not None and a.loaded and a.resumed_step is None}
+    before = {number: _before(status, number) for number in loaded}
+    return [
+        agent if agent is None or agent.resumed_step is not None else _counted(agent, before.get(agent.round, 0))
+        for agent in agents
+    ]
+
+
+def last_save(view: View) -> int:
+    """The step after which the script last saved, as far as it is known; 0: it never did. One that began again at step
+    0 saves earlier steps than the process before it."""
+    return max((a.last_save for a in view.in_round()), default=0) or view.status.progress.lastSave
+
+
+def _before(status: JobStatus, number: int) -> int:
+    """Where a round began. Those after the one of the status were opened by agents, and go on from what was known."""
+    return status.roundLastSave if number <= status.round else status.progress.lastSave
+
+
+def _counted(agent: AgentRecord, before: int) -> AgentRecord:
+    if not before:
+        return agent
+    return replace(
+        agent,
+        ranks=tuple(replace(rank, step=before + rank.step) for rank in agent.ranks),
+        resumed_step=before,
+        last_save=agent.last_save and before + agent.last_save,
+        verdict=agent.verdict and replace(agent.verdict, step=before + agent.verdict.step),
+        trained=tuple(
+            _of_round(trained, before) if trained.round == agent.round else trained for trained in agent.trained
+        ),
+    )
+
+
+def _of_round(trained: Trained, before: int) -> Trained:
+    return replace(trained, step=before + trained.step, resumed_step=before)

@@ -1,0 +1,37 @@
+"""Faults that never fired are told with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster_operator.api.status import JobStatus, ProgressStatus, Restarts
+from trainmaster_operator.cli.unfired_faults import sentences
+
+KILL = {"id": "fault-0", "kind": "kill", "rank": 1, "step": 20, "code": 1}
+
+
+def ended(highest: int, restarts: int = 0) -> JobStatus:
+    progress = ProgressStatus(step=highest, highestStep=highest)
+    return JobStatus(progress=progress, restarts=Restarts(inPlace=restarts))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (ended(0), "no step of this job is known, so no fault can wait for one."),
+        (ended(19), "the job ended after step 19, before step 20"),
+        (
+            ended(40, restarts=1),
+            "rank 1 never came to step 20 as it counts: its script counts from 0 in each process, and the job "
+            "restarted 1 time",
+        ),
+        (ended(40), "rank 1 never came to step 20 as it counts, though another rank came to step 40"),
+    ],
+)
+def test_a_fault_that_never_fired_is_told_with_the_reason(status: JobStatus, reason: str) -> None:
+    (sentence,) = sentences([KILL], status)
+    assert sentence.startswith(f"--fault kill:rank=1,step=20 never fired: {reason}")
+
+
+def test_nothing_is_said_when_every_fault_fired() -> None:
+    assert list(sentences([], ended(40))) == []

@@ -1,0 +1,52 @@
+"""Scripts that can't work: they are told in their own words, and not tried again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import Outcome, run, script_job
+
+pytestmark = pytest.mark.processes
+
+
+def run_script(folder: Path, source: str, *arguments: str, faults: tuple[str, ...] = (), **spec: Any) -> Outcome:
+    script = folder / "train.py"
+    script.write_text(source)
+    return run(script_job(folder, ["python", str(script), *arguments], **spec), folder / "out", faults)
+
+
+def test_a_usage_error_fails_the_job_at_once_in_the_words_of_the_program(tmp_path: Path) -> None:
+    source = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()\n"
+    outcome = run_script(tmp_path, source)
+    assert outcome.exit_code == 1, outcome.output
+    assert outcome.status["restarts"]["total"] == 0
+    words = "ended with exit code 2: train.py: error: the following arguments are required: --data"
+    assert outcome.status["lastFailure"]["message"].endswith(f"so a restart would not help: {words}")
+    assert "the following arguments are required: --data" in outcome.output
+
+
+def test_a_typo_on_one_rank_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    outcome = run_script(tmp_path, "import os, time\nmodle() if os.environ['RANK'] == '1' else time.sleep(3600)\n")
+    assert outcome.exit_code == 1, outcome.output
+    assert outcome.status["restarts"]["total"] == 1
+    assert "so a third try would not help: NameError: name 'modle'" in outcome.status["lastFailure"]["message"]
+
+
+def test_a_fault_that_never_fires_is_told_and_is_no_success(tmp_path: Path) -> None:
+    outcome = run_script(tmp_path, "print('done')\n", faults=("kill:rank=0,step=2",), replicas=1)
+    assert outcome.exit_code == 3, outcome.output
+    assert "trainmaster: --fault kill:rank=0,step=2 never fired: no step of this job is known" in outcome.output
+
+
+def test_variables_in_arguments_are_expanded(tmp_path: Path) -> None:
+    template = {"spec": {"containers": [{"name": "worker", "env": [{"name": "DATA", "value": "/mnt"}]}]}}
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    words = ["python", str(tmp_path / "train.py"), "--data=$(DATA)/x", "$$(DATA)"]
+    template["spec"]["containers"][0] |= {"command": words[:2], "args": words[2:]}
+    job = script_job(tmp_path, words, workers={"replicas": 1, "template": template})
+    outcome = run(job, tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    assert "['--data=/mnt/x', '$(DATA)']" in outcome.output

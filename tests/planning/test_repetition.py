@@ -1,0 +1,172 @@
+"""What fails in the same way before the first step is not tried again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.planning.world import World, opened, recovered, running, script_spec, verdict
+from trainmaster.contract.wire import Cause, RankState, Recurrence
+from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning.repetition import OTHERS_WAIT_S, UNSEEN_S
+
+USAGE = "ended with exit code 2: train.py: error: the following arguments are required: --data"
+TYPO = "NameError: name 'modle' is not defined"
+
+
+def fails(world: World, slot: int, message: str = USAGE, age_s: float = 0.1, code: int = 2, **fields: Any) -> None:
+    """The one rank of a slot ends without a step."""
+    said = {"recurs": Recurrence.CERTAIN, "message": message, "exit_code": code, **fields}
+    world.agent(
+        slot,
+        verdict=verdict(slot, round=world.status.round, **said),
+        verdict_age_s=age_s,
+        ranks=world.ranks(slot, state=RankState.EXITED, exit_code=code, phase="start"),
+    )
+
+
+def fails_again(world: World, slot: int, message: str = TYPO, **fields: Any) -> None:
+    """A failure that is likely to recur, first in one round and then in the next one."""
+    for _ in range(2):
+        assert world.status.phase is not JobPhase.FAILED
+        fails(world, slot, message, **{"code": 1, "recurs": Recurrence.LIKELY, **fields})
+        world.write()
+        for member in world.members:
+            if world.status.phase is not JobPhase.FAILED:
+                world.pod(member)
+                world.obey(member)
+
+
+def test_a_program_that_cannot_start_on_any_rank_fails_the_job_at_once() -> None:
+    world = opened(script_spec())
+    for slot in range(4):
+        fails(world, slot)
+    world.write()
+    failure = world.status.lastFailure
+    assert world.status.phase is JobPhase.FAILED
+    assert failure is not None
+    assert (
+        failure.message == f"every rank failed in this way before its first step, so a restart would not help: {USAGE}"
+    )
+    assert world.status.restarts.total == 0
+    (failed,) = (c for c in world.status.conditions if c.type == "Failed")
+    assert failed.message == f"rank 0: {failure.message}"
+
+
+def test_what_differs_from_rank_to_rank_does_not_make_a_failure_another_one() -> None:
+    world = opened(script_spec(2))
+    for slot in range(2):
+        fails(
+            world,
+            slot,
+            f"ModuleNotFoundError: No module named 'x' (rank {slot}, /tmp/{slot}ab/x.py, 0x7f{slot})",
+            code=1,
+        )
+    world.write()
+    assert world.status.phase is JobPhase.FAILED
+
+
+def test_a_program_that_cannot_start_waits_a_while_for_the_word_of_the_other_ranks() -> None:
+    world = opened(script_spec())
+    fails(world, 1, age_s=2.0)
+    decision = world.plan()
+    assert not decision.intent
+    assert decision.requeue_after_s == pytest.approx(OTHERS_WAIT_S - 2.0)
+    fails(world, 1, age_s=OTHERS_WAIT_S)
+    assert world.write().status.restarts.inPlace == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"message": "it broke elsewhere"},
+        {"recurs": Recurrence.UNKNOWN},
+        {"cascade": True, "recurs": Recurrence.UNKNOWN},
+    ],
+)
+def test_ranks_that_fail_in_different_ways_are_restarted_without_a_wait(other: dict[str, Any]) -> None:
+    world = opened(script_spec(2))
+    fails(world, 0)
+    fails(world, 1, **{"message": USAGE, **other})
+    assert world.write().status.restarts.inPlace == 1
+
+
+def test_a_program_that_failed_after_a_step_is_restarted_though_it_did_so_on_every_rank() -> None:
+    world = running(script_spec(2), step=3)
+    for slot in range(2):
+        world.agent(slot, verdict=verdict(slot, recurs=Recurrence.CERTAIN, message="ModuleNotFoundError: wandb"))
+    assert world.write().status.restarts.inPlace == 1
+
+
+def test_the_same_failure_before_the_first_step_is_not_tried_a_third_time() -> None:
+    world = opened(script_spec())
+    fails_again(world, 2)
+    failure = world.status.lastFailure
+    assert world.status.phase is JobPhase.FAILED
+    assert failure is not None
+    assert (
+        failure.message
+        == f"the job failed twice in this way before its first step, so a third try would not help: {TYPO}"
+    )
+    assert world.status.restarts.total == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"recurs": Recurrence.UNKNOWN},
+        {"recurs": Recurrence.UNKNOWN, "message": "OSError: [Errno 116] Stale file handle"},
+        {"recurs": Recurrence.UNKNOWN, "cause": Cause.OUT_OF_MEMORY},
+    ],
+)
+def test_what_may_pass_by_itself_is_tried_as_often_as_the_budget_says(fields: dict[str, Any]) -> None:
+    world = opened(script_spec())
+    fails_again(world, 2, **fields)
+    assert world.status.phase is JobPhase.RECOVERING
+    assert world.status.restarts.inPlace == 2
+
+
+def test_a_script_whose_steps_nobody_counts_may_fail_twice_in_the_same_way_long_after_its_start() -> None:
+    world = opened(script_spec())
+    for _ in range(2):
+        world.now += UNSEEN_S
+        fails(world, 2, TYPO, code=1, recurs=Recurrence.LIKELY)
+        world.write()
+        for slot in range(4):
+            world.obey(slot)
+    assert (world.status.phase, world.status.restarts.inPlace) == (JobPhase.RECOVERING, 2)
+
+
+def test_a_script_whose_steps_nobody_counts_may_end_with_code_2_on_every_rank_long_after_its_start() -> None:
+    world = opened(script_spec(2))
+    world.now += UNSEEN_S
+    for slot in range(2):
+        fails(world, slot)
+    assert world.write().status.restarts.inPlace == 1
+
+
+def test_another_failure_is_no_second_one_of_the_first() -> None:
+    world = opened(script_spec())
+    fails(world, 2, TYPO, code=1, recurs=Recurrence.LIKELY)
+    world.write()
+    for slot in range(4):
+        world.obey(slot)
+    fails(world, 2, "KeyError: 'lr'", code=1, recurs=Recurrence.LIKELY)
+    assert world.write().status.restarts.inPlace == 2
+
+
+def test_a_step_in_between_makes_it_a_first_failure_again() -> None:
+    world = opened(script_spec())
+    for _ in range(3):
+        fails(world, 2, TYPO, code=1, recurs=Recurrence.LIKELY)
+        world.write()
+        assert world.status.phase is JobPhase.RECOVERING
+        recovered(world, step=world.status.progress.highestStep + 5)
+        fails(world, 2, TYPO, code=1, recurs=Recurrence.LIKELY)
+        world.agent(2, ranks=world.ranks(2, step=world.status.progress.step, state=RankState.EXITED, exit_code=1))
+        world.write()
+        for slot in range(4):
+            world.pod(slot)
+            world.obey(slot)
+    assert world.status.phase is JobPhase.RECOVERING
