@@ -171,6 +171,8 @@ class LocalRun:
         out, logs = self._folder.path, self._folder.logs
         fd = self._prepared.control.fileno()
         variables = {names.OUTPUT_DIR: str(out)}  # for every pod
+        if self._prepared.pods_as_nodes:
+            variables[names.PODS_AS_NODES] = "1"
         if self._prepared.digests:
             variables[names.DIGESTS] = "1"
         if self._prepared.faults:

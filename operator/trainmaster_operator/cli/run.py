@@ -31,6 +31,7 @@ class RunOptions:
     quiet: bool = False  # what rank 0 prints is not shown
     fresh: bool = False
     digests: bool = False  # of all states after each step
+    pods_as_nodes: bool = False  # local ranks are numbered in each pod
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Prepared:
     command: str
     digests: bool = False
     python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
+    pods_as_nodes: bool = False
 
 
 def run(options: RunOptions) -> int:
@@ -99,12 +101,25 @@ def prepare(options: RunOptions) -> Prepared | str:
         resource = output.resumed_resource(before, localized, last_round)
     else:
         resource = output.first_resource(localized)
-    command = shlex.join(
-        ["trainmaster", "run", str(options.job), *(["--out", str(options.out)] if options.out else [])]
-    )
     own_loop = job.spec.framework is Framework.TRAINMASTER
-    python = None if own_loop else interpreter.choose(os.environ.get("PATH", os.defpath))
-    return Prepared(job, resource, encoded_faults, folder, control, resumes, command, options.digests, python)
+    return Prepared(
+        job=job,
+        resource=resource,
+        faults=encoded_faults,
+        folder=folder,
+        control=control,
+        resumes=resumes,
+        command=_command(options),
+        digests=options.digests,
+        python=None if own_loop else interpreter.choose(os.environ.get("PATH", os.defpath)),
+        pods_as_nodes=options.pods_as_nodes,
+    )
+
+
+def _command(options: RunOptions) -> str:
+    out = ["--out", str(options.out)] if options.out else []
+    nodes = ["--pods-as-nodes"] if options.pods_as_nodes else []
+    return shlex.join(["trainmaster", "run", str(options.job), *out, *nodes])
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:
