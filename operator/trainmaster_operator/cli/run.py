@@ -7,13 +7,16 @@ import os
 import shlex
 import socket
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.cli import faults, interpreter, output, preflight
+from trainmaster_operator.cli import device_plan, devices, faults, interpreter, output, preflight
+from trainmaster_operator.cli.device_plan import DevicePlan, NoDevices
+from trainmaster_operator.cli.devices import DeviceLocks
 from trainmaster_operator.cli.interpreter import Interpreter
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.validate import load_job
@@ -37,7 +40,7 @@ class RunOptions:
 @dataclass(frozen=True)
 class Prepared:
     """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
-    what a person types to go on with it."""
+    what a person types to go on with it. `devices`: those of the run, which `locks` keeps from other runs."""
 
     job: DistributedTrainingJob
     resource: dict[str, Any]  # as it goes into the store, with uid and status
@@ -46,6 +49,8 @@ class Prepared:
     control: socket.socket
     resumes: bool
     command: str
+    devices: DevicePlan
+    locks: DeviceLocks
     digests: bool = False
     python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
     pods_as_nodes: bool = False
@@ -64,6 +69,7 @@ def run(options: RunOptions) -> int:
     finally:
         prepared.control.close()
         prepared.folder.release()
+        prepared.locks.release()
 
 
 def prepare(options: RunOptions) -> Prepared | str:
@@ -81,20 +87,17 @@ def prepare(options: RunOptions) -> Prepared | str:
         faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
         if finished:
             return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the start"
-    control = _listen(options.port)
-    try:
-        folder = output.OutputFolder.claim(out)
-    except Refusal:
-        control.close()
-        raise
     resumes = before is not None and not options.fresh
-    if options.fresh:
-        try:
+    with ExitStack() as undo:
+        control = undo.enter_context(_listen(options.port))
+        locks = DeviceLocks(devices.lock_folder(os.environ))
+        undo.callback(locks.release)
+        chosen = _choose_devices(options, job, locks)
+        folder = output.OutputFolder.claim(out)
+        undo.callback(folder.release)
+        if options.fresh:
             folder.clear()
-        except Refusal:
-            control.close()
-            folder.release()
-            raise
+        undo.pop_all()
     if before is not None and resumes:
         assert job.spec.checkpoint.directory is not None
         last_round = output.highest_round(Path(job.spec.checkpoint.directory))
@@ -110,9 +113,11 @@ def prepare(options: RunOptions) -> Prepared | str:
         control=control,
         resumes=resumes,
         command=_command(options),
+        devices=chosen,
+        locks=locks,
         digests=options.digests,
         python=None if own_loop else interpreter.choose(os.environ.get("PATH", os.defpath)),
-        pods_as_nodes=options.pods_as_nodes,
+        pods_as_nodes=options.pods_as_nodes or chosen.each > 0,
     )
 
 
@@ -120,6 +125,22 @@ def _command(options: RunOptions) -> str:
     out = ["--out", str(options.out)] if options.out else []
     nodes = ["--pods-as-nodes"] if options.pods_as_nodes else []
     return shlex.join(["trainmaster", "run", str(options.job), *out, *nodes])
+
+
+def _choose_devices(options: RunOptions, job: DistributedTrainingJob, locks: DeviceLocks) -> DevicePlan:
+    """Raises Refusal when the run asks for devices that it can't get."""
+    try:
+        need = device_plan.need(job.spec, pods_as_nodes=options.pods_as_nodes)
+        present = devices.present(os.environ) if need is not None else None
+        if need is None or not present or need.asked == "CPU":
+            return device_plan.decide(need, present, [])
+        with locks.choosing():
+            chosen = device_plan.decide(need, present, locks.take(present, need.most))
+            if not chosen.names:
+                locks.release()
+        return chosen
+    except NoDevices as error:
+        raise Refusal(f"{options.job}: {error}") from None
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:

@@ -34,6 +34,7 @@ _OURS = {
     environment.RESTART_COMMAND,
     environment.ONE_MACHINE,
     environment.PODS_AS_NODES,
+    environment.WITHOUT_DEVICES,
 }
 # Differ from rank to rank or from pod to pod without any module's caring at its import.
 _VOLATILE = {
@@ -63,6 +64,7 @@ class Settings:
     pinning: bool = False
     one_machine: bool = False  # all pods of the job are processes of this machine
     pods_as_nodes: bool = False  # but local ranks are numbered in each pod all the same
+    without_devices: str = ""  # why its ranks see none, in words; "": they see those that there are
     environ: dict[str, str] = field(repr=False, default_factory=dict)
     restarted: Settings | None = field(repr=False, default=None)  # of the rounds after the job's first one
 
@@ -108,6 +110,7 @@ class Settings:
             pinning=env.get(environment.PINNING) == "1",
             one_machine=env.get(environment.ONE_MACHINE) == "1",
             pods_as_nodes=env.get(environment.PODS_AS_NODES) == "1",
+            without_devices=env.get(environment.WITHOUT_DEVICES, ""),
             environ=_with_changes(environ, command),
         )
         if framework == TRAINMASTER or not env.get(environment.RESTART_COMMAND):

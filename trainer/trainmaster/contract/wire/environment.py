@@ -25,6 +25,7 @@ TERMINATION_LOG = "TRAINMASTER_TERMINATION_LOG"
 CPU_MILLIS = "TRAINMASTER_CPU_MILLIS"  # thousandths of a core that the container has or asked for; unset: all there are
 ONE_MACHINE = "TRAINMASTER_ONE_MACHINE"  # "1": all pods of the job are processes of one machine, and share its cores
 PODS_AS_NODES = "TRAINMASTER_PODS_AS_NODES"  # "1": there each pod still counts as a node for its local ranks
+WITHOUT_DEVICES = "TRAINMASTER_WITHOUT_DEVICES"  # why ranks see none of the machine's: a sentence for the pod's log
 PINNING = "TRAINMASTER_PINNING"  # "1": each rank gets cores of its own
 GRACE_S = "TRAINMASTER_GRACE_S"  # seconds that an agent has after SIGTERM; 25 when unset
 
