@@ -10,12 +10,16 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
     torch.manual_seed(dist.get_rank())
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 1))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 1).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for step in range(200):
-        x = torch.randn(32, 64)
+        x = torch.randn(32, 64, device=device)
         loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()

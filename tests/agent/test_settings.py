@@ -29,11 +29,11 @@ def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(CORES)))
 
 
-def threads(env: dict[str, str], ranks: int = 1, world_size: int = 4, store: str = "10.0.0.7") -> str:
+def threads(env: dict[str, str], ranks: int = 1, world_size: int = 4) -> str:
     settings = Settings.read({**POD, **env})
     assignment = Assignment(
         round=1,
-        store=StoreAddress(store, 29500),
+        store=StoreAddress("10.0.0.7", 29500),
         first_rank=ranks,
         ranks=ranks,
         world_size=world_size,
@@ -56,7 +56,7 @@ def test_ranks_have_as_many_threads_as_their_pod_has_cores(millis: str, ranks: i
 
 def test_ranks_of_a_pod_without_amounts_share_the_node_and_those_of_one_machine_all_of_it() -> None:
     assert threads({}, ranks=2) == "4"
-    assert threads({}, ranks=1, world_size=4, store="127.0.0.1") == "2"
+    assert threads({environment.ONE_MACHINE: "1"}, ranks=1, world_size=4) == "2"
 
 
 def test_what_the_user_says_counts() -> None:
@@ -135,3 +135,49 @@ def test_a_bare_python_is_the_one_that_the_person_has() -> None:
     assert of(["torchrun", "t.py"], **{environment.PYTHON: sys.executable}).entry == own.entry
     assert of(["/opt/other/bin/python", "t.py"]).entry is None
     assert of([sys.executable, "t.py"]).entry == own.entry
+
+
+LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+
+
+def numbers(env: dict[str, str], pods: int, ranks: int) -> list[tuple[int, ...]]:
+    """LOCAL of each rank of a world, in the order of ranks."""
+    settings = Settings.read({**POD, **env})
+    found = []
+    for pod in range(pods):
+        assignment = Assignment(
+            round=1,
+            store=StoreAddress("10.0.0.7", 29500),
+            first_rank=pod * ranks,
+            ranks=ranks,
+            world_size=pods * ranks,
+            group_rank=pod,
+            group_world_size=pods,
+            restart_count=0,
+        )
+        for pod_rank in range(ranks):
+            variables = rank_environment(settings, assignment, pod_rank)
+            assert variables["RANK"] == str(len(found))
+            assert variables[environment.POD_RANK] == str(pod_rank), "its pod's memory is shared with these alone"
+            assert variables[environment.RANKS_PER_POD] == str(ranks)
+            found.append(tuple(int(variables[name]) for name in LOCAL))
+    return found
+
+
+@pytest.mark.parametrize(("pods", "ranks"), [(4, 1), (2, 2), (1, 4)])
+def test_on_one_machine_local_ranks_are_numbered_over_all_pods_as_by_torchrun(pods: int, ranks: int) -> None:
+    assert numbers({environment.ONE_MACHINE: "1"}, pods, ranks) == [(rank, 4, 0, 1) for rank in range(4)]
+
+
+@pytest.mark.parametrize("env", [{}, {environment.ONE_MACHINE: "1", environment.PODS_AS_NODES: "1"}])
+def test_a_pod_that_is_a_node_numbers_its_own_ranks(env: dict[str, str]) -> None:
+    assert numbers(env, pods=2, ranks=2) == [(0, 2, 0, 2), (1, 2, 0, 2), (0, 2, 1, 2), (1, 2, 1, 2)]
+
+
+def test_pods_that_are_nodes_of_one_machine_still_share_its_cores() -> None:
+    assert threads({environment.ONE_MACHINE: "1", environment.PODS_AS_NODES: "1"}, ranks=1, world_size=4) == "2"
+
+
+def test_what_tells_an_agent_of_its_machine_is_not_the_ranks_business() -> None:
+    settings = Settings.read({**POD, environment.ONE_MACHINE: "1", environment.PODS_AS_NODES: "1"})
+    assert not {environment.ONE_MACHINE, environment.PODS_AS_NODES} & set(settings.environ)

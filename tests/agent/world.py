@@ -75,6 +75,7 @@ class World:
             "TRAINMASTER_SLOT": str(slot),
             "TRAINMASTER_INCARNATION": "1",
             "TRAINMASTER_POD_UID": f"pod-{slot}",
+            "TRAINMASTER_ONE_MACHINE": "1",
             "TRAINMASTER_OPERATOR_URL": self.operator.url,
             "TRAINMASTER_TOKEN_FILE": str(self.folder / "token"),
             "TRAINMASTER_FRAMEWORK": "PyTorch",

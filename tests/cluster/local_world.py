@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,8 +124,11 @@ class Local:
 
 
 @asynccontextmanager
-async def local_world(zygote: list[str] | None = None, shared: Path | None = None) -> AsyncIterator[Local]:
-    """`zygote`: the command that the kubelet starts as one. `shared`: the socket of one that serves already."""
+async def local_world(
+    zygote: list[str] | None = None, shared: Path | None = None, options: Sequence[str] = ()
+) -> AsyncIterator[Local]:
+    """`zygote`: the command that the kubelet starts as one. `shared`: the socket of one that serves already.
+    `options`: further ones of the kubelet."""
     folder = Path(tempfile.mkdtemp())  # short: a unix socket's path has at most 107 bytes
     (folder / "run").mkdir(mode=0o700)
     lifelines = Lifelines()
@@ -133,7 +136,7 @@ async def local_world(zygote: list[str] | None = None, shared: Path | None = Non
     store = MemoryStore()
     server = StoreServer(store, folder / "run" / "store.sock")
     await server.start()
-    kubelet = await start_kubelet(folder, zygote, shared=shared)
+    kubelet = await start_kubelet(folder, zygote, shared=shared, options=options)
     try:
         async with asyncio.timeout(GIVE_UP_S):
             yield Local(folder, store, server, MemoryCluster(store), lifelines, kubelet)
@@ -147,13 +150,17 @@ async def local_world(zygote: list[str] | None = None, shared: Path | None = Non
 
 
 async def start_kubelet(
-    folder: Path, zygote: list[str] | None = None, run: str = "run", shared: Path | None = None
+    folder: Path,
+    zygote: list[str] | None = None,
+    run: str = "run",
+    shared: Path | None = None,
+    options: Sequence[str] = (),
 ) -> asyncio.subprocess.Process:
     command = shlex.join(zygote or zygote_stand_in(folder))
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "trainmaster_operator.cluster.kubelet", "--store", str(folder / run / "store.sock"),
         "--run-dir", str(folder / run), "--out", str(folder / "out"), "--zygote-command", command,
-        *(("--zygote", str(shared)) if shared else ()),
+        *(("--zygote", str(shared)) if shared else ()), *options,
         env={**os.environ, "PYTHONPATH": python_path(), "LIFELINE": str(folder / "lifeline"), "SECRET": "x"},
         start_new_session=True,
     )  # fmt: skip

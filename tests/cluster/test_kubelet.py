@@ -9,7 +9,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,14 @@ from trainmaster_operator.cluster.processes import started_with, table
 pytestmark = pytest.mark.processes
 
 
-def run(test: Callable[[Local], Awaitable[None]], zygote: list[str] | None = None, shared: Path | None = None) -> None:
+def run(
+    test: Callable[[Local], Awaitable[None]],
+    zygote: list[str] | None = None,
+    shared: Path | None = None,
+    options: Sequence[str] = (),
+) -> None:
     async def inside() -> None:
-        async with local_world(zygote, shared) as world:
+        async with local_world(zygote, shared, options) as world:
             await test(world)
 
     asyncio.run(inside())
@@ -71,6 +76,35 @@ print(json.dumps(facts))
         assert not any("store.sock" in str(value) for value in facts.values())
 
     run(test)
+
+
+def test_a_pod_waits_for_the_devices_of_one_that_ends() -> None:
+    script = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+
+    async def test(world: Local) -> None:
+        for name in ("a", "b"):
+            await world.cluster.create(POD, world.pod(name, SLEEP))
+            await world.phase(name, "Running")
+        await world.cluster.create(POD, world.pod("c", script))
+        await world.cluster.delete(POD, "default", "b")
+        await world.phase("c", "Succeeded")
+        assert (world.out / "logs" / "c.log").read_text() == "7\n"
+        assert (await world.cluster.get(POD, "default", "a"))["status"]["phase"] == "Running"
+
+    run(test, options=("--devices", "4,7", "--devices-per-pod", "1"))
+
+
+def test_a_pod_that_is_deleted_while_it_waits_for_devices_takes_none() -> None:
+    async def test(world: Local) -> None:
+        await world.cluster.create(POD, world.pod("a", SLEEP))
+        await world.phase("a", "Running")
+        await world.cluster.create(POD, world.pod("b", SLEEP))
+        await world.cluster.delete(POD, "default", "b")
+        await world.cluster.create(POD, world.pod("c", "pass"))
+        await world.cluster.delete(POD, "default", "a")
+        await world.phase("c", "Succeeded")
+
+    run(test, options=("--devices", "4", "--devices-per-pod", "1"))
 
 
 def test_a_failed_pod_tells_exit_code_signal_and_last_words() -> None:

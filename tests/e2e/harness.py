@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ import yaml
 
 from tests import machine_zygote, tied
 from tests.e2e.warm import COMMAND, WarmInterpreter, WarmRun
-from trainmaster.contract.wire import environment
+from trainmaster.contract.wire import environment as names
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 LIMIT_S = 240  # no test asserts on a time: this only ends a run that hangs
@@ -75,6 +75,7 @@ def small_demo_job(folder: Path, ranks: int, mesh: dict[str, int], steps: int, *
         "batch": {"global": 24},
         "parallelism": mesh,
         "steps": steps,
+        "device": "CPU",
         "checkpoint": {"every": 7, "keep": 3},
         **training,
     }
@@ -117,14 +118,16 @@ def command(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool =
 
 def run_environment() -> dict[str, str]:
     """The variables of a command that runs a job."""
-    shared = {environment.ZYGOTE: str(zygote)} if zygote is not None else {}
+    shared = {names.ZYGOTE: str(zygote)} if zygote is not None else {}
     return {**machine_zygote.environment(), "COLUMNS": "120", **shared}
 
 
 @contextmanager
-def started(arguments: Sequence[str]) -> Iterator[Command]:
-    """The command in a session of its own, which is ended with all that is in it."""
-    with _start(arguments) as process:
+def started(arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> Iterator[Command]:
+    """The command in a session of its own, which is ended with all that is in it.
+
+    `variables` add to its environment."""
+    with _start(arguments, {**run_environment(), **(variables or {})}) as process:
         try:
             yield process
         finally:
@@ -132,23 +135,33 @@ def started(arguments: Sequence[str]) -> Iterator[Command]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _start(arguments: Sequence[str]) -> Command:
+def _start(arguments: Sequence[str], environment: Mapping[str, str]) -> Command:
     if interpreter is not None:
         assert list(arguments[:3]) == [sys.executable, "-m", COMMAND], arguments
-        return interpreter.start(arguments[3:], run_environment())
+        return interpreter.start(arguments[3:], environment)
     return tied.popen(
         arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=run_environment(),
+        env=environment,
         start_new_session=True,
     )
 
 
-def run(job: Path, out: Path, faults: Sequence[str] = (), *, digests: bool = False) -> Outcome:
-    """Run to the end. A run that hangs is ended with its whole session, and fails the caller by its exit code."""
-    with started(command(job, out, faults, digests=digests)) as process:
+def run(
+    job: Path,
+    out: Path,
+    faults: Sequence[str] = (),
+    *,
+    digests: bool = False,
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run to the end. A run that hangs is ended with its whole session, and fails the caller by its exit code.
+
+    `options`: further ones of the command. `variables` add to its environment."""
+    with started([*command(job, out, faults, digests=digests), *options], variables) as process:
         try:
             output, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:

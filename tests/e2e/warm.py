@@ -16,6 +16,7 @@ import importlib
 import io
 import os
 import random
+import runpy
 import selectors
 import signal
 import subprocess
@@ -232,6 +233,10 @@ def _become(module: str, arguments: Sequence[str], environment: Mapping[str, str
             stream = io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=fd == 2)
             setattr(sys, name, stream)
         sys.argv = [module, *arguments]
+        for folder in variables.get("PYTHONPATH", "").split(os.pathsep):
+            if folder and Path(folder, "sitecustomize.py").is_file():
+                sys.path.append(folder)
+                runpy.run_path(str(Path(folder, "sitecustomize.py")))
         random.seed()
         gc.freeze()
         found = importlib.import_module(module).main()

@@ -48,6 +48,7 @@ BASE: dict[str, Any] = {
     "steps": 3,
     "batch": {"global": 4},
     "optimizer": {"lr": 0.01},
+    "device": "CPU",
 }
 LLAMA = {"model.name": "llama"}
 MOE = {
@@ -85,6 +86,7 @@ OF_ONE_RANK = [
     Row("optimizer.schedule", "constant", "numbers"),
     Row("optimizer.minLrRatio", 0.9, "numbers"),
     Row("optimizer.clipNorm", 0.01, "numbers", SGD),
+    Row("device", "MPS", "ended"),
     Row("precision", "bf16", "numbers"),
     Row("matmulPrecision", "Medium", "built"),
     Row("recompute", "Full", "passes"),

@@ -22,6 +22,7 @@ class Job:
             "steps": 9,
             "batch": {"global": 8, "micro": 2},
             "parallelism": {},
+            "device": "CPU",
             "checkpoint": {"every": 3, "keep": 3},
             "optimizer": {"warmupSteps": 2, "lr": 1e-2},
             **training,

@@ -85,7 +85,7 @@ def valueless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         given = config(tmp_path, **fields)
         size = math.prod(fields["parallelism"].values())
         dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)
-        monkeypatch.setattr(World, "join", lambda: World(size - 1, size, torch.device("cpu"), dist.HashStore()))
+        monkeypatch.setattr(World, "join", lambda asked: World(size - 1, size, torch.device("cpu"), dist.HashStore()))
         return loop.Training(given, Reporter())
 
     monkeypatch.setattr(Mesh, "_make", made)

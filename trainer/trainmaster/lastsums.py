@@ -7,7 +7,6 @@ those behind complete it, too. Nothing is done as long as nothing fails.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from trainmaster import pod
 
 STORE_LIMIT_S = 2.0
 """For the store to answer at all: it may be lost with its machine."""
@@ -32,7 +33,7 @@ class LastSums:
 
     def __init__(self, store: Any, world_size: int, asked_s: Callable[[], float | None]) -> None:
         self._store, self._world_size, self._asked_s = store, world_size, asked_s
-        self._pod_size = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        self._pod_size = pod.size()
         self._known: tuple[int, Tensor] | None = None
         self._counted = False
 

@@ -88,11 +88,12 @@ class Training:
         self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
         reporter.phase(Phase.RENDEZVOUS)
-        self.world = world = World.join()
+        self.world = world = World.join(config.device)
         reporter.progress.rendezvous_ns = time.monotonic_ns()
         self.config = config = config.at(world.size)
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
         self.log = StepLog(world.rank == 0, config.steps, unit_of(config.data.source))
+        self.log.told(world.words)
         self.profiler = Profiler(config.profile, reporter, world, config.steps)
         directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         # Beside the checkpoints: what a world that restarts needn't find out again, and wouldn't find the same.

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from trainmaster import whole
+from trainmaster import pod, whole
 from trainmaster.agent import memory
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
@@ -111,7 +111,7 @@ def _budget(world: World) -> int:
     """Bytes that the tensors of this rank may take."""
     if world.device.type == "cuda":
         return int((torch.cuda.get_device_properties(world.device).total_memory - CONTEXT) * USABLE)
-    group, in_pod = memory.container(), int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    group, in_pod = memory.container(), pod.size()
     limit = group.limit() if group is not None else None
     on_machine = _ranks_of_machine(world)
     share = limit / in_pod if limit is not None else _machine() / on_machine

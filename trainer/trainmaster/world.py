@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainmaster import device
+from trainmaster.contract.config import Device
 from trainmaster.errors import ConfigError
 
 START_TIMEOUT = timedelta(minutes=10)
@@ -23,19 +25,17 @@ class World:
     size: int
     device: torch.device
     store: Any  # a torch store, this job's own for the life of the process group
+    words: str = ""  # why it has no device although its node has some
 
     @classmethod
-    def join(cls) -> World:
-        """Rendezvous by the environment (torchrun's variables); alone without it."""
+    def join(cls, asked: Device) -> World:
+        """Rendezvous by the environment (torchrun's variables); alone without it. asked: the kind of device.
+
+        Raises ConfigError if there is no such device, or nobody to meet.
+        """
         size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        device = torch.device("cpu")
-        if torch.cuda.is_available():
-            if local >= torch.cuda.device_count():
-                raise ConfigError(f"local rank {local} has no device: this machine has {torch.cuda.device_count()}")
-            device = torch.device("cuda", local)
-            torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        choice = device.of_this_rank(asked)
+        backend = "cpu:gloo,cuda:nccl" if choice.device.type == "cuda" else "gloo"
         if "MASTER_ADDR" in os.environ:
             dist.init_process_group(backend, timeout=START_TIMEOUT)
         elif size == 1:
@@ -44,7 +44,7 @@ class World:
             raise ConfigError(
                 f"WORLD_SIZE is {size}, but MASTER_ADDR is not set: start the ranks with an agent or torchrun"
             )
-        return cls(rank, size, device, shared_store())
+        return cls(rank, size, choice.device, shared_store(), choice.words)
 
     def shorten_timeouts(self) -> None:
         """After the first step no collective waits for imports, compilation or loading any more."""

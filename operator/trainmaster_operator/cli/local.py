@@ -123,6 +123,8 @@ class LocalRun:
         await api.start()
         await faults.start()
         self._display.start()
+        if self._prepared.devices.words:
+            self._display.tell(self._prepared.devices.news())
         if self._prepared.resumes:
             self._display.tell(News("resumes", f"after step {self._scene.status.progress.step}"))
         if self._prepared.python is not None:
@@ -171,6 +173,11 @@ class LocalRun:
         out, logs = self._folder.path, self._folder.logs
         fd = self._prepared.control.fileno()
         variables = {names.OUTPUT_DIR: str(out)}  # for every pod
+        if self._prepared.pods_as_nodes:
+            variables[names.PODS_AS_NODES] = "1"
+        devices = self._prepared.devices
+        if not devices.names and devices.words:
+            variables[names.WITHOUT_DEVICES] = devices.words
         if self._prepared.digests:
             variables[names.DIGESTS] = "1"
         if self._prepared.faults:
@@ -192,6 +199,8 @@ class LocalRun:
             [
                 *("--store", str(run_dir / "store.sock"), "--run-dir", str(run_dir), "--out", str(out)),
                 *(("--zygote", shared) if shared else ()),
+                *(("--devices", ",".join(devices.names)) if devices.names is not None else ()),
+                *("--devices-per-pod", str(devices.each)),
             ],
             logs / "kubelet.log",
             {**os.environ, **({names.PYTHON: python.path} if python is not None and python.path else {})},

@@ -42,6 +42,12 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--quiet", action="store_true", help="don't show what rank 0 prints")
     run.add_argument("--fresh", action="store_true", help="throw away what an earlier run left in DIR")
     run.add_argument("--digests", action="store_true", help="write digests of all states after each step (slow)")
+    run.add_argument(
+        "--pods-as-nodes",
+        action="store_true",
+        help="number local ranks in each pod, as on a cluster, where a pod is a node (default: over all pods, as "
+        "torchrun does on one machine)",
+    )
 
     validate = commands.add_parser(
         "validate",
@@ -301,6 +307,7 @@ def _dispatch(options: argparse.Namespace) -> int:
             quiet=options.quiet,
             fresh=options.fresh,
             digests=options.digests,
+            pods_as_nodes=options.pods_as_nodes,
         )
     )
 

@@ -17,7 +17,7 @@ from trainmaster.contract.launch.ask import OwnParsers
 from trainmaster_operator.api import partly, template
 from trainmaster_operator.api.job import Framework, JobSpec
 from trainmaster_operator.api.problem import Problem
-from trainmaster_operator.cli import image, interpreter
+from trainmaster_operator.cli import device_plan, devices, image, interpreter
 from trainmaster_operator.cluster import variables
 
 _CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
@@ -53,7 +53,15 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
     spec: fields that are wrong may be absent (`partly`); what needs these is not looked at.
     """
-    for check in (_suspended, _data_problems, _command_problems, _variable_problems, _checkpoint_problems):
+    checks = (
+        _suspended,
+        _data_problems,
+        _device_problems,
+        _command_problems,
+        _variable_problems,
+        _checkpoint_problems,
+    )
+    for check in checks:
         yield from partly.told(lambda check=check: check(spec, directory))  # type: ignore[misc]
 
 
@@ -72,6 +80,19 @@ def _data_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     changes = {"data": _located(training.data, directory), "evaluation": evaluation}
     known = partly.told(lambda: [spec.world_size])
     yield from image.data_problems(training.model_copy(update=changes), known[0] if known else 1)
+
+
+def _device_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    """Whether other runs hold its devices is found out when the job runs."""
+    if any(template.problems(spec.workers.template)):
+        return
+    try:
+        need = device_plan.need(spec)
+        if need is not None and need.asked in ("CUDA", "MPS"):
+            present = devices.present(os.environ)
+            device_plan.decide(need, present, present or [])
+    except device_plan.NoDevices as error:
+        yield error.problem
 
 
 def _located(data: DataConfig, directory: Path) -> DataConfig:

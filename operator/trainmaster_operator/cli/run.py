@@ -7,13 +7,16 @@ import os
 import shlex
 import socket
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.cli import faults, interpreter, output, preflight
+from trainmaster_operator.cli import device_plan, devices, faults, interpreter, output, preflight
+from trainmaster_operator.cli.device_plan import DevicePlan, NoDevices
+from trainmaster_operator.cli.devices import DeviceLocks
 from trainmaster_operator.cli.interpreter import Interpreter
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.validate import load_job
@@ -31,12 +34,13 @@ class RunOptions:
     quiet: bool = False  # what rank 0 prints is not shown
     fresh: bool = False
     digests: bool = False  # of all states after each step
+    pods_as_nodes: bool = False  # local ranks are numbered in each pod
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
-    what a person types to go on with it."""
+    what a person types to go on with it. `devices`: those of the run, which `locks` keeps from other runs."""
 
     job: DistributedTrainingJob
     resource: dict[str, Any]  # as it goes into the store, with uid and status
@@ -45,8 +49,11 @@ class Prepared:
     control: socket.socket
     resumes: bool
     command: str
+    devices: DevicePlan
+    locks: DeviceLocks
     digests: bool = False
     python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
+    pods_as_nodes: bool = False
 
 
 def run(options: RunOptions) -> int:
@@ -63,6 +70,7 @@ def run(options: RunOptions) -> int:
     finally:
         prepared.control.close()
         prepared.folder.release()
+        prepared.locks.release()
 
 
 def prepare(options: RunOptions) -> Prepared | str:
@@ -80,32 +88,60 @@ def prepare(options: RunOptions) -> Prepared | str:
         faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
         if finished:
             return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the start"
-    control = _listen(options.port)
-    try:
-        folder = output.OutputFolder.claim(out)
-    except Refusal:
-        control.close()
-        raise
     resumes = before is not None and not options.fresh
-    if options.fresh:
-        try:
+    with ExitStack() as undo:
+        control = undo.enter_context(_listen(options.port))
+        locks = DeviceLocks(devices.lock_folder(os.environ))
+        undo.callback(locks.release)
+        chosen = _choose_devices(options, job, locks)
+        folder = output.OutputFolder.claim(out)
+        undo.callback(folder.release)
+        if options.fresh:
             folder.clear()
-        except Refusal:
-            control.close()
-            folder.release()
-            raise
+        undo.pop_all()
     if before is not None and resumes:
         assert job.spec.checkpoint.directory is not None
         last_round = output.highest_round(Path(job.spec.checkpoint.directory))
         resource = output.resumed_resource(before, localized, last_round)
     else:
         resource = output.first_resource(localized)
-    command = shlex.join(
-        ["trainmaster", "run", str(options.job), *(["--out", str(options.out)] if options.out else [])]
-    )
     own_loop = job.spec.framework is Framework.TRAINMASTER
-    python = None if own_loop else interpreter.choose(os.environ.get("PATH", os.defpath))
-    return Prepared(job, resource, encoded_faults, folder, control, resumes, command, options.digests, python)
+    return Prepared(
+        job=job,
+        resource=resource,
+        faults=encoded_faults,
+        folder=folder,
+        control=control,
+        resumes=resumes,
+        command=_command(options),
+        devices=chosen,
+        locks=locks,
+        digests=options.digests,
+        python=None if own_loop else interpreter.choose(os.environ.get("PATH", os.defpath)),
+        pods_as_nodes=options.pods_as_nodes or chosen.each > 0,
+    )
+
+
+def _command(options: RunOptions) -> str:
+    out = ["--out", str(options.out)] if options.out else []
+    nodes = ["--pods-as-nodes"] if options.pods_as_nodes else []
+    return shlex.join(["trainmaster", "run", str(options.job), *out, *nodes])
+
+
+def _choose_devices(options: RunOptions, job: DistributedTrainingJob, locks: DeviceLocks) -> DevicePlan:
+    """Raises Refusal when the run asks for devices that it can't get."""
+    try:
+        need = device_plan.need(job.spec, pods_as_nodes=options.pods_as_nodes)
+        present = devices.present(os.environ) if need is not None else None
+        if need is None or not present or need.asked == "CPU":
+            return device_plan.decide(need, present, [])
+        with locks.choosing():
+            chosen = device_plan.decide(need, present, locks.take(present, need.most))
+            if not chosen.names:
+                locks.release()
+        return chosen
+    except NoDevices as error:
+        raise Refusal(f"{options.job}: {error}") from None
 
 
 def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:

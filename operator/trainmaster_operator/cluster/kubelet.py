@@ -16,12 +16,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from trainmaster_operator.cluster import local_memory, objects, processes
+from trainmaster_operator.cluster import local_memory, local_status, processes
 from trainmaster_operator.cluster.client import SocketCluster
+from trainmaster_operator.cluster.local_devices import DevicePool
 from trainmaster_operator.cluster.local_pod import POD_IP, LocalPod, StartError, base_environment
 from trainmaster_operator.cluster.port import DELETED, POD, Conflict, Gone, NotFound, Object, Unavailable
 
@@ -60,9 +61,10 @@ class Kubelet:
         zygote_command: list[str],
         memory: Path | None = None,
         zygote: Path | None = None,
+        devices: DevicePool | None = None,
     ) -> None:
         """`memory`: a folder of a tmpfs. `zygote`: the socket of one that serves this machine already; without it
-        `zygote_command` is started."""
+        `zygote_command` is started. `devices`: those of the run; without it pods see what this process sees."""
         self.cluster = cluster
         self.run_dir = run_dir
         self.memory = memory
@@ -77,6 +79,8 @@ class Kubelet:
         self._zygote: subprocess.Popen[bytes] | None = None
         self._zygote_back_off_s = ZYGOTE_BACK_OFF_S[0]
         self._reaped = asyncio.Event()
+        self._devices = devices or DevicePool(None)
+        self._devices_freed = asyncio.Event()  # or a pod that waits for some is to end
 
     async def run(self) -> None:
         """Returns when everything below has ended."""
@@ -148,8 +152,9 @@ class Kubelet:
         with suppress(NotFound, Conflict, Unavailable):
             obj = await self.cluster.get(POD, *_name(pod))
             if obj["metadata"]["uid"] == pod.local.uid:
-                ready = {"type": "Ready", "status": "False", "lastTransitionTime": _now()}
-                conditions = [ready, {"type": "ContainersReady", "status": "True", "lastTransitionTime": _now()}]
+                changed = {"lastTransitionTime": local_status.now()}
+                ready = {"type": "Ready", "status": "False", **changed}
+                conditions = [ready, {"type": "ContainersReady", "status": "True", **changed}]
                 await self.cluster.update_status(POD, {**obj, "status": {**obj["status"], "conditions": conditions}})
 
     def _vanish(self, uid: str) -> None:
@@ -163,6 +168,7 @@ class Kubelet:
         deadline = loop.time() + grace_s
         if not pod.deleting.is_set():
             pod.deleting.set()
+            self._devices_freed.set()
             pod.local.terminate()
         elif pod.deadline is not None and deadline >= pod.deadline:
             return
@@ -185,6 +191,10 @@ class Kubelet:
         if status.get("phase") not in ("Succeeded", "Failed"):
             with suppress(NotFound):
                 await self._run_pod(pod)
+            if pod.local.process is not None:
+                await pod.local.exited.wait()  # its devices are free then
+            self._devices.give_back(pod.local.uid)
+            self._devices_freed.set()
         await pod.deleting.wait()
         with suppress(NotFound, Conflict):  # gone, or another pod has the name already
             if not pod.gone.is_set() and not pod.lost:
@@ -194,7 +204,11 @@ class Kubelet:
 
     async def _run_pod(self, pod: Tracked) -> None:
         if pod.latest["spec"].get("nodeName"):
-            await self._report(pod, _failed(pod, "KubeletLost", "its kubelet died, and the pod with it"))
+            words = "its kubelet died, and the pod with it"
+            await self._report(pod, local_status.failed(pod.latest, "KubeletLost", words))
+            return
+        devices = await self._take_devices(pod)
+        if devices is None:
             return
         try:
             pod.latest = await self.cluster.bind(*_name(pod), NODE)
@@ -204,26 +218,36 @@ class Kubelet:
         try:
             digest = pod.local.prepare()
         except OSError as error:
-            await self._report(pod, _failed(pod, "StartError", f"can't make its folders: {error}"))
+            await self._report(pod, local_status.failed(pod.latest, "StartError", f"can't make its folders: {error}"))
             return
         # Before its start, so that the operator knows the token when the agent first shows it.
         known = {"podIP": POD_IP, "hostIP": POD_IP, "podIPs": [{"ip": POD_IP}], "tokenSha256": digest}
-        await self._report(pod, {**known, "startTime": _now()})
+        await self._report(pod, {**known, "startTime": local_status.now()})
         if pod.deleting.is_set():
             return
         try:
-            pod.local.start(self.environment)
+            pod.local.start({**self.environment, **devices})
         except StartError as error:
-            await self._report(pod, _failed(pod, "StartError", str(error)))
+            await self._report(pod, local_status.failed(pod.latest, "StartError", str(error)))
             return
         assert pod.local.process is not None
         self._by_pid[pod.local.process.pid] = pod.local
-        started = _now()
-        await self._report(pod, _running(pod, started))
+        started = local_status.now()
+        await self._report(pod, local_status.running(pod.latest, started))
         await pod.local.exited.wait()
         pod.local.kill()  # what it left behind, as when PID 1 of a container ends
         if not pod.gone.is_set() and not pod.lost:
-            await self._report(pod, _terminated(pod, pod.local.process.returncode, started))
+            await self._report(pod, local_status.terminated(pod.latest, pod.local, started))
+
+    async def _take_devices(self, pod: Tracked) -> Mapping[str, str] | None:
+        """Wait until the Pod's devices are free, and return the variables that name them; None: it is to end first."""
+        while not pod.deleting.is_set():
+            variables = self._devices.take(pod.local.uid)
+            if variables is not None:
+                return variables
+            self._devices_freed.clear()
+            await self._devices_freed.wait()
+        return None
 
     async def _report(self, pod: Tracked, status: Object) -> None:
         """Merges `status` into the Pod's. Raises NotFound when the Pod is gone."""
@@ -328,55 +352,13 @@ def _name(pod: Tracked) -> tuple[str, str]:
     return pod.latest["metadata"]["namespace"], pod.local.name
 
 
-def _now() -> str:
-    return objects.timestamp(time.time())
-
-
-def _with_container(pod: Tracked, phase: str, ready: bool, state: Object) -> Object:
-    container = pod.latest["spec"]["containers"][0]
-    return {
-        "phase": phase,
-        "conditions": [{"type": "Ready", "status": str(ready), "lastTransitionTime": _now()}],
-        "containerStatuses": [
-            {
-                "name": container["name"],
-                "image": container.get("image", ""),
-                "imageID": "",
-                "ready": ready,
-                "restartCount": 0,
-                "state": state,
-            }
-        ],
-    }
-
-
-def _running(pod: Tracked, started: str) -> Object:
-    return _with_container(pod, "Running", True, {"running": {"startedAt": started}})
-
-
-def _terminated(pod: Tracked, code: int, started: str) -> Object:
-    state: Object = {
-        "exitCode": code if code >= 0 else 128 - code,
-        "reason": "Completed" if code == 0 else "Error",
-        "message": pod.local.last_words() if code else "",
-        "startedAt": started,
-        "finishedAt": _now(),
-    }
-    if code < 0:
-        state["signal"] = -code
-    return _with_container(pod, "Failed" if code else "Succeeded", False, {"terminated": state})
-
-
-def _failed(pod: Tracked, reason: str, message: str) -> Object:
-    state = {"exitCode": 128, "reason": reason, "message": message, "finishedAt": _now()}
-    return {**_with_container(pod, "Failed", False, {"terminated": state}), "reason": reason, "message": message}
-
-
-async def serve(store: Path, run_dir: Path, out: Path, zygote_command: list[str], zygote: Path | None) -> None:
+async def serve(
+    store: Path, run_dir: Path, out: Path, zygote_command: list[str], zygote: Path | None, devices: DevicePool
+) -> None:
     cluster = SocketCluster(store, STORE_TIMEOUT_S)
     try:
         with local_memory.folder() as memory:
-            await Kubelet(cluster, run_dir, out, zygote_command, memory, zygote).run()
+            await Kubelet(cluster, run_dir, out, zygote_command, memory, zygote, devices).run()
     finally:
         await cluster.close()
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -390,13 +372,17 @@ def main() -> None:
     command = shlex.join([sys.executable, "-m", "trainmaster.agent.zygote"])
     parser.add_argument("--zygote-command", default=command, help=argparse.SUPPRESS)
     parser.add_argument("--zygote", type=Path, help="socket of a zygote that serves this machine already")
+    parser.add_argument("--devices", metavar="A,B", help="what pods find in CUDA_VISIBLE_DEVICES (default: as here)")
+    parser.add_argument("--devices-per-pod", type=int, default=0, metavar="N", help="of these, each pod has N alone")
     options = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is handled: we have a folder to remove
     processes.die_with_parent(signal.SIGTERM)
     processes.adopt_orphans()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s kubelet %(levelname)s %(message)s")
     store, run_dir, out = (path.resolve() for path in (options.store, options.run_dir, options.out))
-    asyncio.run(serve(store, run_dir, out, shlex.split(options.zygote_command), options.zygote))
+    names = None if options.devices is None else [name for name in options.devices.split(",") if name]
+    devices = DevicePool(names, options.devices_per_pod)
+    asyncio.run(serve(store, run_dir, out, shlex.split(options.zygote_command), options.zygote, devices))
 
 
 if __name__ == "__main__":

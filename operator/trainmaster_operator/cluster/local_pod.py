@@ -189,6 +189,7 @@ class LocalPod:
             **ram,
             environment.POD_UID: self.uid,
             environment.POD_IP: POD_IP,
+            environment.ONE_MACHINE: "1",
             environment.TOKEN_FILE: str(self._token_file),
             environment.TERMINATION_LOG: str(self._termination_log),
             environment.ZYGOTE: str(self.zygote),

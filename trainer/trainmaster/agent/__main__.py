@@ -32,6 +32,8 @@ def main() -> int:
     except ValueError as error:
         print(f"trainmaster agent: {error}", file=sys.stderr)
         return ExitCode.CONFIG_ERROR
+    if settings.without_devices:
+        print(f"[agent] {settings.without_devices}", flush=True)
     return asyncio.run(_run(settings))
 
 

@@ -32,6 +32,9 @@ _OURS = {
     environment.CPU_MILLIS,
     environment.PINNING,
     environment.RESTART_COMMAND,
+    environment.ONE_MACHINE,
+    environment.PODS_AS_NODES,
+    environment.WITHOUT_DEVICES,
 }
 # Differ from rank to rank or from pod to pod without any module's caring at its import.
 _VOLATILE = {
@@ -59,6 +62,9 @@ class Settings:
     checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S  # how long ranks that have ended wait for storage
     cpus: int = 1  # cores that this container may count on
     pinning: bool = False
+    one_machine: bool = False  # all pods of the job are processes of this machine
+    pods_as_nodes: bool = False  # but local ranks are numbered in each pod all the same
+    without_devices: str = ""  # why its ranks see none, in words; "": they see those that there are
     environ: dict[str, str] = field(repr=False, default_factory=dict)
     restarted: Settings | None = field(repr=False, default=None)  # of the rounds after the job's first one
 
@@ -102,6 +108,9 @@ class Settings:
             checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or CHECKPOINT_TIMEOUT_S),
             cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
             pinning=env.get(environment.PINNING) == "1",
+            one_machine=env.get(environment.ONE_MACHINE) == "1",
+            pods_as_nodes=env.get(environment.PODS_AS_NODES) == "1",
+            without_devices=env.get(environment.WITHOUT_DEVICES, ""),
             environ=_with_changes(environ, command),
         )
         if framework == TRAINMASTER or not env.get(environment.RESTART_COMMAND):
@@ -122,7 +131,7 @@ class Settings:
         return options.of_job(self.command.given, assignment.world_size) if assignment.restart_count == 0 else ""
 
     def of_rank(self, local_rank: int) -> Settings:
-        """Return the settings of one rank, whose number in its pod may stand in its arguments."""
+        """Return the settings of one rank, whose LOCAL_RANK may stand in its arguments."""
         return replace(self, command=self.command.of_rank(local_rank))
 
     @property
@@ -192,22 +201,42 @@ def _with_changes(environ: Mapping[str, str], command: Command) -> dict[str, str
     return {name: value for name, value in changed.items() if value is not None}
 
 
-def neighbours(assignment: Assignment, local_rank: int) -> tuple[int, int]:
-    """(how many ranks share this machine's or this pod's cores, which of them this is)."""
-    # On a loopback address the whole world shares this machine's cores.
-    if assignment.store.host.startswith("127."):
-        return assignment.world_size, assignment.first_rank + local_rank
-    return assignment.ranks, local_rank
+def neighbours(settings: Settings, assignment: Assignment, pod_rank: int) -> tuple[int, int]:
+    """Return how many ranks share the cores of this rank's machine or pod, and which of them it is.
+
+    pod_rank: which of its pod's ranks it is.
+    """
+    if settings.one_machine:
+        return assignment.world_size, assignment.first_rank + pod_rank
+    return assignment.ranks, pod_rank
+
+
+def node_variables(settings: Settings, assignment: Assignment, pod_rank: int) -> dict[str, str]:
+    """Return torchrun's variables that number a rank on its node, and the nodes.
+
+    A pod is a node. The pods of a run on one machine are one node together, as with `torchrun --nproc-per-node`: a
+    script that takes device LOCAL_RANK must not take the one of another pod's rank, and what a script does on local
+    rank 0 of a node must happen once on the machine.
+    """
+    a = assignment
+    whole = settings.one_machine and not settings.pods_as_nodes
+    return {
+        "LOCAL_RANK": str(a.first_rank + pod_rank if whole else pod_rank),
+        "LOCAL_WORLD_SIZE": str(a.world_size if whole else a.ranks),
+        "GROUP_RANK": str(0 if whole else a.group_rank),
+        "GROUP_WORLD_SIZE": str(1 if whole else a.group_world_size),
+    }
 
 
 def rank_environment(
-    settings: Settings, assignment: Assignment, local_rank: int, cpus: Sequence[int] = ()
+    settings: Settings, assignment: Assignment, pod_rank: int, cpus: Sequence[int] = ()
 ) -> dict[str, str]:
-    """torchrun's variables and ours for one rank. cpus: that it is pinned to."""
+    """Return torchrun's variables and ours for one rank. pod_rank: which of its pod's ranks it is. cpus: that it is
+    pinned to."""
     a = assignment
-    rank = a.first_rank + local_rank
+    rank = a.first_rank + pod_rank
     env = dict(settings.environ)
-    threads = max(1, settings.cpus // neighbours(a, local_rank)[0])
+    threads = max(1, settings.cpus // neighbours(settings, a, pod_rank)[0])
     env.setdefault("OMP_NUM_THREADS", str(min(threads, len(cpus)) if cpus else threads))
     if cpus:
         env[environment.CPUS] = ",".join(map(str, cpus))
@@ -215,11 +244,8 @@ def rank_environment(
     env.update(
         {
             "RANK": str(rank),
-            "LOCAL_RANK": str(local_rank),
             "WORLD_SIZE": str(a.world_size),
-            "LOCAL_WORLD_SIZE": str(a.ranks),
-            "GROUP_RANK": str(a.group_rank),
-            "GROUP_WORLD_SIZE": str(a.group_world_size),
+            **node_variables(settings, a, pod_rank),
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(a.world_size),
             "ROLE_NAME": settings.identity.role,
@@ -229,6 +255,8 @@ def rank_environment(
             "TORCHELASTIC_RESTART_COUNT": str(a.restart_count),
             "TORCHELASTIC_MAX_RESTARTS": str(2**31 - 1),
             "TORCHELASTIC_RUN_ID": settings.identity.job_uid,
+            environment.RANKS_PER_POD: str(a.ranks),
+            environment.POD_RANK: str(pod_rank),
             environment.ROUND: str(a.round),
             environment.STORE: f"{a.store.host}:{a.store.port}",
             environment.RESUME: a.resume,

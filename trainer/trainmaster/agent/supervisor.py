@@ -210,17 +210,17 @@ class Supervisor:
         round.oom_kills = lambda: _oom_kills() > kills
         drained_ns = time.monotonic_ns()
         control = self._control()
-        for local_rank in range(assignment.ranks):
-            rank = Rank(assignment.first_rank + local_rank, assignment.round, self._said, self._exited)
+        for pod_rank in range(assignment.ranks):
+            rank = Rank(assignment.first_rank + pod_rank, assignment.round, self._said, self._exited)
             rank.copied_step = self.peers.first_copied_step()
             rank.set_control(control)
             round.ranks.append(rank)
-            self._start_rank(rank, assignment, local_rank, way)
+            self._start_rank(rank, assignment, pod_rank, way)
         round.forked(drained_ns)
         return round
 
-    def _start_rank(self, rank: Rank, assignment: Assignment, local_rank: int, way: str) -> None:
-        env = rank_environment(self.settings, assignment, local_rank, self._own_cpus(assignment, local_rank))
+    def _start_rank(self, rank: Rank, assignment: Assignment, pod_rank: int, way: str) -> None:
+        env = rank_environment(self.settings, assignment, pod_rank, self._own_cpus(assignment, pod_rank))
         env.update(self.faults.environment() | self.peers.environment(assignment))
         settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
         if way == "exec":
@@ -239,15 +239,15 @@ class Supervisor:
             link, entry = best, settings.entry
         rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
 
-    def _own_cpus(self, assignment: Assignment, local_rank: int) -> list[int]:
+    def _own_cpus(self, assignment: Assignment, pod_rank: int) -> list[int]:
         """That a rank is pinned to; none where it isn't."""
-        ranks, index = neighbours(assignment, local_rank)
+        ranks, index = neighbours(self.settings, assignment, pod_rank)
         if not self.settings.pinning or ranks == 1:
             return []
         try:
             return pinning.share(self.settings.cpus, ranks, index)
         except ValueError as error:
-            if local_rank == 0:
+            if pod_rank == 0:
                 self._note(f"ranks aren't pinned to cores: {error}")
             return []
 

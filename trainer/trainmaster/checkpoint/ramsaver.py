@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from trainmaster import pod
 from trainmaster.checkpoint.local import LocalState
 from trainmaster.checkpoint.ram import RamFolder, checksum, into
 from trainmaster.checkpoint.save import Layout, header
@@ -256,8 +257,8 @@ class RamSaver:
 
     def _drop_foreign(self) -> None:
         """Remove files of ranks that live elsewhere, from older rounds: fetched to begin with, or a peer's copies."""
-        first = self.rank - int(os.environ.get("LOCAL_RANK", "0"))
-        here = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        first = self.rank - pod.local_rank()
+        here = range(first, first + pod.size())
         for step, round, rank in self.folder.names():
             if rank not in here and round < self.round:
                 self.folder.remove(step, round, rank)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster import pod
 from trainmaster.checkpoint.lineage import Damaged
 from trainmaster.checkpoint.ram import RamFolder, checksum
 from trainmaster.checkpoint.upload import index, read_header
@@ -83,7 +84,7 @@ class Memory:
     def words(self) -> dict[str, Any]:
         """What this rank tells the others. One rank speaks for all of an agent."""
         files = []
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if pod.local_rank() == 0:
             for receipt in self.folder.receipts():
                 files.append([receipt.step, receipt.round, receipt.rank, receipt.shard])
         place = f"{os.environ.get(environment.POD_UID, '')} {self.folder.root}"

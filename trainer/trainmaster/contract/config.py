@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+Device = Literal["Auto", "CPU", "CUDA", "MPS"]
 Recompute = Literal["None", "Full", "Selective", "Reversible"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -535,7 +536,9 @@ def compile_refusal(parallelism: ParallelismConfig, recompute: str) -> str | Non
 class TrainingConfig(Grown):
     """One training run of our own trainer."""
 
-    since = frozenset({"matmulPrecision", "recompute", "compile", "communication", "evaluation", "loggers", "profile"})
+    since = frozenset(
+        {"device", "matmulPrecision", "recompute", "compile", "communication", "evaluation", "loggers", "profile"}
+    )
 
     model: ModelConfig = Field(default_factory=ModelConfig)
     data: DataConfig
@@ -543,6 +546,12 @@ class TrainingConfig(Grown):
     batch: BatchConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     parallelism: ParallelismConfig = Field(default_factory=ParallelismConfig)
+    device: Device = Field(
+        "Auto",
+        description="What ranks compute on. Auto: a CUDA device for each rank, or the CPU for all ranks where the "
+        "machine has fewer devices than ranks. CUDA: the same, but too few devices are an error. MPS is "
+        "refused: losses are summed in float64, which it lacks.",
+    )
     precision: Precision = Field(
         "fp32",
         description="Of the computation; master weights are fp32. fp16: with a loss scale that finds itself. fp8: "

@@ -23,6 +23,9 @@ RESTART_COMMAND = "TRAINMASTER_RESTART_COMMAND"  # JSON list: the command from t
 PYTHON = "TRAINMASTER_PYTHON"  # the interpreter that `python` means in a command; unset: the agent's own
 TERMINATION_LOG = "TRAINMASTER_TERMINATION_LOG"
 CPU_MILLIS = "TRAINMASTER_CPU_MILLIS"  # thousandths of a core that the container has or asked for; unset: all there are
+ONE_MACHINE = "TRAINMASTER_ONE_MACHINE"  # "1": all pods of the job are processes of one machine, and share its cores
+PODS_AS_NODES = "TRAINMASTER_PODS_AS_NODES"  # "1": there each pod still counts as a node for its local ranks
+WITHOUT_DEVICES = "TRAINMASTER_WITHOUT_DEVICES"  # why ranks see none of the machine's: a sentence for the pod's log
 PINNING = "TRAINMASTER_PINNING"  # "1": each rank gets cores of its own
 GRACE_S = "TRAINMASTER_GRACE_S"  # seconds that an agent has after SIGTERM; 25 when unset
 
@@ -41,6 +44,7 @@ FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on
 
 # Given to a rank by its agent, beside RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
 CPUS = "TRAINMASTER_CPUS"  # the kernel's numbers, as in 0,1,8,9, of those that it is pinned to; unset: it isn't
+POD_RANK = "TRAINMASTER_POD_RANK"  # which of the RANKS_PER_POD ranks of its pod this is, from 0
 ROUND = "TRAINMASTER_ROUND"
 STORE = "TRAINMASTER_STORE"  # host:port of the round's store, whatever a script makes of MASTER_ADDR and MASTER_PORT
 PROGRESS_FD = "TRAINMASTER_PROGRESS_FD"
