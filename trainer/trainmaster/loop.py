@@ -407,6 +407,7 @@ class Training:
             share = max(1, self.source.valid_tokens(self.consumed + self.island * count, count))
         self.own_tokens = 0
         divisor = self.scale.scaled(share)
+        self.parallel.rng.begin(self.config.seed, self.step + 1, self._slots())
         # In the first step alone: all others keep the same.
         counted = nullcontext() if self.step >= self.first else self.activations.counted()
         with counted:
@@ -414,11 +415,16 @@ class Training:
         loss = self.scale.unscaled(total)
         return loss if share == tokens else loss * (share / tokens), tokens, self.own_tokens
 
+    def _slots(self) -> range:
+        """Which of the batch's sequences each of this rank's micro-batches begins with."""
+        share = self.micro * self.accumulation
+        first = self.parallel.mesh.data_rank * share
+        return range(first, first + share, self.micro)
+
     def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's part of the step's samples, on its device: tokens and targets."""
         device, mesh = self.world.device, self.parallel.mesh
-        first = mesh.data_rank * self.micro * self.accumulation
-        slots = [range(first + i * self.micro, first + (i + 1) * self.micro) for i in range(self.accumulation)]
+        slots = [range(first, first + self.micro) for first in self._slots()]
         asked, self.first_squared = self.noise is not None and self.noise.due(self.step + 1), None
         batches = self.prefetch.batches(self.consumed, slots, self.consumed + self.config.batch.global_)
         for index, batch in enumerate(batches):

@@ -84,6 +84,10 @@ def parallelize(
 
     precision, recompute, compile: as in a job's `training`; but for bf16 they are of the blocks that the plan names.
 
+    Dropout: each forward pass takes one number from torch's generator, and ranks that compute different tokens make
+    different masks of it. The generators of the ranks of a tp group must have the same state, as after
+    `torch.manual_seed` with the same seed.
+
     compression: as in a job's `training.communication.compression`. Gradients are summed by `forward_backward`, or,
     after backward passes of your own, by `parallel.sum_gradients()`; `parallel.completed()` follows the optimizer's
     step, and `parallel.reducer` belongs to the state that is saved, where it `has_state`.
@@ -131,7 +135,7 @@ def parallelize(
     if compile:
         compiling.prepare(device)
     shape = StepShape(sequence or 0, micro_batch, micro_batches)
-    return spread(
+    parallel = spread(
         model,
         degrees,
         config,
@@ -142,6 +146,8 @@ def parallelize(
         communication=communication,
         compiled=compile,
     )
+    parallel.rng.follow()
+    return parallel
 
 
 def _read(kind: type[Config], fields: Mapping[str, Any], where: str) -> Config:
