@@ -644,6 +644,11 @@ class TrainingConfig(Grown):
                 f"batch.noiseScale: with parallelism.sharding.stage {sharding.stage} gradients are out of sight until "
                 f"the last micro-batch; 3 would do"
             )
+        if sharding is not None and sharding.offload:
+            return (
+                "batch.noiseScale: with parallelism.sharding.offload the gradients of one micro-batch are still on "
+                "their way to host memory when the next one begins; one of them has to be left out"
+            )
         if self.outer is not None:
             return "batch.noiseScale is of one batch that all ranks share; islands have one each"
         return None

@@ -117,6 +117,11 @@ def parallelize(
         raise ConfigError(f"parallelism: {error}") from None
     if degrees.get("island", 1) > 1:
         raise ConfigError("parallelism.island: islands need a loop that lets them agree; `framework: Trainmaster` does")
+    if config.sharding is not None and config.sharding.offload and degrees["dp_shard"] * degrees.get("cp", 1) == 1:
+        raise ConfigError(
+            "parallelism.sharding.offload keeps shards in host memory, and dp_shard x cp is 1; dp_shard 2 or more "
+            "would do, or offload left out"
+        )
     communication = None
     if compression is not None:
         communication = CommunicationConfig(compression=_read(CompressionConfig, compression, "compression"))

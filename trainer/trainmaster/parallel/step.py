@@ -95,12 +95,14 @@ class Parallel:
             total = self.pipeline.forward_backward(tokens, targets, self._own_positions(tokens.shape[1], tokens.device))
             self.sync.after_pipeline()
         else:
-            total = torch.zeros((), device=next(self.model.parameters()).device)
+            # Where the loss is computed: with sharding.offload parameters lie elsewhere.
+            losses: list[Tensor] = []
             for index, (tokens, targets) in enumerate(batches):
                 self.sync.before(last=index == count - 1)
                 loss = self.summand(self.forward(tokens), targets)
                 loss.backward()
-                total += loss.detach()
+                losses.append(loss.detach())
+            total = sum(losses[1:], losses[0])
         self.sum_gradients()
         return total if speaks else total * 0.0
 
