@@ -254,14 +254,17 @@ class Training:
         all_reduce_(totals)
         self.sums.passed(step, totals)
         with self.rescue.frozen:
-            record = self._complete(self.prepared, totals)
+            self._complete(self.prepared, totals)
             if due:
                 save_s, step_s, not_copied = totals[1:4].tolist()
                 if not not_copied:
-                    self.session.remember(step, self._common(), record.finite)
+                    # What resumes from memory writes down this step's numbers, if this process didn't come to it. A
+                    # device's copy into host memory waits for the step anyway.
+                    self._settle(wait=True)
+                    self.session.remember(step, self._common())
                     self.session.interval.saved(step, save_s, step_s)
 
-    def _complete(self, prepared: Prepared, totals: Tensor) -> StepRecord:
+    def _complete(self, prepared: Prepared, totals: Tensor) -> None:
         """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
         step, config = prepared.step, self.config
         norms = totals[6:].sqrt()
@@ -292,7 +295,6 @@ class Training:
         self.step_s = time.monotonic() - prepared.began
         self._publish(record, self.step_s)
         self.session.boundary()
-        return record
 
     def _factor(self, norm: Tensor) -> Tensor | None:
         """What gradients of this norm are multiplied by: clipped, and without the loss's scale."""
