@@ -87,6 +87,7 @@ OF_ONE_RANK = [
     Row("optimizer.clipNorm", 0.01, "numbers", SGD),
     Row("precision", "bf16", "numbers"),
     Row("matmulPrecision", "Medium", "built"),
+    Row("deterministic", True, "built"),
     Row("recompute", "Full", "passes"),
     Row("compile", True, "built"),
     Row("checkpoint.every", 2, "files", {"checkpoint.every": 1}),

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from trainmaster import (
     allocator,
     data,
+    determinism,
     faults,
     lastwords,
     layout,
@@ -87,6 +88,7 @@ class Training:
         self.rescue = Rescue(reporter, self._save_in_need)
         self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
+        determinism.enforce(config)
         reporter.phase(Phase.RENDEZVOUS)
         self.world = world = World.join()
         reporter.progress.rendezvous_ns = time.monotonic_ns()

@@ -535,7 +535,18 @@ def compile_refusal(parallelism: ParallelismConfig, recompute: str) -> str | Non
 class TrainingConfig(Grown):
     """One training run of our own trainer."""
 
-    since = frozenset({"matmulPrecision", "recompute", "compile", "communication", "evaluation", "loggers", "profile"})
+    since = frozenset(
+        {
+            "matmulPrecision",
+            "recompute",
+            "compile",
+            "communication",
+            "evaluation",
+            "loggers",
+            "profile",
+            "deterministic",
+        }
+    )
 
     model: ModelConfig = Field(default_factory=ModelConfig)
     data: DataConfig
@@ -566,6 +577,11 @@ class TrainingConfig(Grown):
     loggers: LoggersConfig | None = Field(None, description="Where numbers go besides. Default: nowhere.")
     profile: ProfileConfig | None = Field(None, description="Record a few steps: where their time goes, on each rank.")
     seed: int = Field(0, ge=0, lt=2**63)
+    deterministic: bool = Field(
+        False,
+        description="Compute only with kernels that give the same bits each time, which may be slower. An operation "
+        "that has no such kernel on a GPU ends the run (torch.use_deterministic_algorithms).",
+    )
 
     def refusals(self) -> tuple[Callable[[], str | None], ...]:
         """Return the rules across fields. Each returns the first breach that it finds in a sentence, or None; before a
