@@ -89,6 +89,7 @@ OF_ONE_RANK = [
     Row("device", "MPS", "ended"),
     Row("precision", "bf16", "numbers"),
     Row("matmulPrecision", "Medium", "built"),
+    Row("deterministic", True, "built"),
     Row("recompute", "Full", "passes"),
     Row("compile", True, "built"),
     Row("checkpoint.every", 2, "files", {"checkpoint.every": 1}),

@@ -134,7 +134,9 @@ def described(training: Training) -> str:
     """The model that this rank trains, and what moves its parameters and gradients."""
     stages = training.parallel.pipeline.stages if training.parallel.pipeline is not None else []
     roots: list[nn.Module] = [training.model, *stages]
-    lines = [torch.get_float32_matmul_precision()]
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)  # this process trains other configs, too
+    lines = [torch.get_float32_matmul_precision(), f"deterministic {deterministic}"]
     for name, parameter in training.model.named_parameters():
         lines.append(f"{name} {type(parameter).__name__} {[*parameter.shape]} {getattr(parameter, 'placements', '')}")
     for module in (module for root in roots for module in root.modules()):

@@ -88,7 +88,7 @@ class Net(nn.Module):
     def __init__(self, wide):
         super().__init__()
         self.start, self.end = nn.Embedding(256, wide), nn.Linear(wide, 256)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(wide, wide), nn.Tanh()) for _ in range(3))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(wide, wide), nn.Tanh(), nn.Dropout(0.3)) for _ in range(3))
 
     def forward(self, tokens):
         x = self.start(tokens)
@@ -124,7 +124,7 @@ class OwnJob(Job):
 
 
 @pytest.mark.processes
-def test_it_resumes_with_the_same_bits(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+def test_it_resumes_with_the_same_bits_and_the_same_dropout(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     whole, broken = (OwnJob(ranks, tmp_path / name, text, recompute="Full") for name in ("whole", "broken"))
     for job in (whole, broken):
         outcome = job.trained(1)

@@ -59,6 +59,30 @@ def test_losses_and_gradients_have_the_same_bits(name: str, how: str) -> None:
     assert all(torch.equal(gradient, others[name]) for name, gradient in gradients.items())
 
 
+@pytest.mark.parametrize("how", HOW[1:])
+def test_a_block_drops_the_same_the_second_time(how: str) -> None:
+    found = []
+    for apply in (lambda block: None, lambda block: recompute.apply([block], how)):
+        torch.manual_seed(0)
+        block = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 16))
+        apply(block)
+        for _ in range(2):  # the second pass begins elsewhere in the generator's sequence
+            block(torch.ones(4, 16)).square().sum().backward()
+        found.append([parameter.grad for parameter in block.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_reversible_blocks_with_dropout_are_refused() -> None:
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self, p: float) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(p))
+
+    recompute.apply([Block(0.0)], "Reversible")
+    with pytest.raises(ConfigError, match=r"^recompute: Reversible .* Block has dropout, .* Full would do, or p 0$"):
+        recompute.apply([Block(0.1)], "Reversible")
+
+
 def test_full_computes_all_of_a_block_again_and_selective_all_but_products() -> None:
     plain, full, selective = (trained(model("llama", how))[2] for how in HOW)
     attention = "_scaled_dot_product_flash_attention_for_cpu"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,16 @@ from torch import nn
 
 import trainmaster as tm
 from tests.trainer.ranks import ROOT, Ranks, fault_socket
+from trainmaster import steps
+from trainmaster.checkpoint.session import Session
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.contract.wire.faults import DISK_FULL
 from trainmaster.contract.wire.lineage import MANIFEST, directory_name
 from trainmaster.errors import ConfigError
 from trainmaster.faults import Fault, encode
+from trainmaster.report import Reporter
+from trainmaster.transfer import Reading
 
 SCRIPT = """
 import os, pathlib, random, sys, time
@@ -166,6 +171,48 @@ def test_a_loop_that_is_left_early_has_published_what_it_reported(tmp_path: Path
             break
     assert run.step == 2
     assert (tmp_path / "step-2.r1" / "manifest.json").exists()
+
+
+class Late(Reading):
+    """A reading of numbers that arrive when somebody waits for them, as a device's do."""
+
+    def arrived(self) -> bool:
+        return False
+
+
+def test_the_numbers_of_a_step_are_written_down_before_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    saved: list[tuple[int, list[int]]] = []
+    monkeypatch.setattr(steps, "Reading", Late)
+    monkeypatch.setattr(Reporter, "under_agent", True)
+    monkeypatch.setattr(Reporter, "metrics", lambda self, **line: told.append(line["step"]))
+    monkeypatch.setattr(Session, "save", lambda self, step, common: saved.append((step, [*told])))
+    run = tm.init(tmp_path)
+    for _ in run.steps(tm.State(model=nn.Linear(1, 1)), total=2, save_every=1):
+        run.report(loss=torch.ones(()))
+    assert saved == [(1, [1]), (2, [1, 2])]
+
+
+def test_the_numbers_of_a_step_are_written_down_before_it_is_saved_to_memory() -> None:
+    order: list[str] = []
+    session: Any = SimpleNamespace(
+        ram=True,
+        interval=SimpleNamespace(every=1),
+        boundary=lambda: None,
+        due=lambda step: True,
+        settle=lambda: None,
+        await_copy=lambda: None,
+        remember=lambda step, common: order.append("state"),
+    )
+    run: Any = SimpleNamespace(step=0, publish=lambda: order.append("numbers"))
+    memory = steps.Memory(run, session, Reporter())
+    try:
+        memory.completed(1, 0.1)
+    finally:
+        memory.close()
+    assert order == ["numbers", "state"]
 
 
 def test_restoring_a_missing_object_is_told_in_words_and_ends_with_exit_2(

@@ -114,6 +114,40 @@ def test_a_step_that_looked_at_a_number_would_be_found(valueless: Any, monkeypat
         training.one_step()
 
 
+def test_what_a_step_draws_is_keyed_by_its_number_and_by_this_ranks_place_in_the_batch(
+    valueless: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, keys = valueless(**LAYOUTS["shards"], seed=5), []
+    begin = training.parallel.rng.begin
+    monkeypatch.setattr(training.parallel.rng, "begin", lambda *key: keys.append(key) or begin(*key))
+    for _ in range(2):
+        training.one_step()
+    assert keys == [(5, 1, range(4, 8, 2)), (5, 2, range(4, 8, 2))]
+
+
+class Late(Reading):
+    """A reading of numbers that arrive when somebody waits for them."""
+
+    def arrived(self) -> bool:
+        return False
+
+
+def test_what_is_saved_to_memory_has_its_own_steps_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(loop, "Reading", Late)
+    training, kept = loop.Training(config(tmp_path, parallelism={}), Reporter()), []
+    monkeypatch.setattr(training.session, "due", lambda step: step > 1)
+    monkeypatch.setattr(training.session, "remember", lambda step, common, *_: kept.append((step, common)))
+    try:
+        for _ in range(3):
+            training.one_step()
+    finally:
+        dist.destroy_process_group()
+    assert [(step, common["numbers"].get("step")) for step, common in kept] == [(2, 2), (3, 3)]
+    assert all(math.isfinite(common["numbers"]["loss"]) for _, common in kept)
+
+
 def test_on_the_host_nothing_is_copied() -> None:
     values = torch.arange(3.0)
     assert to_device(values, torch.device("cpu")) is values

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from trainmaster import (
     allocator,
     data,
+    determinism,
     faults,
     lastwords,
     layout,
@@ -87,6 +88,7 @@ class Training:
         self.rescue = Rescue(reporter, self._save_in_need)
         self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
 
+        determinism.enforce(config)
         reporter.phase(Phase.RENDEZVOUS)
         self.world = world = World.join(config.device)
         reporter.progress.rendezvous_ns = time.monotonic_ns()
@@ -255,14 +257,17 @@ class Training:
         all_reduce_(totals)
         self.sums.passed(step, totals)
         with self.rescue.frozen:
-            record = self._complete(self.prepared, totals)
+            self._complete(self.prepared, totals)
             if due:
                 save_s, step_s, not_copied = totals[1:4].tolist()
                 if not not_copied:
-                    self.session.remember(step, self._common(), record.finite)
+                    # What resumes from memory writes down this step's numbers, if this process didn't come to it. A
+                    # device's copy into host memory waits for the step anyway.
+                    self._settle(wait=True)
+                    self.session.remember(step, self._common())
                     self.session.interval.saved(step, save_s, step_s)
 
-    def _complete(self, prepared: Prepared, totals: Tensor) -> StepRecord:
+    def _complete(self, prepared: Prepared, totals: Tensor) -> None:
         """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
         step, config = prepared.step, self.config
         norms = totals[6:].sqrt()
@@ -293,7 +298,6 @@ class Training:
         self.step_s = time.monotonic() - prepared.began
         self._publish(record, self.step_s)
         self.session.boundary()
-        return record
 
     def _factor(self, norm: Tensor) -> Tensor | None:
         """What gradients of this norm are multiplied by: clipped, and without the loss's scale."""
@@ -408,6 +412,7 @@ class Training:
             share = max(1, self.source.valid_tokens(self.consumed + self.island * count, count))
         self.own_tokens = 0
         divisor = self.scale.scaled(share)
+        self.parallel.rng.begin(self.config.seed, self.step + 1, self._slots())
         # In the first step alone: all others keep the same.
         counted = nullcontext() if self.step >= self.first else self.activations.counted()
         with counted:
@@ -415,11 +420,16 @@ class Training:
         loss = self.scale.unscaled(total)
         return loss if share == tokens else loss * (share / tokens), tokens, self.own_tokens
 
+    def _slots(self) -> range:
+        """Which of the batch's sequences each of this rank's micro-batches begins with."""
+        share = self.micro * self.accumulation
+        first = self.parallel.mesh.data_rank * share
+        return range(first, first + share, self.micro)
+
     def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's part of the step's samples, on its device: tokens and targets."""
         device, mesh = self.world.device, self.parallel.mesh
-        first = mesh.data_rank * self.micro * self.accumulation
-        slots = [range(first + i * self.micro, first + (i + 1) * self.micro) for i in range(self.accumulation)]
+        slots = [range(first, first + self.micro) for first in self._slots()]
         asked, self.first_squared = self.noise is not None and self.noise.due(self.step + 1), None
         batches = self.prefetch.batches(self.consumed, slots, self.consumed + self.config.batch.global_)
         for index, batch in enumerate(batches):

@@ -56,8 +56,9 @@ class ShardOptimizer:
             parameter.grad = None
         for group in self.inner.param_groups:
             group["lr"] = rate
-        # What torch's own scaler does: fused optimizers look at it where they run.
-        self.inner.found_inf = dropped
+        # What torch's own scaler does: fused optimizers look at it where they run. With sharding.offload that is the
+        # host, which must have it by then: they would ask for a copy and not wait for it.
+        self.inner.found_inf = None if dropped is None else dropped.to(self.shards[0].device)
         self.inner.step()
         self.inner.zero_grad()
 

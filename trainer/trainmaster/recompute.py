@@ -40,13 +40,13 @@ KEPT = frozenset(
 def apply(blocks: Iterable[nn.Module], how: str) -> None:
     """Blocks that recompute. After whatever else changes how they compute, before their parameters are sharded.
 
-    how: Full, Selective or Reversible, which raises ConfigError for blocks of one stream. Random numbers are not drawn
-    again alike: a block draws none (built-in models have no dropout), or it keeps a generator of its own.
+    how: Full, Selective or Reversible, which raises ConfigError for blocks of one stream. Random numbers that a block
+    draws from torch's generators are the same ones the second time; Reversible raises ConfigError for dropout.
     """
     if how == "Reversible":
         reversible.apply(blocks)
         return
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    options: dict[str, Any] = {"use_reentrant": False}
     if how == "Selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     else:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.plan import replace_forward
@@ -25,6 +26,11 @@ def apply(blocks: Iterable[nn.Module]) -> None:
             raise ConfigError(
                 f"recompute: Reversible needs blocks of two streams, and {type(block).__name__} is none: it has no "
                 f"methods first and second (see trainmaster.models.layers.ReversibleBlock); Full would do"
+            )
+        if any(isinstance(part, _DropoutNd) and part.p > 0 for part in block.modules()):
+            raise ConfigError(
+                f"recompute: Reversible computes a block once more to find its input, and {type(block).__name__} has "
+                f"dropout, which would drop something else then; Full would do, or p 0"
             )
         replace_forward(block, _reversed(type(block).forward, chain))
 

@@ -208,7 +208,13 @@ class Run:
                     step=step, round=self._reporter.round, **{"seconds": round(seconds, 6), **numbers}
                 )
 
+    def publish(self) -> None:
+        """Write down the numbers of all completed steps, before their state is saved: a run that resumes after them
+        would not. Waits for a device that is still computing them, as the save itself does."""
+        self._settle(wait=True)
+
     def _save(self, session: Session) -> None:
+        self.publish()
         session.save(self._step, common(self._step))
 
     def _leave(self, session: Session) -> None:
@@ -255,6 +261,7 @@ class Memory:
             self._session.settle()
             # Without a collective to agree by, a step that one rank left out would be missing for all.
             self._session.await_copy()
+            self._run.publish()
             with self._rescue.frozen:
                 self._session.remember(step, common(step))
 

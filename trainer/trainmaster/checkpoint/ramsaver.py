@@ -90,12 +90,10 @@ class RamSaver:
         self._idle.set()
         self._thread: threading.Thread | None = None
 
-    def save(
-        self, step: int, common: dict[str, Any], *, wait: bool = False, valid: Callable[[], bool] | None = None
-    ) -> bool:
+    def save(self, step: int, common: dict[str, Any], *, wait: bool = False) -> bool:
         """Copy the state of the last boundary, that of `step`; from then on it may change. False: it isn't saved.
 
-        `wait`: until it counts. `valid` says, in the thread, whether it may: numbers may still be on their way.
+        `wait`: until it counts.
         """
         began = time.perf_counter()
         self.settle()
@@ -124,8 +122,7 @@ class RamSaver:
 
         def finish() -> None:
             spent = time.thread_time()
-            if valid is None or valid():
-                self._finish(slot, step, layout, values, common)
+            self._finish(slot, step, layout, values, common)
             self.blocked_s, self.cost_s = blocked_s, blocked_s + time.thread_time() - spent
 
         if wait:

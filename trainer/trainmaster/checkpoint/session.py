@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -124,9 +124,9 @@ class Session:
             time.sleep(_POLL_S)
             self.reporter.beat()
 
-    def remember(self, step: int, common: dict[str, Any], valid: Callable[[], bool] | None = None) -> bool:
-        """Copy the last boundary's state, that of `step`, to the agent's memory. It counts once `valid` says so."""
-        return self.ram is not None and self.ram.save(step, common, valid=valid)
+    def remember(self, step: int, common: dict[str, Any]) -> bool:
+        """Copy the last boundary's state, that of `step`, to the agent's memory."""
+        return self.ram is not None and self.ram.save(step, common)
 
     def rescue(self, step: int, common: dict[str, Any]) -> int | None:
         """The same when a peer has died: at once, and to the end. The step that is safe, or None."""

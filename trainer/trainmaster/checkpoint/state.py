@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmaster.checkpoint import values as tagged
 from trainmaster.contract.wire.lineage import Manifest
+from trainmaster.dtensors import with_part
 from trainmaster.errors import ConfigError
 
 Tensors = dict[str, torch.Tensor]
@@ -85,9 +86,7 @@ def as_shard_of(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """`local` as the part of a whole that this rank's shard of `parameter` is. No copy, no DTensor operation."""
     if not isinstance(parameter, DTensor) or isinstance(local, DTensor):
         return local
-    mesh, placements = parameter.device_mesh, parameter.placements
-    whole, stride = parameter.shape, parameter.stride()
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=whole, stride=stride)
+    return with_part(local, parameter)
 
 
 def blocks(tensor: DTensor) -> list[ChunkStorageMetadata]:

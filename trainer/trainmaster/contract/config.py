@@ -537,7 +537,17 @@ class TrainingConfig(Grown):
     """One training run of our own trainer."""
 
     since = frozenset(
-        {"device", "matmulPrecision", "recompute", "compile", "communication", "evaluation", "loggers", "profile"}
+        {
+            "deterministic",
+            "device",
+            "matmulPrecision",
+            "recompute",
+            "compile",
+            "communication",
+            "evaluation",
+            "loggers",
+            "profile",
+        }
     )
 
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -575,6 +585,11 @@ class TrainingConfig(Grown):
     loggers: LoggersConfig | None = Field(None, description="Where numbers go besides. Default: nowhere.")
     profile: ProfileConfig | None = Field(None, description="Record a few steps: where their time goes, on each rank.")
     seed: int = Field(0, ge=0, lt=2**63)
+    deterministic: bool = Field(
+        False,
+        description="Compute only with kernels that give the same bits each time, which may be slower. An operation "
+        "that has no such kernel on a GPU ends the run (torch.use_deterministic_algorithms).",
+    )
 
     def refusals(self) -> tuple[Callable[[], str | None], ...]:
         """Return the rules across fields. Each returns the first breach that it finds in a sentence, or None; before a
@@ -652,6 +667,11 @@ class TrainingConfig(Grown):
             return (
                 f"batch.noiseScale: with parallelism.sharding.stage {sharding.stage} gradients are out of sight until "
                 f"the last micro-batch; 3 would do"
+            )
+        if sharding is not None and sharding.offload:
+            return (
+                "batch.noiseScale: with parallelism.sharding.offload the gradients of one micro-batch are still on "
+                "their way to host memory when the next one begins; one of them has to be left out"
             )
         if self.outer is not None:
             return "batch.noiseScale is of one batch that all ranks share; islands have one each"

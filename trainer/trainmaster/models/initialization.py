@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Protocol
 
 import torch
 from torch import nn
+
+from trainmaster.keys import seed_of
 
 
 class Initializable(Protocol):
@@ -26,5 +27,4 @@ def initialize(model: nn.Module, seed: int) -> None:
 
 def generator(seed: int, name: str) -> torch.Generator:
     """A CPU generator keyed by (seed, name); its numbers are the same on every machine."""
-    key = hashlib.sha256(f"trainmaster/initial/{seed}/{name}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
+    return torch.Generator().manual_seed(seed_of("initial", seed, name))

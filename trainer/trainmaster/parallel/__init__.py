@@ -27,6 +27,7 @@ from trainmaster.contract.config import (
 from trainmaster.errors import ConfigError
 from trainmaster.parallel import context, data, expert, pipeline, shard, tensor
 from trainmaster.parallel.elementwise import elementwise
+from trainmaster.parallel.forward_rng import ForwardRng
 from trainmaster.parallel.gradients import (
     GradientSync,
     gradient_norm_squared,
@@ -184,6 +185,7 @@ def parallelize(
         model,
         mesh,
         GradientSync(roots, mesh, sharding.stage, replicas, reducer),
+        ForwardRng({stage.index: stage for stage in stages} or {0: model}, mesh, device_type),
         chunks,
         vocabulary,
         [module for _, module in named(model, plan_of(model).auxiliary)],

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from trainmaster.parallel.forward_rng import seed_copies
+
 
 class Copies:
     """`model`, whose parameters are on the first of the devices, computing on all of them."""
@@ -31,6 +33,8 @@ class Copies:
         buffers = dict(self.model.named_buffers())
         sent_to = [_Sent.apply(parameter, self.devices[1:]) for parameter in parameters]
         found = []
+        if torch.is_grad_enabled():
+            seed_copies(self.devices)
         for index, (part, device) in enumerate(zip(self.parts(batch), self.devices, strict=True)):
             if index == 0:
                 found.append(self.model(part))

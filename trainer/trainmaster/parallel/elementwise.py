@@ -15,6 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from trainmaster.dtensors import with_part
+
 
 class elementwise(TorchDispatchMode):  # type: ignore[misc]
     """Within this context whatever is done to DTensors must be element-wise; nothing checks that.
@@ -42,17 +44,6 @@ class elementwise(TorchDispatchMode):  # type: ignore[misc]
         # What comes back is what went in (in-place operations), or new and like the pattern.
         return tree_map_only(
             torch.Tensor,
-            lambda result: whole.get(id(result)) if id(result) in whole else _like(result, pattern),
+            lambda result: whole.get(id(result)) if id(result) in whole else with_part(result, pattern),
             func(*local_args, **local_kwargs),
         )
-
-
-def _like(local: torch.Tensor, pattern: DTensor) -> DTensor:
-    return DTensor.from_local(
-        local,
-        pattern.device_mesh,
-        pattern.placements,
-        run_check=False,
-        shape=pattern.shape,
-        stride=pattern.stride(),
-    )

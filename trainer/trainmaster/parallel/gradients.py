@@ -141,5 +141,7 @@ def scale_gradients_(model: nn.Module, factor: Tensor | float) -> None:
     """Multiply all gradients in place, as clipping does. No communication."""
     gradients = _joined(model) or local_gradients(model)
     if gradients:
+        if isinstance(factor, Tensor):
+            factor = factor.to(gradients[0].device)  # gradients of offloaded shards lie in host memory
         with torch.no_grad():
             torch._foreach_mul_(gradients, factor)

@@ -84,6 +84,10 @@ def parallelize(
 
     precision, recompute, compile: as in a job's `training`; but for bf16 they are of the blocks that the plan names.
 
+    Dropout: each forward pass takes one number from torch's generator, and ranks that compute different tokens make
+    different masks of it. The generators of the ranks of a tp group must have the same state, as after
+    `torch.manual_seed` with the same seed.
+
     compression: as in a job's `training.communication.compression`. Gradients are summed by `forward_backward`, or,
     after backward passes of your own, by `parallel.sum_gradients()`; `parallel.completed()` follows the optimizer's
     step, and `parallel.reducer` belongs to the state that is saved, where it `has_state`.
@@ -113,6 +117,11 @@ def parallelize(
         raise ConfigError(f"parallelism: {error}") from None
     if degrees.get("island", 1) > 1:
         raise ConfigError("parallelism.island: islands need a loop that lets them agree; `framework: Trainmaster` does")
+    if config.sharding is not None and config.sharding.offload and degrees["dp_shard"] * degrees.get("cp", 1) == 1:
+        raise ConfigError(
+            "parallelism.sharding.offload keeps shards in host memory, and dp_shard x cp is 1; dp_shard 2 or more "
+            "would do, or offload left out"
+        )
     communication = None
     if compression is not None:
         communication = CommunicationConfig(compression=_read(CompressionConfig, compression, "compression"))
@@ -131,7 +140,7 @@ def parallelize(
     if compile:
         compiling.prepare(device)
     shape = StepShape(sequence or 0, micro_batch, micro_batches)
-    return spread(
+    parallel = spread(
         model,
         degrees,
         config,
@@ -142,6 +151,8 @@ def parallelize(
         communication=communication,
         compiled=compile,
     )
+    parallel.rng.follow()
+    return parallel
 
 
 def _read(kind: type[Config], fields: Mapping[str, Any], where: str) -> Config:

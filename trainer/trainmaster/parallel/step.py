@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainmaster.parallel.context import Chunks
+from trainmaster.parallel.forward_rng import ForwardRng
 from trainmaster.parallel.gradients import GradientSync
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
@@ -36,6 +37,7 @@ class Parallel:
             the sum over all ranks; in a pipeline it lacks what other ranks' stages have
     stages  a table of a pipeline's stages, for a person
     mesh    who has which part of it, and of the batch
+    rng     what forward passes draw at random
     """
 
     def __init__(
@@ -43,11 +45,12 @@ class Parallel:
         model: nn.Module,
         mesh: Mesh,
         sync: GradientSync,
+        rng: ForwardRng,
         chunks: Chunks | None,
         vocabulary: dist.ProcessGroup | None,
         auxiliary: list[Any],
     ) -> None:
-        self.model, self.mesh, self.sync = model, mesh, sync
+        self.model, self.mesh, self.sync, self.rng = model, mesh, sync, rng
         self.pipeline: Pipeline | None = None
         self.stages = ""
         self._chunks, self._vocabulary, self._auxiliary = chunks, vocabulary, auxiliary
@@ -92,12 +95,14 @@ class Parallel:
             total = self.pipeline.forward_backward(tokens, targets, self._own_positions(tokens.shape[1], tokens.device))
             self.sync.after_pipeline()
         else:
-            total = torch.zeros((), device=next(self.model.parameters()).device)
+            # Where the loss is computed: with sharding.offload parameters lie elsewhere.
+            losses: list[Tensor] = []
             for index, (tokens, targets) in enumerate(batches):
                 self.sync.before(last=index == count - 1)
                 loss = self.summand(self.forward(tokens), targets)
                 loss.backward()
-                total += loss.detach()
+                losses.append(loss.detach())
+            total = sum(losses[1:], losses[0])
         self.sum_gradients()
         return total if speaks else total * 0.0
 

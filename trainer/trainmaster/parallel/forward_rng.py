@@ -1,0 +1,102 @@
+"""Random numbers of forward passes, dropout's for instance. They need no saved state, and no two ranks that compute
+different tokens draw the same ones.
+
+A job keys them by its seed, the step, and where in the batch the micro-batch begins: so a run that was killed draws
+what an undisturbed one draws, and so does a world of another size whose micro-batches are as large. Ranks that have
+parts of the same sequence (cp), and stages of a pipeline, have keys of their own. Ranks of a tp group share one: what
+each of them has whole must have the same mask on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainmaster.keys import seed_of
+from trainmaster.parallel.mesh import Mesh
+
+
+class ForwardRng:
+    """Seeds torch's generators, of the host and of the device, before each forward pass that records gradients.
+
+    roots: this rank's stages of a pipeline, by their index; or the model alone, as stage 0. Without a call of `begin`
+    or `follow` nothing is seeded.
+    """
+
+    def __init__(self, roots: Mapping[int, nn.Module], mesh: Mesh, device_type: str) -> None:
+        self._mesh, self._on_device = mesh, device_type == "cuda"
+        self._shared = mesh.data_ranks * mesh.degree("cp") * mesh.degree("pp") == 1  # by all ranks
+        self._key: tuple[int, int, range] | None = None
+        self._follows = False
+        self._passes = dict.fromkeys(roots, 0)  # of each root in this step
+        self._before: list[Tensor] = []  # states of the generators, while a pass has its own
+        for stage, root in roots.items():
+            root.register_forward_pre_hook(partial(self._enter, stage))
+            root.register_forward_hook(self._leave, always_call=True)
+
+    def begin(self, seed: int, step: int, slots: range) -> None:
+        """Key the forward passes of a step. slots: which of the batch's sequences each micro-batch begins with."""
+        self._key = seed, step, slots
+        self._passes = dict.fromkeys(self._passes, 0)
+
+    def follow(self) -> None:
+        """For a user's own loop: make each seed of a number that torch's generator gives and of this rank's place in
+        the mesh, and leave the generators after a pass as they were before its seed was set.
+
+        Ranks whose generators have the same state draw different masks then, and a loop that saves the states of its
+        generators, as `tm.steps` does, draws the same masks after a restart.
+        """
+        self._follows = True
+
+    def _enter(self, stage: int, *_: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        place = self._mesh.coordinate("cp"), stage
+        if self._key is not None:
+            seed, step, slots = self._key
+            slot = slots[self._passes[stage]]
+            self._passes[stage] += 1
+            self._seed(seed_of("forward", seed, step, slot, *place))
+        elif self._follows and not self._shared:
+            given = _number()
+            self._before = self._states()
+            self._seed(seed_of("forward", given, self._mesh.data_rank, *place))
+
+    def _leave(self, *_: Any) -> None:
+        if self._before:
+            (host, *device), self._before = self._before, []
+            torch.set_rng_state(host)
+            if device:
+                torch.cuda.set_rng_state(device[0])
+
+    def _states(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self._on_device else [])]
+
+    def _seed(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        if self._on_device:
+            torch.cuda.manual_seed(seed)
+
+
+def seed_copies(devices: Sequence[torch.device]) -> None:
+    """Before a forward pass of copies of a model on several devices of one process: let copies on GPUs draw different
+    random numbers. `torch.manual_seed` seeds all GPUs alike, and `tm.steps` keeps the state of one of them.
+
+    The first copy draws from its device's generator as it is. Copies on the host draw one after the other.
+    """
+    others = [(index, device) for index, device in enumerate(devices) if index and device.type == "cuda"]
+    if not others or not torch.cuda.is_initialized():
+        return
+    given = _number()
+    for index, device in others:
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed_of("copy", given, index))
+
+
+def _number() -> int:
+    """The next number of torch's generator."""
+    return int(torch.empty((), dtype=torch.int64).random_())
