@@ -126,6 +126,8 @@ def test_the_speed_of_each_side_is_a_part_of_what_its_precision_allows() -> None
     assert derived["median"] == {speed.OURS: 256.0, speed.BY_HAND: 128.0}
     assert derived["ratio"] == 2.0
     assert derived["mfu"] == {speed.OURS: 0.5, speed.BY_HAND: 0.5}
+    shown = speed.cells({**derived, "peak_bytes": {speed.OURS: 3 * 2**30, speed.BY_HAND: 2**29}})
+    assert shown == ("256", "128", "2.000", "50.0%", "50.0%", "3.0", "0.5")
     assert derived["passed"]
     found["losses"][speed.OURS] = 2.1
     assert not speed.derived(work, found, case, blocks, 32, None)["passed"]
@@ -207,6 +209,12 @@ class Clock:
 def run_rows(folder: Path, clock: Clock, *rows: Row) -> dict[str, str]:
     part = Part("works", ("number",), lambda setting: [*rows], lambda numbers: (f"{numbers.get('n', '')}",))
     return programme.run(part, Setting(folder / "works", None), 25.0, clock=clock)
+
+
+def test_the_head_of_a_table_says_what_it_is_of(tmp_path: Path) -> None:
+    assert Setting(tmp_path, None).words == ON_CPU
+    on_device = Setting(tmp_path, {"name": "NVIDIA H200", "memory_gib": 140})
+    assert on_device.words.startswith("NVIDIA H200, 140 GiB, torch ")
 
 
 def test_a_row_that_has_no_time_left_is_named_and_not_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
