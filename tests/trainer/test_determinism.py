@@ -69,7 +69,7 @@ def test_a_rank_is_told_before_it_has_a_device(monkeypatch: pytest.MonkeyPatch) 
     class Joined(Exception):
         pass
 
-    def join() -> World:
+    def join(*_: Any) -> World:
         raise Joined(told())
 
     monkeypatch.setattr(World, "join", join)
