@@ -44,7 +44,7 @@ TIERS = {"storage": "storage", "memory": "ram"}
 FACTS_LIMIT_S = 60.0
 
 
-def config(options: dict[str, int], tier: str) -> dict[str, Any]:
+def config(setting: Setting, options: dict[str, int], tier: str) -> dict[str, Any]:
     return {
         "model": {"name": "llama", "options": options},
         "data": {"path": "@stdlib"},
@@ -52,6 +52,7 @@ def config(options: dict[str, int], tier: str) -> dict[str, Any]:
         "batch": {"global": 4},
         "optimizer": {"lr": 1e-4, "schedule": "constant"},
         "checkpoint": {"every": EVERY if tier == "storage" else 10**6, "keep": 1},
+        "device": setting.job_device,
         "precision": "bf16",
     }
 
@@ -164,7 +165,7 @@ def measured(setting: Setting, size: str, tier: str, limit_s: float) -> Numbers:
     options = {**(TOY if setting.toy else SIZES[size]), "vocabulary": 256 if setting.toy else VOCABULARY}
     log = setting.log(row_name(size, tier))
     state = STATE * child.run(partial(work_of, options), log, FACTS_LIMIT_S)["parameters"]
-    last, job = EVERY * SAVES, config(options, tier)
+    last, job = EVERY * SAVES, config(setting, options, tier)
     kept = setting.folder / "storage"
     kept.mkdir(parents=True, exist_ok=True)
     for folder in (kept, TMPFS):

@@ -50,6 +50,11 @@ class Setting:
         return "cpu" if self.toy else "cuda"
 
     @property
+    def job_device(self) -> str:
+        """As a job names it in training.device: a rank that doesn't get what it asks for ends."""
+        return "CPU" if self.toy else "CUDA"
+
+    @property
     def words(self) -> str:
         """For the head of a table."""
         if self.facts is None:

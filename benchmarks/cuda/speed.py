@@ -71,7 +71,7 @@ class Blocks:
         return WARM_UP + self.rounds * self.block
 
 
-def config(options: dict[str, int], case: Case, blocks: Blocks) -> dict[str, Any]:
+def config(setting: Setting, options: dict[str, int], case: Case, blocks: Blocks) -> dict[str, Any]:
     return {
         "model": {"name": "llama", "options": options},
         "data": {"path": "@stdlib"},
@@ -79,6 +79,7 @@ def config(options: dict[str, int], case: Case, blocks: Blocks) -> dict[str, Any
         "batch": {"global": SEQUENCES, "micro": MICRO},
         "optimizer": {"lr": 1e-4, "schedule": "constant"},
         "checkpoint": {"every": 10**9},
+        "device": setting.job_device,
         "precision": case.precision,
         "compile": case.compiled,
     }
@@ -174,11 +175,11 @@ def _be(train: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def take_turns(options: dict[str, int], case: Case, blocks: Blocks, device: str) -> Numbers:
+def take_turns(setting: Setting, options: dict[str, int], case: Case, blocks: Blocks) -> Numbers:
     """Seconds of each block and the most memory, of both sides. To be called in a process of its own."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-    os.environ[environment.CONFIG] = json.dumps(config(options, case, blocks))
-    on = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    os.environ[environment.CONFIG] = json.dumps(config(setting, options, case, blocks))
+    on = torch.device("cpu") if setting.toy else torch.device("cuda", 0)
     with tempfile.TemporaryDirectory() as folder:
         sides = [System(name, case, blocks, on, Path(folder)) for name in (OURS, BY_HAND)]
         # One after the other: the activations of both wouldn't fit into a device's memory.
@@ -208,7 +209,7 @@ def measured(setting: Setting, vocabulary: str, case: Case, blocks: Blocks, limi
         raise NotHere(refusal)
     options = TOY if setting.toy else REAL[vocabulary]
     work = child.run(partial(work_of, options), setting.log(name), FACTS_LIMIT_S)
-    found = child.run(partial(take_turns, options, case, blocks, setting.device), setting.log(name), limit_s)
+    found = child.run(partial(take_turns, setting, options, case, blocks), setting.log(name), limit_s)
     return {**work, **found, **derived(work, found, case, blocks, options["context"], setting.facts)}
 
 

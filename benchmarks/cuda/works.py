@@ -37,7 +37,6 @@ fp32: a device sums in another order, which changes the seventh digit; AdamW's f
 next to zero, whose sign that order can change, as for any other, so a few weights move the other way. Others: each side
 is as far from exact numbers as the parity table allows (LOSSY), so they are at most twice as far from each other.
 """
-CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "-1"}
 RECOVERIES, BALLAST_GIB = 5, 4.0
 
 
@@ -51,16 +50,16 @@ def config(setting: Setting, precision: str, recompute: str = "None", compiled: 
         "batch": {"global": 4, "micro": 2},
         "optimizer": {"lr": 1e-3},
         "checkpoint": {"every": STEPS},
+        "device": setting.job_device,
         "precision": precision,
         "recompute": recompute,
         "compile": compiled,
     }
 
 
-def train(job: dict[str, Any], output: Path, variables: dict[str, str]) -> Numbers:
+def train(job: dict[str, Any], output: Path) -> Numbers:
     """Train a job to its end, as its only rank, in this process. Returns its losses, the seconds of each step, and the
     most memory of the device that its tensors took, in bytes."""
-    os.environ.update(variables)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ.update({environment.CONFIG: json.dumps(job), environment.OUTPUT_DIR: str(output)})
     from trainmaster import loop
@@ -101,9 +100,9 @@ class References:
         if key not in self._known:
             # Reversible is another model. What is kept for its backward pass makes no difference to its losses.
             job = config(self._setting, precision, "Reversible" if reversible else "None")
-            job = {**job, "recompute": "None"}
+            job = {**job, "recompute": "None", "device": "CPU"}
             name = f"CPU {precision}{' reversible' if reversible else ''}"
-            work = partial(train, job, self._setting.folder / "runs" / file_name(name), CPU_ONLY)
+            work = partial(train, job, self._setting.folder / "runs" / file_name(name))
             self._known[key] = child.run(work, self._setting.log(name), limit_s)["losses"]
         return self._known[key]
 
@@ -117,7 +116,7 @@ def compared(
     ends = time.monotonic() + limit_s
     expected = references.losses(precision, recompute == "Reversible", limit_s)
     job, output = config(setting, precision, recompute, compiled), setting.folder / "runs" / file_name(name)
-    found = child.run(partial(train, job, output, {}), setting.log(name), ends - time.monotonic())
+    found = child.run(partial(train, job, output), setting.log(name), ends - time.monotonic())
     most, tolerance = difference(found["losses"], expected), TOLERANCES[precision]
     return {**found, "expected": expected, "difference": most, "tolerance": tolerance, "passed": most <= tolerance}
 

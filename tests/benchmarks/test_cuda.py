@@ -3,6 +3,7 @@ of it on a device."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -162,6 +163,18 @@ def test_every_rank_that_is_held_against_the_cpu_is_a_legal_job(facts: dict[str,
             for compiled in (False, True):
                 layout.validate(TrainingConfig.model_validate(works.config(setting, precision, recompute, compiled)))
                 assert works.row_name(precision, recompute, compiled) in names
+
+
+def test_what_is_measured_on_a_device_is_a_legal_job_that_computes_nowhere_else(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, {"name": "some GPU"})
+    options = {**checkpoints.SIZES["0.3B"], "vocabulary": checkpoints.VOCABULARY}
+    jobs = [checkpoints.config(setting, options, tier) for tier in checkpoints.TIERS]
+    for vocabulary, case in itertools.product(speed.REAL, speed.CASES):
+        jobs.append(speed.config(setting, speed.REAL[vocabulary], case, speed.Blocks()))
+    for job in [*jobs, works.config(setting, "fp32")]:
+        config = TrainingConfig.model_validate(job)
+        layout.validate(config)
+        assert config.device == "CUDA"
 
 
 @pytest.mark.parametrize("losses", [[2.0, 1.1], [2.0, float("nan")], [2.0], []])
