@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Protocol
 import yaml
 
 from benchmarks import commands
+from benchmarks.ports import free_port
 from trainmaster.contract.wire import environment
 from trainmaster_operator.cluster import processes
 
@@ -154,8 +154,7 @@ def torchrun_command(work: Work) -> list[str]:
 
 def loop_command(work: Work) -> list[str]:
     """All ranks from the shell, and all of them again when one fails."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     return [*AGAIN, str(LOOP), str(work.ranks), str(port), sys.executable, *work.script]
 
 

@@ -225,6 +225,29 @@ def _spread(case: Case) -> str:
     return f"{case.median:.2f} s ({max(case.samples):.2f})"
 
 
+def torn_reads() -> Iterator[str]:
+    """What readers of a rank's record get, and what that costs."""
+    facts, cases = load("torn-reads")
+    yield "## The record between a rank and its agent"
+    yield ""
+    yield "One process writes records at full speed, another one reads them; then writers are killed at random moments"
+    yield f"(`python -m benchmarks.torn_reads`). Torn records; medians of the times. {machine(facts)}"
+    yield ""
+    by = {(case.case, case.system): case for case in cases}
+    rows = []
+    for half, system in dict.fromkeys((case.case.partition(", ")[0], case.system) for case in cases):
+        one = {name: by[f"{half}, {name}", system] for name in ("reads", "torn", "kills", "torn after a kill")}
+        count = {name: f"{case.samples[0]:,.0f}" for name, case in one.items()}
+        write, both, again = (
+            by[f"{half}, {name}", system].median for name in ("a write", "a write and a read", "a read of the same")
+        )
+        times = [f"{seconds * 1e6:.1f} us" for seconds in (write, both - write, again)]
+        torn = [f"{count['torn']} of {count['reads']}", f"{count['torn after a kill']} of {count['kills']}"]
+        rows.append([half, system, *torn, *times])
+    times_of = ["a write", "a read of a new record", "of the same again"]
+    yield from table(["half", "written by", "torn reads", "after a kill", *times_of], rows)
+
+
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "trainer": trainer,
     "recovery": recovery_page.section,
@@ -235,6 +258,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "lossy": lossy,
     "waits": waits,
     "pinning": pinning,
+    "torn_reads": torn_reads,
 }
 
 

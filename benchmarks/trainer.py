@@ -22,7 +22,6 @@ import importlib.util
 import json
 import math
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.ports import free_port
 from benchmarks.record import Case, write
 from benchmarks.turns import Block, Turns, lower_bound
 
@@ -98,8 +98,7 @@ class World:
         self._tokens = sizes.steps * sizes.batch * sizes.context
         self._folder = tempfile.TemporaryDirectory()
         self._turns = Turns(WORLD)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = port = probe.getsockname()[1]
+        self._port = port = free_port()
         common = {
             **os.environ,
             "MASTER_ADDR": "127.0.0.1",

@@ -79,9 +79,11 @@ class Turns:
 
     def finished(self) -> list[Block]:
         """Of each rank, when all have ended their block. Raises EOFError if one has died."""
-        reports = [os.read(pipe[0], 3 * _WIDTH) for pipe in self._took]
-        if not all(reports):
-            raise EOFError
+        reports = []
+        for pipe in self._took:
+            reports.append(os.read(pipe[0], 3 * _WIDTH))
+            if not reports[-1]:  # the others may wait for it for ever
+                raise EOFError
         return [Block(*map(float, report.split())) for report in reports]
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Step = list[tuple[int, bytes]]  # stores, (address, data), that arrive in any order
+Versions = dict[int, list[tuple[int, bytes]]]  # address -> (time, data)
 
 
 @dataclass
@@ -71,30 +72,30 @@ class Choices:
 
 
 class View:
-    """The reader's side. `stores`: all stores, in the order in which they arrive."""
+    """The reader's side. `versions`: of each place the times at which data arrives there, and the data."""
 
-    def __init__(self, memory: bytes, stores: Sequence[tuple[int, bytes]], choices: Choices, *, in_order: bool) -> None:
-        self._memory, self._choices, self._in_order = memory, choices, in_order
-        self._versions: dict[int, list[tuple[int, bytes]]] = defaultdict(list)  # address -> (time, data)
-        for time, (address, data) in enumerate(stores, start=1):
-            self._versions[address].append((time, data))
+    def __init__(self, memory: bytes, versions: Versions, choices: Choices, *, in_order: bool) -> None:
+        self._memory, self._versions, self._choices, self._in_order = memory, versions, choices, in_order
         self._now: dict[int, int] = defaultdict(int)
 
     def load(self, address: int, size: int) -> bytes:
         clock = 0 if self._in_order else address
-        before = self._memory[address : address + size]
-        seen = [(0, before), *(each for each in self._versions[address] if each[0] <= self._now[clock])][-1]
-        options = [seen, *(each for each in self._versions[address] if each[0] > self._now[clock])]
-        time, data = options[self._choices.of(len(options))]
-        self._now[clock] = max(self._now[clock], time)
+        now = self._now[clock]
+        data = self._memory[address : address + size]
+        later = []
+        for version in self._versions.get(address, ()):
+            if version[0] <= now:
+                data = version[1]
+            else:
+                later.append(version)
+        chosen = self._choices.of(len(later) + 1) if later else 0
+        if chosen:
+            self._now[clock], data = later[chosen - 1]
         return data
 
     def copy_out(self, address: int, size: int) -> bytes:
-        """A copy whose bytes are loaded from the first to the last, or from the last to the first."""
-        places = range(address, address + size)
-        backward = self._in_order and self._choices.of(2)
-        found = {place: self.load(place, 1) for place in (reversed(places) if backward else places)}
-        return b"".join(found[place] for place in places)
+        """A copy byte by byte. Its order need not be chosen where the stores arrive in each possible order."""
+        return b"".join(self.load(place, 1) for place in range(address, address + size))
 
 
 class Words:
@@ -137,7 +138,10 @@ def outcomes(memory: bytes, steps: Sequence[Step], read: Callable[[View], Any], 
     found = set()
     # Out of order each place is on its own, and one order of arrival stands for all.
     for stores in arrivals(steps) if in_order else itertools.islice(arrivals(steps), 1):
+        versions: Versions = defaultdict(list)
+        for time, (address, data) in enumerate(stores, start=1):
+            versions[address].append((time, data))
         choices = Choices()
         for _ in choices:
-            found.add(read(View(memory, stores, choices, in_order=in_order)))
+            found.add(read(View(memory, versions, choices, in_order=in_order)))
     return found

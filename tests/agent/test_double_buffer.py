@@ -42,13 +42,11 @@ def written(before: int, during: int) -> tuple[bytes, list[Step]]:
     return memory, log.steps
 
 
-def read_twice(memory: View) -> tuple[Any, Any]:
-    reader = over(memory)
+def read(memory: View) -> Any:
     try:
-        first = reader.read()
+        return over(memory).read()
     except ValueError:
-        return None, None
-    return first, reader.read()
+        return None  # this reader has met a write in each buffer, and has read nothing before
 
 
 @pytest.fixture
@@ -57,16 +55,13 @@ def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_tries")
-@pytest.mark.parametrize(
-    ("before", "during", "in_order"),
-    [(1, 1, True), (2, 1, True), (2, 2, True), (1, 3, True), (1, 1, False), (2, 1, False), (2, 2, False)],
-)
-def test_no_reader_returns_a_torn_record_or_an_older_one_than_before(before: int, during: int, in_order: bool) -> None:
+@pytest.mark.parametrize("in_order", [True, False], ids=["x86-64", "weaker than arm64"])
+@pytest.mark.parametrize(("before", "during"), [(1, 1), (2, 1), (2, 2), (1, 3)])
+def test_no_reader_returns_a_torn_record(before: int, during: int, in_order: bool) -> None:
     memory, steps = written(before, during)
-    found = outcomes(memory, steps, read_twice, in_order=in_order)
-    whole = RECORDS[: before + during]
-    assert found <= {(a, b) for a in whole for b in whole if b >= a} | {(None, None)}
-    assert {(RECORDS[before - 1],) * 2, (whole[-1],) * 2} <= found
+    found = outcomes(memory, steps, read, in_order=in_order)
+    assert found <= {*RECORDS[: before + during], None}
+    assert {RECORDS[before - 1], RECORDS[before + during - 1]} <= found
 
 
 @pytest.mark.usefixtures("few_tries")
@@ -75,14 +70,25 @@ def test_where_stores_arrive_in_order_the_generation_alone_refuses_torn_records(
 ) -> None:
     monkeypatch.setattr(double_buffer, "crc32", lambda _: 0)
     memory, steps = written(2, 2)
-    assert {first for first, _ in outcomes(memory, steps, read_twice, in_order=True)} <= {*RECORDS[:4], None}
+    assert outcomes(memory, steps, read, in_order=True) <= {*RECORDS[:4], None}
 
 
 @pytest.mark.usefixtures("few_tries")
 def test_where_they_do_not_the_model_finds_torn_records_without_a_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(double_buffer, "crc32", lambda _: 0)
     memory, steps = written(2, 1)
-    assert not {first for first, _ in outcomes(memory, steps, read_twice, in_order=False)} <= {*RECORDS[:3], None}
+    assert not outcomes(memory, steps, read, in_order=False) <= {*RECORDS[:3], None}
+
+
+def test_no_reader_returns_an_older_record_than_before_when_a_later_write_is_seen_first() -> None:
+    memory, _ = written(1, 0)
+    log = Log(bytearray(memory))
+    over(log).write(*RECORDS[1])
+    reader = over(log)
+    assert reader.read() == RECORDS[1]
+    assert log.memory[SIZE // 2 :] == memory[SIZE // 2 :]  # the other buffer holds the first record...
+    log.memory[:8] = bytes(8)  # ...and the fourth one is already being written over the second
+    assert reader.read() == RECORDS[1]
 
 
 class SequenceLock:

@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import io
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks import goodput_script, memory, overhead, recovery_script, waits, worlds
+from benchmarks.ports import free_port
 from tests.trainer.forks import forked
 
 TINY = {"layers": 1, "width": 16, "heads": 2, "context": 16}
@@ -102,8 +102,7 @@ def recover(folder: str, attempt: int) -> list[int]:
 
 
 def _world(main: Callable[[], None], words: list[str], **variables: str) -> list[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def run(rank: int) -> None:
         os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **variables)

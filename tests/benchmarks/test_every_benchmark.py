@@ -40,6 +40,7 @@ RUN_BY = {
     "resize": "test_whole_runs.py::test_both_changes_of_size_are_seen",
     "tiers": "test_whole_runs.py::test_a_lost_shard_comes_from_its_tier",
     "tiers_script": "test_whole_runs.py::test_a_lost_shard_comes_from_its_tier",
+    "torn_reads": "test_torn_reads.py::test_no_read_is_torn_at_full_speed_or_after_a_kill",
     "trainer": "test_trainer.py::test_ours_and_hand_written_torch_train_the_same_and_take_turns",
     "waits": "test_loops.py::test_each_step_and_save_of_a_rank_is_timed",
 }

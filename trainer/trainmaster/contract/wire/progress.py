@@ -38,7 +38,7 @@ _CONTROL_AT = slice(128, 256)
 _PROGRESS_AT = slice(1024, 1792)
 _CONTROL = "qiiq"
 _PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqqq"
-_KIND_BITS = 8  # of the word of a collective: its number stands above its kind
+_KINDS = 256  # that a collective can have: its word is number * _KINDS + kind
 
 
 class Phase(IntEnum):
@@ -175,9 +175,8 @@ class ProgressRecord:
 
     def read(self) -> Progress:
         """Return the rank's half as it was last published, with the last collective that the rank has entered."""
-        entered = self._entered[0]
         progress = Progress(*self._progress.read())
-        progress.collectives, progress.collective = entered >> _KIND_BITS, entered & (1 << _KIND_BITS) - 1
+        progress.collectives, progress.collective = divmod(self._entered[0], _KINDS)
         return progress
 
     def entered(self, number: int, kind: int) -> None:
@@ -185,7 +184,7 @@ class ProgressRecord:
 
         Both are one word, which is one store. So any thread may call this while another one is in `write`.
         """
-        self._entered[0] = number << _KIND_BITS | kind
+        self._entered[0] = number * _KINDS + kind
 
     def set_control(self, control: Control) -> None:
         """Publish the agent's half, if it differs from what is published. Only the agent calls this."""
