@@ -110,10 +110,19 @@ def read_after_kills(direction: str, kills: int) -> int:
             pass  # it has not begun
         time.sleep(moments.uniform(0, _LONGEST_LIFE_S))
         kill(writer)
-        left = ProgressRecord.open(os.dup(record.fd))
-        torn += number_of(left.control() if direction == "control" else left.read()) is None
-        left.close()
+        torn += is_left_torn(direction, record.fd)
         record.close()
+    return torn
+
+
+def is_left_torn(direction: str, fd: int) -> bool:
+    """Whether a new reader finds a torn record, or one whose head is torn, so that it can't be opened."""
+    try:
+        left = ProgressRecord.open(os.dup(fd))
+    except ValueError:
+        return True
+    torn = number_of(left.control() if direction == "control" else left.read()) is None
+    left.close()
     return torn
 
 
