@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainmaster import __version__, stdout
+from trainmaster_operator.cli.arguments import Parser
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
 FOLDER_OR_JOB = (
@@ -23,7 +24,7 @@ FAULT_HELP = (
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="trainmaster", description="Distributed training that survives its failures.")
+    top = Parser(prog="trainmaster", description="Distributed training that survives its failures.")
     top.add_argument("--version", action="version", version=f"trainmaster {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
