@@ -155,6 +155,19 @@ def test_what_a_restart_cannot_help_with_fails_at_once(last_words: dict[str, Any
     assert world.status.restarts.inPlace == 0
 
 
+def test_a_recovery_that_ends_in_the_failure_of_the_job_is_not_left_open() -> None:
+    world = running()
+    world.agent(2, verdict=verdict())
+    world.write()
+    for slot in world.slots:
+        world.obey(slot)
+    world.agent(1, verdict=verdict(1, round=2, cause=Cause.CONFIG_ERROR, exit_code=93))
+    world.write()
+    assert world.status.phase is JobPhase.FAILED
+    (recovery,) = world.status.recoveries
+    assert (recovery.overtaken, recovery.totalSeconds is None) == (True, False)
+
+
 def test_a_crash_whose_message_is_empty_still_says_something() -> None:
     world = running()
     world.agent(1, verdict=verdict(1, message="", last_lines=["one", "Segmentation fault"]))

@@ -28,6 +28,7 @@ from trainmaster_operator.planning import (
     rules,
     start,
     straggler,
+    suspend,
 )
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import FATAL, NOT_THE_JOBS, Fault, of_verdict
@@ -190,6 +191,7 @@ def fail(view: View, fault: Fault, words: str) -> Change:
         lastFailure=failure.model_copy(update={"message": words[:1024]}),
         stopAt=None,
         stopBound=False,
+        recoveries=suspend.given_up(view.status.recoveries, view.now),
     )
 
 
