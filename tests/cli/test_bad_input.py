@@ -256,6 +256,22 @@ def test_the_folder_of_the_same_job_with_other_data_or_seed_is_refused(
     assert "--fresh" in line
 
 
+def test_fewer_steps_than_the_run_has_saved_are_refused(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(spec__training__steps=7)
+    put_status(tmp_path / "out", file, phase="Suspended")
+    left = tmp_path / "out" / "status.yaml"
+    resource = yaml.safe_load(left.read_text())
+    resource["status"]["checkpoint"] = {"step": 8, "round": 1}
+    left.write_text(yaml.safe_dump(resource))
+    (line,) = refused(capsys, "run", str(file), "--out", "out")
+    assert line.endswith(
+        "out: its newest checkpoint is of step 8, and spec.training.steps is 7 now; choose more steps, choose another "
+        "--out, or throw the old run away with --fresh"
+    )
+
+
 def test_a_folder_with_other_files_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = refused(capsys, "run", str(write_job()), "--out", ".")
     assert "holds other files and no status.yaml" in line

@@ -106,6 +106,16 @@ def test_a_damaged_checkpoint_is_passed_over_and_people_are_told(ranks: Ranks, t
     assert job.final == {**before, "round": 2}
 
 
+def test_a_job_whose_steps_were_lowered_below_its_checkpoint_is_done(ranks: Ranks, tmp_path: Path, text: Path) -> None:
+    job = Job(ranks, tmp_path, text)
+    assert job.round(1).codes == [0, 0]
+    before = job.final
+    job.config["steps"] = 4
+    outcome = job.round(2, agent=True, stop_at=12, stop_bound=1)  # where a loop would leave that does not end
+    assert outcome.codes == [0, 0], outcome.output
+    assert (job.final["step"], job.final["digest"]) == (9, before["digest"])
+
+
 def test_a_bound_stop_saves_the_same_step_on_all_ranks(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     job = Job(ranks, tmp_path, text, parallelism={"dp_shard": 2})
     outcome = job.round(1, agent=True, stop_at=4, stop_bound=1)

@@ -307,7 +307,8 @@ class Training:
         return 1 / self.scale.value if self.scale.on else None
 
     def _over(self) -> bool:
-        return self.step == self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)
+        # Beyond its steps when they were lowered after a checkpoint.
+        return self.step >= self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)
 
     def _evaluate(self) -> bool:
         """Evaluate the last completed step if it is its turn. Returns whether it is to be saved as the best so far."""

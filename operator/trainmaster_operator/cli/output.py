@@ -150,6 +150,16 @@ def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJ
         )
 
 
+def check_steps(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
+    """Raises Refusal when the run would go on from a checkpoint that lies beyond the job's last step."""
+    saved = ((before.get("status") or {}).get("checkpoint") or {}).get("step", 0)
+    if now.spec.training is not None and now.spec.checkpoint.resume == "Auto" and saved > now.spec.training.steps:
+        raise Refusal(
+            f"{path}: its newest checkpoint is of step {saved}, and spec.training.steps is {now.spec.training.steps} "
+            "now; choose more steps, choose another --out, or throw the old run away with --fresh"
+        )
+
+
 def first_resource(job: dict[str, Any]) -> dict[str, Any]:
     """A job that has never run, as the store will hold it."""
     created = objects.timestamp(time.time())

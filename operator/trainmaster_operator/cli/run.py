@@ -88,6 +88,7 @@ def prepare(options: RunOptions) -> Prepared | str:
         faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
         if finished:
             return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the start"
+        output.check_steps(out, before, job)
     resumes = before is not None and not options.fresh
     with ExitStack() as undo:
         control = undo.enter_context(_listen(options.port))
