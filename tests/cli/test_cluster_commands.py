@@ -174,7 +174,7 @@ def test_a_folder_is_a_run_and_a_name_is_a_job_and_a_named_cluster_is_never_a_fo
 ) -> None:
     put(cluster.store, write_job(), now=status(step=60))
     assert main(["status", "tiny"]) == 0
-    assert "tiny in namespace team-a: Running  60/100  loss 2.5000" in capsys.readouterr().out
+    assert "tiny in namespace team-a: Running  step 60/100  loss 2.5000" in capsys.readouterr().out
     (tmp_path / "tiny").mkdir()
     assert refused(capsys, "status", "tiny").startswith("tiny: holds no run")
     assert main(["status", "tiny", "-n", SPACE]) == 0

@@ -14,6 +14,7 @@ from trainmaster_operator.api.status import CheckpointStatus, Condition, JobPhas
 from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, describe, picture, pods, summary
 from trainmaster_operator.cli.display_ranks import step_of
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, clock, memory, news, rate, remaining, seconds
+from trainmaster_operator.cli.recoveries import actions
 from trainmaster_operator.planning.observation import PodRecord
 
 
@@ -105,14 +106,20 @@ def test_a_stop_is_never_told_beyond_the_last_step(stop_at: int, words: str) -> 
     assert told(status(), status(JobPhase.RESIZING, stopAt=stop_at)) == [f"resizing: all ranks stop {words}"]
 
 
-def test_a_failure_and_its_recovery_name_the_same_step() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    summary(Scene("tiny", 4, "out", 100, SUCCEEDED), console)
-    assert isinstance(console.file, io.StringIO)
-    header, row = (line.split() for line in console.file.getvalue().splitlines()[2:4])
-    assert header[:5] == ["round", "failure", "action", "in", "step"]
-    assert "60" in row
-    assert "Crash in step 60" in told(status(), status(lastFailure=CRASH))[0]
+def test_the_steps_lost_are_those_between_the_step_reached_and_the_one_resumed() -> None:
+    (row,) = actions([CLOSED]).rows
+    cells = dict(zip(actions([CLOSED]).header, row, strict=True))
+    assert (cells["reached"], cells["resumed"], cells["source"], cells["steps lost"]) == ("59", "50", "peer", "9")
+
+
+def test_a_script_of_which_no_step_is_known_ends_without_one() -> None:
+    running = JobStatus(phase=JobPhase.RUNNING)
+    assert told(running, JobStatus(phase=JobPhase.SUCCEEDED)) == ["succeeded: no step is known"]
+
+
+def test_a_stopped_script_is_not_said_to_have_saved_nothing() -> None:
+    stopping = JobStatus(phase=JobPhase.SUSPENDING)
+    assert told(stopping, JobStatus(phase=JobPhase.SUSPENDED)) == ["suspended: all ranks have ended"]
 
 
 def test_an_operator_that_is_back_is_told_once_when_ranks_report_to_it() -> None:

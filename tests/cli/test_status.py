@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import output
@@ -65,6 +66,34 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
     assert states(lines) == ["Failed", "Failed"]
     assert "  last words" in lines
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
+
+
+def test_only_a_run_that_goes_on_has_a_time_left(tmp_path: Path, shown: Shown) -> None:
+    output_folder(tmp_path / "out", status())
+    folder = output.OutputFolder.claim(tmp_path / "out")
+    lines = shown(status())
+    folder.release()
+    assert lines[0] == "tiny: Running  step 60/100  loss 2.5000  12.3k tokens/s  ETA 1:35"
+    assert shown(status())[0] == "tiny: Interrupted  step 60/100  loss 2.5000  12.3k tokens/s"
+
+
+def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = JobStatus(phase=JobPhase.SUCCEEDED)
+    out = output_folder(tmp_path / "out", ended)
+    left = {**job(PYTORCH, metadata__name="tiny"), "status": ended.model_dump(mode="json")}
+    (out / "status.yaml").write_text(yaml.safe_dump(left))
+    assert main(["status", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "tiny: Succeeded  no step is known"
+    assert "Succeeded   no step is known   0 restarts" in lines
+
+
+def test_a_report_that_is_not_there_is_not_named_but_the_command_that_makes_it(tmp_path: Path, shown: Shown) -> None:
+    assert f"Report: made by trainmaster report {tmp_path}/out" in shown(status())
+    (tmp_path / "out" / "report.html").touch()
+    assert f"Report: {tmp_path}/out/report.html" in shown(status())
 
 
 def test_images_are_counted_as_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

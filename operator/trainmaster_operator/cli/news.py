@@ -125,18 +125,26 @@ def _phase(status: JobStatus) -> News | None:
     if status.phase is JobPhase.SUSPENDING:
         return News("stopping", _stop(status), Tone.WARNING)
     if status.phase is JobPhase.SUSPENDED:
-        saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "nothing was saved yet"
+        # What a script has saved by itself is not known here.
+        saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "all ranks have ended"
         return News("suspended", saved, Tone.WARNING)
     if status.phase is JobPhase.HELD:
         held = next((c.message for c in status.conditions if c.type == "Held"), "")
         return News("held", held, Tone.WARNING)
     if status.phase is JobPhase.SUCCEEDED:
         told = f", loss {loss(status.progress.loss)}" if status.progress.loss else ""
-        return News("succeeded", f"step {status.progress.step}{told}", Tone.GOOD)
+        return News("succeeded", f"{reached(status)}{told}", Tone.GOOD)
     if status.phase is JobPhase.FAILED:
         failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
         return News("failed", failed or "see the last failure", Tone.BAD)
     return None
+
+
+def reached(status: JobStatus) -> str:
+    """The step of a job, in words. None is known of a script that has no optimizer of torch."""
+    progress = status.progress
+    known = progress.step or progress.highestStep or progress.totalSteps
+    return f"step {progress.step}" if known else "no step is known"
 
 
 def _stop(status: JobStatus) -> str:

@@ -42,7 +42,8 @@ class Table:
 
 
 def actions(recoveries: Sequence[Recovery]) -> Table:
-    """One row each: what failed, what was done, how far back it went, how long it took."""
+    """One row each: what failed, what was done, which step the job had reached, after which one it went on, where that
+    one was found, how many steps were lost, how long it took."""
     tiers = any(r.tier in TIERS for r in recoveries)  # storage is what anybody expects
     rows = []
     for r in recoveries:
@@ -50,11 +51,11 @@ def actions(recoveries: Sequence[Recovery]) -> Table:
         total = seconds(r.totalSeconds) if r.totalSeconds is not None else "open"
         if r.overtaken:
             total += ", without a step"
-        # As news of the failure have it: the step that was under way, one after the last that was complete.
-        cells = (str(r.round), f"{r.cause}{who}", ACTIONS[r.rung], str(r.step + 1), _number(r.resumedStep))
+        cells = (str(r.round), f"{r.cause}{who}", ACTIONS[r.rung], str(r.step), _number(r.resumedStep))
         tier = (TIERS.get(r.tier, r.tier),) if tiers else ()
         rows.append((*cells, *tier, _number(r.lostSteps), total))
-    header = ("round", "failure", "action", "in step", "resumed", *(("from",) if tiers else ()), "steps lost", "total")
+    source = ("source",) if tiers else ()
+    header = ("round", "failure", "action", "reached", "resumed", *source, "steps lost", "total")
     return Table(header, tuple(rows), (True, False, False, True, True, *((False,) if tiers else ()), True, True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +14,7 @@ from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import display, kubeconfig, output, printed
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
-from trainmaster_operator.cli.news import described
+from trainmaster_operator.cli.news import described, reached
 
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
 
@@ -34,13 +35,26 @@ def of_run(out: Path) -> int:
     )
     scene.memory = MemoryTrack.read(out / output.MEMORY).told()
     scene.words = printed.last_words(out, job)
-    state, sentence = standing(out, job, output.is_held(out))
+    goes_on = output.is_held(out)
+    state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
-    console.print(f"{scene.name}: {state}  {display.describe(scene)}")
-    display.summary(scene, console, str(out / output.REPORT), state)
+    console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
+    page = out / output.REPORT
+    display.summary(scene, console, str(page) if page.exists() else f"made by trainmaster report {out}", state)
     if sentence:
         console.print(sentence, soft_wrap=True, markup=False)
     return 0
+
+
+def _progress(scene: display.Scene, goes_on: bool) -> str:
+    """The progress on one line. Where nothing goes on, there is no time left to tell."""
+    progress = scene.status.progress
+    if not (scene.total or progress.highestStep):
+        return reached(scene.status)
+    if not goes_on:
+        stands = progress.model_copy(update={"etaSeconds": None})
+        scene = replace(scene, status=scene.status.model_copy(update={"progress": stands}))
+    return f"step {display.describe(scene)}"
 
 
 def standing(out: Path, job: JobStatus, goes_on: bool) -> tuple[str, str]:
@@ -77,7 +91,8 @@ async def _of_job(where: Where, name: str) -> int:
 def show(scene: display.Scene, console: Console) -> None:
     """A job on a cluster: progress, what isn't well and why, recoveries, pods."""
     job = scene.status
-    console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {display.describe(scene)}")
+    progress = _progress(scene, goes_on=job.phase is JobPhase.RUNNING)
+    console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {progress}")
     for condition in job.conditions:
         wrong = "False" if condition.type == "Scheduled" else "True"
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
