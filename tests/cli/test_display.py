@@ -47,7 +47,7 @@ def test_a_recovery_that_the_end_of_the_job_overtook_is_not_told_as_one_that_ste
 def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
     without = status(step=0)
     stopping = without.model_copy(update={"phase": JobPhase.SUSPENDING, "stopAt": 2})
-    assert told(without, stopping) == ["stopping: soon"]
+    assert told(without, stopping) == ["stopping: all ranks stop soon"]
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,11 @@ def test_checkpoints_and_the_end_are_told() -> None:
     assert told(status(), status(JobPhase.SUSPENDED, checkpoint=saved))[-1] == "suspended: saved at step 50"
 
 
-@pytest.mark.parametrize(("stop_at", "words"), [(70, "after step 70"), (165, "after step 100, the last one")])
+@pytest.mark.parametrize(
+    ("stop_at", "words"), [(70, "after step 70 or soon after"), (165, "after step 100, the last one")]
+)
 def test_a_stop_is_never_told_beyond_the_last_step(stop_at: int, words: str) -> None:
-    assert told(status(), status(JobPhase.SUSPENDING, stopAt=stop_at)) == [f"stopping: {words}"]
+    assert told(status(), status(JobPhase.SUSPENDING, stopAt=stop_at)) == [f"stopping: all ranks stop {words}"]
     assert told(status(), status(JobPhase.RESIZING, stopAt=stop_at)) == [f"resizing: all ranks stop {words}"]
 
 

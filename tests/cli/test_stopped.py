@@ -1,4 +1,4 @@
-"""What a run that was stopped says last: how to go on, and from where."""
+"""What a run says that was stopped, and what the run says that goes on with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from tests.cli.runs import status
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.status import CheckpointStatus
-from trainmaster_operator.cli.local import how_to_go_on
+from trainmaster_operator.cli.going_on import from_where, how_to_go_on
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,25 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
     spec = DistributedTrainingJob.model_validate(job(base, **changes)).spec
     left = status(checkpoint=CheckpointStatus(step=saved, round=1)) if saved else status()
     assert how_to_go_on(spec, left, "CMD") == words
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "saved", "words"),
+    [
+        (TRAINMASTER, {}, 40, "from the newest checkpoint; one of step 40 is known"),
+        (TRAINMASTER, {}, 0, "from the newest checkpoint if there is one; none is known"),
+        (
+            TRAINMASTER,
+            {"spec__checkpoint": {"resume": "Never"}},
+            40,
+            "from the first step, since spec.checkpoint.resume is Never",
+        ),
+        (PYTORCH, {}, 0, "the script starts again and goes on from what it has saved by itself"),
+    ],
+)
+def test_a_run_that_goes_on_tells_of_checkpoints_and_not_of_the_step_that_was_reached(
+    base: dict[str, Any], changes: dict[str, Any], saved: int, words: str
+) -> None:
+    spec = DistributedTrainingJob.model_validate(job(base, **changes)).spec
+    left = status(step=60, checkpoint=CheckpointStatus(step=saved, round=1) if saved else None)
+    assert from_where(spec, left) == words

@@ -24,10 +24,11 @@ import aiohttp
 from rich.console import Console
 
 from trainmaster.contract.wire import environment as names
-from trainmaster_operator.api.job import Framework, JobSpec
+from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import children, display, printed, report, unfired_faults
 from trainmaster_operator.cli.faults import FaultServer
+from trainmaster_operator.cli.going_on import from_where, how_to_go_on
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, news
 from trainmaster_operator.cli.output import MEMORY, REPORT, STATUS
@@ -126,11 +127,11 @@ class LocalRun:
         if self._prepared.devices.words:
             self._display.tell(self._prepared.devices.news())
         if self._prepared.resumes:
-            self._display.tell(News("resumes", f"after step {self._scene.status.progress.step}"))
+            self._display.tell(News("resumes", from_where(self._prepared.job.spec, self._scene.status)))
         if self._prepared.python is not None:
             self._display.tell(News("python", self._prepared.python.words))
         if names.ZYGOTE not in os.environ:
-            self._display.tell(News("pending", "Python imports what ranks need, once for this machine"))
+            self._display.tell(News("pending", "Python imports what ranks need, once for this run"))
         tasks = [
             asyncio.create_task(work)
             for work in (
@@ -349,17 +350,6 @@ class LocalRun:
             sys.stdout.write(how_to_go_on(self._prepared.job.spec, self._scene.status, self._prepared.command) + "\n")
             return STOPPED
         return 1
-
-
-def how_to_go_on(spec: JobSpec, status: JobStatus, command: str) -> str:
-    """What a person whose run was stopped may type next, and what that does."""
-    if spec.checkpoint.resume == "Never":
-        return f"From the first step again, since spec.checkpoint.resume is Never: {command}"
-    if status.checkpoint is not None:
-        return f"To go on after step {status.checkpoint.step}: {command}"
-    if spec.framework is Framework.TRAINMASTER:
-        return f"Nothing was saved yet; from the first step again: {command}"
-    return f"To start the script again, which goes on from what it has saved by itself: {command}"
 
 
 def _make_run_dir() -> Path:

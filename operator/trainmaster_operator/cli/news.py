@@ -121,9 +121,9 @@ def _phase(status: JobStatus) -> News | None:
     if status.phase is JobPhase.RUNNING:
         return News("running", f"from step {status.progress.step}")
     if status.phase is JobPhase.RESIZING:
-        return News("resizing", f"all ranks stop {_stop(status)}" if status.stopAt else "")
+        return News("resizing", f"all ranks stop {_stop(status)}" if status.stopAt else "the number of pods changes")
     if status.phase is JobPhase.SUSPENDING:
-        return News("stopping", _stop(status), Tone.WARNING)
+        return News("stopping", f"all ranks stop {_stop(status)}", Tone.WARNING)
     if status.phase is JobPhase.SUSPENDED:
         # What a script has saved by itself is not known here.
         saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "all ranks have ended"
@@ -148,14 +148,15 @@ def reached(status: JobStatus) -> str:
 
 
 def _stop(status: JobStatus) -> str:
-    """Where all ranks stop. They agree on a step some way ahead, which the job may not have. A job of which no step is
+    """Where all ranks stop. They agree on a step some way ahead, which the job may not have, and on a later one if a
+    rank was past that step before it heard of it. A job of which no step is
     known has no step to stop after."""
     last = status.progress.totalSteps
     if not (status.progress.step or status.progress.highestStep):
         return "soon"
     if last and status.stopAt and status.stopAt >= last:
         return f"after step {last}, the last one"
-    return f"after step {status.stopAt}" if status.stopAt else "soon"
+    return f"after step {status.stopAt} or soon after" if status.stopAt else "soon"
 
 
 def loss(text: str) -> str:
