@@ -234,7 +234,7 @@ def put_status(out: Path, job_file: Path, phase: str = "Running", **changes: Any
     resource = yaml.safe_load(job_file.read_text())
     resource["metadata"] |= {"uid": "u-1", "creationTimestamp": "2026-01-01T00:00:00Z", **changes}
     resource["status"] = {"phase": phase, "round": 3}
-    out.mkdir()
+    out.mkdir(parents=True)
     (out / "status.yaml").write_text(yaml.safe_dump(resource))
 
 
@@ -314,7 +314,7 @@ def test_a_fault_in_a_step_that_was_saved_already_is_refused(
 
 
 def test_a_folder_without_a_run_has_no_report_and_no_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -322,6 +322,10 @@ def test_a_folder_without_a_run_has_no_report_and_no_status(
     for command in ("report", "status"):
         (line,) = refused(capsys, command, "empty")
         assert "empty: holds no run" in line
+    put_status(tmp_path / "runs" / "tiny", write_job())
+    for command in ("report", "status", "logs", "profile"):
+        (line,) = refused(capsys, command, "runs")
+        assert line == "runs: holds no run; the output folder of one is expected, such as runs/tiny"
     (line,) = refused(capsys, "report", "nowhere")
     assert "nowhere: holds no run" in line
     (line,) = refused(capsys, "status", "nowhere")

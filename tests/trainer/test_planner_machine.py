@@ -32,6 +32,8 @@ def test_ranks_share_the_cores_of_this_machine() -> None:
     assert (four.flops, four.bandwidth) == (2.5e10, 5e8)
     assert (four.operation_s, four.collective_s) == (2e-5, 4e-4)
     assert four.basis.startswith("this machine as measured, its 2 CPU cores shared by 4 ranks: 20 us an operation")
+    assert "20 us an operation, 400 us a collective" in four.basis
+    assert "160 us an operation, 3.2 ms a collective" in shared(LAPTOP, 2, 32, None).basis
 
 
 def test_what_is_given_is_told_apart_from_what_is_assumed() -> None:

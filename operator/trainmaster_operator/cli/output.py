@@ -100,10 +100,12 @@ class OutputFolder:
 
 def read_run(out: Path) -> dict[str, Any]:
     """Return the resource of the run in this folder. Raises Refusal when there is none."""
-    resource = read_status(out) if out.is_dir() else None
-    if resource is None:
-        raise Refusal(f"{out}: holds no run; the output folder of one is expected, with its {STATUS}")
-    return resource
+    try:
+        return _read(out)
+    except FileNotFoundError:
+        inside = sorted(file.parent for file in out.glob(f"*/{STATUS}"))
+        hint = f", such as {inside[0]}" if inside else f", with its {STATUS}"
+        raise Refusal(f"{out}: holds no run; the output folder of one is expected{hint}") from None
 
 
 def is_held(path: Path) -> bool:
@@ -119,14 +121,23 @@ def is_held(path: Path) -> bool:
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """The resource of the run in `path`; None when there was none. Raises Refusal for what is no output folder."""
-    file = path / STATUS
+    """The resource of the run in `path`; None when there was none. Raises Refusal for what can't become an output
+    folder."""
     try:
-        resource = yaml.load(file.read_text(), Loader=_loader())
+        return _read(path)
     except FileNotFoundError:
         if path.is_dir() and any(path.iterdir()):
             raise Refusal(f"{path}: holds other files and no {STATUS}; an empty or a new folder is expected") from None
         return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Raises FileNotFoundError when there is no status, and Refusal when there is one that can't be read."""
+    file = path / STATUS
+    try:
+        resource = yaml.load(file.read_text(), Loader=_loader())
+    except FileNotFoundError:
+        raise
     except NotADirectoryError:
         raise Refusal(f"{path}: is no folder") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

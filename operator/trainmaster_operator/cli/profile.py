@@ -32,8 +32,8 @@ def profile(what: str, steps: int, where: Where) -> int:
 
 def of_run(out: Path, steps: int) -> int:
     """Raises Refusal when there is no run, or none that goes on."""
-    resource = output.read_status(out)
-    if resource is None or not output.is_held(out):
+    resource = output.read_run(out)
+    if not output.is_held(out):
         raise Refusal(f"{out}: no run writes there now; trainmaster run starts it, or goes on with it")
     _check(resource, str(out))
     recording.ask(out, steps)

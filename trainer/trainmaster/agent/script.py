@@ -137,11 +137,12 @@ def tell_last_words(error: BaseException) -> ExitCode:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The traceback without the frames of the agent and of runpy above the user's first one."""
+    """The traceback without the frames of the agent and of runpy above the user's first one. An error in the syntax of
+    the program itself has no frame of the user's, and is shown without any, as the interpreter does it."""
     frames = error.__traceback__
     ours = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen runpy>", runpy.__file__ or "")
-    while frames is not None and frames.tb_next is not None:
-        if not frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):
+        if frames.tb_next is None and not isinstance(error, SyntaxError):
             break
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames))

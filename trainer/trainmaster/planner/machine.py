@@ -72,9 +72,14 @@ def shared(figures: Figures, cores: int, ranks: int, memory: int | None) -> Mach
         operation_s=figures.operation_s * slower,
         collective_s=figures.collective_s * slower,
         basis=f"this machine as measured, its {_counted(cores, 'CPU core')} shared by {_counted(ranks, 'rank')}: "
-        f"{figures.operation_s * slower * 1e6:.3g} us an operation, {figures.collective_s * slower * 1e6:.3g} us a "
+        f"{_short(figures.operation_s * slower)} an operation, {_short(figures.collective_s * slower)} a "
         f"collective; other machines are described by --tflops and --bandwidth",
     )
+
+
+def _short(seconds: float) -> str:
+    """0.0000276 -> "27.6 us", 0.00286 -> "2.86 ms"."""
+    return f"{seconds * 1e6:.3g} us" if seconds < 0.9995e-3 else f"{seconds * 1e3:.3g} ms"
 
 
 def _counted(number: int, noun: str) -> str:
