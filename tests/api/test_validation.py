@@ -63,6 +63,10 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ({"spec__workers__replica": 3}, "spec.workers.replica: unknown field; did you mean replicas?"),
         ({"spec__lr": 0.1}, "spec.lr: unknown field here; spec.training.optimizer.lr is known"),
         (
+            {"spec__checkpoint": {"everySteps": 10}},
+            "spec.checkpoint.everySteps: unknown field here; did you mean spec.training.checkpoint.every?",
+        ),
+        (
             {"spec__training__batch": {"global": 8, "colour": 1}},
             "spec.training.batch.colour: unknown field; known here: global, micro",
         ),

@@ -159,7 +159,8 @@ def _count(context: dict[str, Any]) -> str:
 
 
 def _unknown(path: Path) -> str:
-    """An unknown field: the nearest known name here, else where that name is known, else all names known here."""
+    """An unknown field: the nearest known name here, else where that name is known, else the nearest name in another
+    section of the same name (checkpoint is one of the job and one of its training), else all names known here."""
     name = str(path[-1])
     model = _model_at(path[:-1])
     known = _names(model) if model else []
@@ -169,6 +170,9 @@ def _unknown(path: Path) -> str:
     elsewhere = [place for place in _places() if place[-1] == name]
     if elsewhere:
         return f"unknown field here; {dotted(elsewhere[0])} is known"
+    alike = [place for place in _places() if place[-2:-1] == path[-2:-1] and _nearest(name, [place[-1]])]
+    if alike:
+        return f"unknown field here; did you mean {dotted(alike[0])}?"
     return f"unknown field; known here: {', '.join(known)}"
 
 
