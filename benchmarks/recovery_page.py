@@ -84,13 +84,16 @@ def compared(rows: list[Row]) -> Iterator[str]:
                 NAMES[script],
                 _spread(ours),
                 _spread(peers) if any(row["system"] == BEST for row in ran) else "not run",
-                f"{min(ratio):.2g} to {max(ratio):.2g} ({len(ratio)})" if ratio else "",
+                _range(ratio),
                 _busy(ran),
             ]
         )
-    head = ["ranks", "script", "Trainmaster", "torchrun", "times as long (runs)", "cores busy before"]
-    yield "Medians, the range in brackets, and how many recoveries there were; how many times as long torchrun took, by"
-    yield "the medians of each run; on how many cores the machine was busy with other things before a run."
+    head = ["ranks", "script", "Trainmaster", "torchrun", "ratio", "cores busy before"]
+    yield from wrapped(
+        "Each time is the median, with the range in brackets and the number of recoveries. The ratio is torchrun's "
+        "median divided by Trainmaster's, of each run of the benchmark. The last column has the number of cores that "
+        "other programs kept busy before a run."
+    )
     yield ""
     yield from table(head, found)
 
@@ -114,16 +117,26 @@ def documented(rows: list[Row]) -> str:
     if not tried:
         return ""
     kills, came = sum(row["kills"] for row in tried), sum(len(row["seconds"]) for row in tried)
-    return f"As its documentation has it (a shared store), {came} of {kills} restarts under torchrun came about."
+    return (
+        f"With the rendezvous of its documentation, whose store is shared, torchrun restarted the ranks after {came} "
+        f"of {kills} kills."
+    )
 
 
 def _kinds(rows: list[Row]) -> list[tuple[int, str]]:
     return sorted({(row["ranks"], row["script"]) for row in rows}, key=lambda kind: (kind[0], [*NAMES].index(kind[1])))
 
 
+def _range(ratios: list[float]) -> str:
+    """The smallest and the largest, with the number of runs; of one run what it had."""
+    if len(ratios) < 2:
+        return f"{ratios[0]:.2g} (1 run)" if ratios else ""
+    return f"{min(ratios):.2g} to {max(ratios):.2g} ({len(ratios)} runs)"
+
+
 def _spread(seconds: list[float]) -> str:
     if not seconds:
-        return "none came about"
+        return "never restarted"
     return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), {len(seconds)}"
 
 

@@ -92,9 +92,9 @@ def test_recoveries_are_told_with_the_range_of_the_ratio(tmp_path: Path, monkeyp
     rows = [run(1, OURS, [0.1, 0.2, 0.3]), run(1, BEST, [4.0]), run(2, OURS, [0.2]), run(2, BEST, [6.0])]
     rows += [run(1, DOCUMENTED, []), run(1, OURS, [0.1], "light"), run(1, OURS, [0.9], ranks=16)]
     told = "\n".join(recovery_page.compared(rows))
-    assert "| 4 | DDP | 0.20 s (0.10 to 0.30), 4 | 5.00 s (4.00 to 6.00), 2 | 20 to 30 (2) | 0.2 to 0.2 |" in told
+    assert "| 4 | DDP | 0.20 s (0.10 to 0.30), 4 | 5.00 s (4.00 to 6.00), 2 | 20 to 30 (2 runs) | 0.2 to 0.2 |" in told
     assert "| 16 | DDP | 0.90 s (0.90 to 0.90), 1 | not run |  |" in told
-    assert recovery_page.documented(rows).endswith("0 of 3 restarts under torchrun came about.")
+    assert recovery_page.documented(rows).endswith("torchrun restarted the ranks after 0 of 3 kills.")
     file = tmp_path / "recovery.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(recovery_page, "RESULTS", file)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.docs.blocks import ROOT
-from trainmaster_operator.cli.main import parser
+from trainmaster_operator.cli.arguments import parser
 
 _OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims")
 _FILES = ("-f", "--filename", "--values", "--from-file", "--constraint")

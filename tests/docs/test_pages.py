@@ -40,6 +40,11 @@ def test_the_pages_that_people_read_are_looked_at() -> None:
     assert {block.language for block in BLOCKS} == LANGUAGES
 
 
+def test_every_page_of_the_documentation_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", TEXTS["README.md"]))
+    assert linked == {page for page in TEXTS if re.fullmatch(r"docs/[\w-]+\.md", page)}
+
+
 def test_every_command_of_a_block_can_be_given() -> None:
     wrong = [
         f"{block.where}: `{command.text}`: {problem}"
