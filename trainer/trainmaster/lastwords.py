@@ -10,7 +10,7 @@ from typing import Any
 from trainmaster.agent.symptoms import cause_of, code_of, is_cascade
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire.codes import Cause
-from trainmaster.errors import Diverged, TrainmasterError
+from trainmaster.errors import ConfigError, DataError, Diverged, TrainmasterError
 from trainmaster.report import Reporter
 
 _MESSAGE_LIMIT = 4_000  # characters
@@ -20,6 +20,8 @@ _TRACEBACK_LIMIT = 32_000
 def verdict(error: BaseException, step: int, of_memory: Callable[[], str] = lambda: "") -> tuple[dict[str, Any], int]:
     """(fields of a FAILED message, exit code). of_memory: what there is to say when that has run out."""
     text = "".join(traceback.format_exception(error))
+    # Of a mistake of a person the sentence says it all, unless the person's own code has raised it.
+    told_whole = isinstance(error, (ConfigError, DataError)) and error.__cause__ is None
     if isinstance(error, TrainmasterError):
         cause, code, cascade, message = error.cause, error.exit_code, False, str(error)
     else:
@@ -31,7 +33,7 @@ def verdict(error: BaseException, step: int, of_memory: Callable[[], str] = lamb
     words: dict[str, Any] = {
         "cause": cause.value,
         "message": message[:_MESSAGE_LIMIT],
-        "traceback": text[-_TRACEBACK_LIMIT:],
+        "traceback": "" if told_whole else text[-_TRACEBACK_LIMIT:],
         "step": step,
         "cascade": cascade,
     }

@@ -170,7 +170,7 @@ def _unknown(path: Path) -> str:
     elsewhere = [place for place in _places() if place[-1] == name]
     if elsewhere:
         return f"unknown field here; {dotted(elsewhere[0])} is known"
-    alike = [place for place in _places() if place[-2:-1] == path[-2:-1] and _nearest(name, [place[-1]])]
+    alike = [place for place in _places() if place[-2:-1] == path[-2:-1] and _nearest(name, [str(place[-1])])]
     if alike:
         return f"unknown field here; did you mean {dotted(alike[0])}?"
     return f"unknown field; known here: {', '.join(known)}"
