@@ -36,6 +36,25 @@ sys.excepthook = hook
 1 / 0
 """
 BROKEN_HOOK = "import sys\nsys.excepthook = lambda *_: nothing\nraise ValueError('too large')\n"
+TORCH = """
+import sys
+class ProcessGroup: ...
+class Work:
+    def wait(self): ...
+def init_process_group():
+    sys.excepthook = lambda *words: print("[rank0]:", words)
+"""
+"""What torch's module of this name does to tracebacks."""
+WATCHED = """
+import os, sys
+from trainmaster.agent import script
+from trainmaster.contract.wire import ProgressRecord, environment
+from trainmaster.contract.wire.channel import Channel
+record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()
+os.environ.update({environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(channel.fileno())})
+sys.exit(script.run({"kind": "script", "path": "train.py", "args": []}))
+"""
+"""Runs train.py as a rank whose steps and imports are seen."""
 PROGRAMS = {"finds.py": FINDS_ITSELF, "names.py": NAMES, "hook.py": OWN_HOOK, "ends.py": HOOK_THAT_ENDS}
 
 
@@ -121,3 +140,17 @@ def test_processes_that_a_forked_program_spawns_find_its_modules(tmp_path: Path)
     code = "import mine, multiprocessing\n"
     code += "p = multiprocessing.get_context('spawn').Process(target=mine.met); p.start(); p.join()\n"
     assert run_forked(["-c", code], tmp_path) == (0, "met\n")
+
+
+def test_the_rank_stands_once_before_each_line_of_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "distributed").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "distributed" / "__init__.py").touch()
+    (tmp_path / "torch" / "distributed" / "distributed_c10d.py").write_text(TORCH)
+    source = (
+        "import torch.distributed.distributed_c10d as c10d\nc10d.init_process_group()\nraise ValueError('too large')\n"
+    )
+    (tmp_path / "train.py").write_text(source)
+    code, said = run([sys.executable, "-c", WATCHED], tmp_path)
+    assert code == 1
+    assert said.splitlines()[-1] == "ValueError: too large"

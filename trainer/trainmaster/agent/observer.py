@@ -94,7 +94,9 @@ class _Observer:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             self._enter(Phase.RENDEZVOUS)
+            hook = sys.excepthook
             result = original(*args, **kwargs)
+            sys.excepthook = hook  # torch's puts the rank before each line of a traceback, which the agent does, too
             self.progress.rendezvous_ns = time.monotonic_ns()
             self._enter(Phase.BUILD)
             return result
