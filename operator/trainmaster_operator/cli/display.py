@@ -18,7 +18,7 @@ from rich.text import Text
 from trainmaster.contract.samples import unit_of
 from trainmaster_operator.api.status import Failure, JobPhase, JobStatus
 from trainmaster_operator.cli import display_ranks, recoveries
-from trainmaster_operator.cli.news import News, Tone, clock, count, cut, loss, rate, remaining, seconds
+from trainmaster_operator.cli.news import News, Tone, clock, count, cut, has_steps, loss, rate, remaining, seconds
 from trainmaster_operator.cli.printed import LastWords
 from trainmaster_operator.planning.observation import PodRecord
 
@@ -288,7 +288,7 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
     `state`: how the job stands, in a word; by default its phase, or Stopped for a run that was ended before its job."""
     status = scene.status
     recovered(status, console)
-    facts = [f"step {status.progress.step}"]
+    facts = [f"step {status.progress.step}"] if has_steps(status) or status.phase is not JobPhase.SUCCEEDED else []
     if status.progress.loss:
         facts.append(f"loss {loss(status.progress.loss)}")
     if status.goodput:

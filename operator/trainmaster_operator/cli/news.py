@@ -115,6 +115,11 @@ def recovered(recovery: Recovery) -> str:
     return text
 
 
+def has_steps(status: JobStatus) -> bool:
+    """Return whether any step of the job is known: none is of a script without an optimizer of torch."""
+    return bool(status.progress.step or status.progress.highestStep)
+
+
 def _phase(status: JobStatus) -> News | None:
     if status.phase is JobPhase.STARTING:
         return News("starting", f"round {status.round}")
@@ -132,7 +137,7 @@ def _phase(status: JobStatus) -> News | None:
         return News("held", held, Tone.WARNING)
     if status.phase is JobPhase.SUCCEEDED:
         told = f", loss {loss(status.progress.loss)}" if status.progress.loss else ""
-        return News("succeeded", f"step {status.progress.step}{told}", Tone.GOOD)
+        return News("succeeded", f"step {status.progress.step}{told}" if has_steps(status) else "", Tone.GOOD)
     if status.phase is JobPhase.FAILED:
         failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
         return News("failed", failed or "see the last failure", Tone.BAD)
@@ -143,7 +148,7 @@ def _stop(status: JobStatus) -> str:
     """Where all ranks stop. They agree on a step some way ahead, which the job may not have. A job of which no step is
     known has no step to stop after."""
     last = status.progress.totalSteps
-    if not (status.progress.step or status.progress.highestStep):
+    if not has_steps(status):
         return "soon"
     if last and status.stopAt and status.stopAt >= last:
         return f"after step {last}, the last one"
