@@ -1,42 +1,156 @@
-"""What a rank prints of the exception that ends it."""
+"""A program that ranks run does what it does under `python`: executed in the first round, forked after it."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
-RUN = """
-import sys
-from trainmaster.agent import script
-raise SystemExit(script.run({"kind": "script", "path": sys.argv[1], "args": []}))
+import pytest
+
+from trainmaster.agent import launcher
+
+pytestmark = pytest.mark.processes
+
+FINDS_ITSELF = """
+import inspect, os, sys
+def f(): return 1
+os.chdir("/")
+print(__file__, __loader__.name, sys.argv, sys.path[0], inspect.getsource(f))
 """
+NAMES = "print(sorted(name for name in globals() if not name.startswith('_')), __spec__.name, __package__)"
+OWN_HOOK = """
+import atexit, sys
+atexit.register(print, "at the end")
+sys.excepthook = lambda kind, error, frames: print("the tracker heard", kind, error, frames.tb_frame.f_code.co_filename)
+raise ValueError("too large")
+"""
+HOOK_THAT_ENDS = """
+import sys
+def hook(*_): sys.exit(7)
+sys.excepthook = hook
+1 / 0
+"""
+BROKEN_HOOK = "import sys\nsys.excepthook = lambda *_: nothing\nraise ValueError('too large')\n"
+TORCH = """
+import sys
+class ProcessGroup: ...
+class Work:
+    def wait(self): ...
+def init_process_group():
+    sys.excepthook = lambda *words: print("[rank0]:", words)
+"""
+"""What torch's module of this name does to tracebacks."""
+WATCHED = """
+import os, sys
+from trainmaster.agent import script
+from trainmaster.contract.wire import ProgressRecord, environment
+from trainmaster.contract.wire.channel import Channel
+record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()
+os.environ.update({environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(channel.fileno())})
+sys.exit(script.run({"kind": "script", "path": "train.py", "args": []}))
+"""
+"""Runs train.py as a rank whose steps and imports are seen."""
+PROGRAMS = {"finds.py": FINDS_ITSELF, "names.py": NAMES, "hook.py": OWN_HOOK, "ends.py": HOOK_THAT_ENDS}
 
 
-def printed(program: Path) -> str:
-    ended = subprocess.run([sys.executable, "-c", RUN, program], stderr=subprocess.PIPE, text=True, timeout=60)
-    assert ended.returncode == 1, ended.stderr
-    return ended.stderr
+def entry(words: list[str]) -> dict[str, Any]:
+    if words[0] == "-c":
+        return {"kind": "code", "code": words[1], "args": words[2:]}
+    if words[0] == "-m":
+        return {"kind": "module", "name": words[1], "args": words[2:]}
+    return {"kind": "script", "path": words[0], "args": words[1:]}
 
 
-def test_an_error_in_a_programs_syntax_is_printed_as_the_interpreter_prints_it(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("for step in range(3) ::\n")
-    interpreter = subprocess.run([sys.executable, program], stderr=subprocess.PIPE, text=True, timeout=60)
-    assert printed(program) == interpreter.stderr
+def run(command: list[str], folder: Path, **variables: str) -> tuple[int, str]:
+    """(the exit code of a program, what it says)."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
 
 
-def test_an_exception_is_printed_from_the_programs_first_frame_on(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("import json\njson.loads('[')\n")
-    lines = printed(program).splitlines()
-    assert lines[:2] == ["Traceback (most recent call last):", f'  File "{program}", line 2, in <module>']
+def run_as_rank(words: list[str], folder: Path) -> tuple[int, str]:
+    command, variables = launcher.command(entry(words), [])
+    return run(command, folder, **variables)
 
 
-def test_an_error_in_the_syntax_of_a_module_names_where_it_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("x = = 1\n")
-    program = tmp_path / "train.py"
-    program.write_text("import broken\n")
-    lines = printed(program).splitlines()
-    assert lines[:2] == ["Traceback (most recent call last):", f'  File "{program}", line 1, in <module>']
-    assert lines[-1] == "SyntaxError: invalid syntax"
+def run_forked(words: list[str], folder: Path, **variables: str) -> tuple[int, str]:
+    """As a rank that is forked from a zygote, which was started in another folder and with other variables."""
+    code = f"""
+import json, multiprocessing.process, os, sys, tempfile, time
+tempfile.gettempdir(), time.tzset()
+os.environ.update({variables!r})
+os.chdir({str(folder)!r})
+from trainmaster.agent import birth
+birth.run(json.loads({json.dumps(entry(words))!r}))
+"""
+    return run([sys.executable, "-c", code], Path("/"), TZ="UTC", TMPDIR="/tmp")
+
+
+@pytest.mark.parametrize("words", [["finds.py", "--x"], ["-m", "names"], ["hook.py"], ["ends.py"]])
+def test_a_program_finds_what_it_finds_under_python(tmp_path: Path, words: list[str]) -> None:
+    for name, source in PROGRAMS.items():
+        (tmp_path / name).write_text(source)
+    assert run_as_rank(words, tmp_path) == run([sys.executable, *words], tmp_path)
+
+
+def test_a_folder_and_an_archive_with_a_main_are_programs(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text(f"import mine\n{NAMES}")
+    (tmp_path / "app" / "mine.py").write_text("print('mine', __file__)")
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        for name in ("__main__.py", "mine.py"):
+            archive.write(tmp_path / "app" / name, name)
+    for name in ("app", "app.zip"):
+        code, said = run_as_rank([name], tmp_path)
+        assert (code, said) == run([sys.executable, name], tmp_path)
+        assert code == 0, said
+
+
+def test_a_broken_hook_does_not_hide_what_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BROKEN_HOOK)
+    code, said = run_as_rank(["train.py"], tmp_path)
+    assert code == 1
+    assert "Error in sys.excepthook:" in said
+    assert "NameError: name 'nothing' is not defined" in said
+    assert said.endswith("ValueError: too large\n")
+
+
+def test_a_forked_program_forgets_where_the_zygote_was_started(tmp_path: Path) -> None:
+    source = "import tempfile, time; print(tempfile.gettempdir(), time.strftime('%H', time.localtime(0)))"
+    (tmp_path / "train.py").write_text(source)
+    code, said = run_forked(["train.py"], tmp_path, TMPDIR=str(tmp_path), TZ="UTC-3")
+    assert (code, said) == (0, f"{tmp_path} 03\n")
+
+
+def test_processes_that_a_forked_program_spawns_find_its_modules(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def met(): print('met', flush=True)\n")
+    code = "import mine, multiprocessing\n"
+    code += "p = multiprocessing.get_context('spawn').Process(target=mine.met); p.start(); p.join()\n"
+    assert run_forked(["-c", code], tmp_path) == (0, "met\n")
+
+
+def test_the_rank_stands_once_before_each_line_of_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "distributed").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "distributed" / "__init__.py").touch()
+    (tmp_path / "torch" / "distributed" / "distributed_c10d.py").write_text(TORCH)
+    source = (
+        "import torch.distributed.distributed_c10d as c10d\nc10d.init_process_group()\nraise ValueError('too large')\n"
+    )
+    (tmp_path / "train.py").write_text(source)
+    code, said = run([sys.executable, "-c", WATCHED], tmp_path)
+    assert code == 1
+    assert said.splitlines()[-1] == "ValueError: too large"

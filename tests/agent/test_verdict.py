@@ -64,6 +64,17 @@ def test_what_a_script_prints_after_its_traceback_is_not_taken_for_its_exception
     assert judge(End(2, 1, status=ended(1), lines=[TRACEBACK, "  File cut off"])).message == "  File cut off"
 
 
+def test_a_traceback_behind_a_progress_bar_is_read() -> None:
+    lines = [" 12%|# | 1/8Traceback (most recent call last):", '  File "t.py", line 1, in <module>', "KeyError: 3"]
+    assert judge(End(rank=0, round=1, status=ended(1), lines=lines)).message == "KeyError: 3"
+
+
+def test_a_traceback_with_a_mark_before_each_line_is_none() -> None:
+    lines = ["[x] Traceback (most recent call last):", '[x]   File "t.py", line 1, in <module>', "[x] KeyError: 3"]
+    verdict = judge(End(rank=0, round=1, status=ended(1), lines=lines))
+    assert verdict.message == "ended with exit code 1; its last output: [x] KeyError: 3"
+
+
 def test_a_collective_that_lost_its_peer_is_a_cascade_and_a_kill_is_not() -> None:
     assert judge(End(0, 1, status=ended(1), lines=GLOO)).cascade
     assert judge(End(0, 1, status=ended(ExitCode.PEER_LOST))).cascade

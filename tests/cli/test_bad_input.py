@@ -146,6 +146,7 @@ def test_a_way_to_launch_that_cannot_work_is_refused_by_name(
     [
         ({"command": ["python", "train.py"]}, "there is no script {here}/train.py"),
         ({"command": ["torchrun", "--nproc-per-node=1", "lost/train.py", "x.py"]}, "no script {here}/lost/train.py"),
+        ({"command": ["python", "."]}, "{here} is a folder without a __main__.py, which Python would run"),
         ({"command": ["no-such-program"]}, "no program no-such-program is found"),
         (
             {"command": ["python", "$(WHERE)/train.py"], "env": [{"name": "WHERE", "value": "lost"}]},
@@ -172,6 +173,15 @@ def test_a_script_that_does_not_exist_is_refused(
     for command in ("validate", "run"):
         (line,) = refused(capsys, command, str(file))
         assert sentence.format(here=tmp_path.resolve()) in line
+
+
+def test_a_folder_with_a_main_is_a_script(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").touch()
+    file = write_job(PYTORCH, **{CONTAINER: [{"name": "worker", "command": ["torchrun", "app", "--x"]}]})
+    assert main(["validate", str(file)]) == 0, capsys.readouterr().err
 
 
 def test_what_is_missing_on_this_machine_is_told_beside_fields_that_are_wrong(

@@ -50,6 +50,14 @@ def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
     assert told(without, stopping) == ["stopping: all ranks stop soon"]
 
 
+def test_a_job_of_which_no_step_is_known_succeeds_after_none() -> None:
+    ended = JobStatus(phase=JobPhase.SUCCEEDED)
+    assert told(JobStatus(phase=JobPhase.STARTING), ended) == ["succeeded: "]
+    console = Console(file=io.StringIO(), width=80)
+    summary(Scene("evaluate", 2, "out", None, ended), console)
+    assert console.file.getvalue().strip() == "Succeeded   0 restarts"  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("phase", "step"), [(JobPhase.RUNNING, 60), (JobPhase.RECOVERING, 12), (JobPhase.STARTING, 12)]
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.cli.interpreter import choose
+from trainmaster_operator.cli.interpreter import choose, of_command
 from trainmaster_operator.cluster.local_pod import base_environment
 
 
@@ -45,6 +45,25 @@ def test_ours_is_taken_where_path_has_none_or_one_that_fails(tmp_path: Path) -> 
 def test_ours_on_path_is_ours(tmp_path: Path) -> None:
     found = choose(os.path.dirname(sys.executable))
     assert (found.path, "PATH" in found.words) == ("", False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/opt/venv/bin/python", "t.py"],
+        ["/opt/venv/bin/torchrun", "t.py"],
+        ["env", "X=1", "/opt/venv/bin/python", "t.py"],
+    ],
+)
+def test_the_python_that_a_command_names_is_told(command: list[str]) -> None:
+    found = of_command(command, os.path.dirname(sys.executable))
+    assert found.words == "scripts run by /opt/venv/bin/python, which the command names"
+
+
+@pytest.mark.parametrize("command", [["python", "t.py"], ["torchrun", "t.py"], ["bash", "run.sh"], ["mpirun", "t.py"]])
+def test_a_command_that_names_no_python_runs_the_chosen_one(command: list[str]) -> None:
+    search = os.path.dirname(sys.executable)
+    assert of_command(command, search) == choose(search)
 
 
 @pytest.mark.parametrize(

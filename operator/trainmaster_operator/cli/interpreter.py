@@ -9,7 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trainmaster.contract.launch import LaunchRefused, parse
+from trainmaster.contract.launch.python_options import is_python
 
 _LIMIT_S = 30.0
 _PROBE = """
@@ -29,6 +33,23 @@ class Interpreter:
 
     path: str
     words: str
+
+
+def of_command(command: Sequence[str], search: str) -> Interpreter:
+    """Return the interpreter that `python` means, with words about the one that runs a command. search: as below."""
+    chosen = choose(search)
+    named = _named(command)
+    return replace(chosen, words=f"scripts run by {named}, which the command names") if named else chosen
+
+
+def _named(command: Sequence[str]) -> str:
+    """The interpreter that a command asks for by more than `python`; "" if there is none."""
+    try:
+        program = parse(list(command)).argv[0]
+    except LaunchRefused:
+        return ""
+    bare = ("python", "python3", f"python3.{sys.version_info.minor}")
+    return program if is_python(program) and program not in bare else ""
 
 
 @functools.cache

@@ -115,6 +115,11 @@ def recovered(recovery: Recovery) -> str:
     return text
 
 
+def has_steps(status: JobStatus) -> bool:
+    """Return whether any step of the job is known: none is of a script without an optimizer of torch."""
+    return bool(status.progress.step or status.progress.highestStep)
+
+
 def _phase(status: JobStatus) -> News | None:
     if status.phase is JobPhase.STARTING:
         return News("starting", f"round {status.round}")
@@ -141,18 +146,16 @@ def _phase(status: JobStatus) -> News | None:
 
 
 def reached(status: JobStatus) -> str:
-    """The step of a job, in words. None is known of a script that has no optimizer of torch."""
-    progress = status.progress
-    known = progress.step or progress.highestStep or progress.totalSteps
-    return f"step {progress.step}" if known else "no step is known"
+    """Return the step of a job in words. A job of our own trainer has steps before its first one is known."""
+    known = has_steps(status) or status.progress.totalSteps
+    return f"step {status.progress.step}" if known else "no step is known"
 
 
 def _stop(status: JobStatus) -> str:
     """Where all ranks stop. They agree on a step some way ahead, which the job may not have, and on a later one if a
-    rank was past that step before it heard of it. A job of which no step is
-    known has no step to stop after."""
+    rank was past that step before it heard of it. A job of which no step is known has no step to stop after."""
     last = status.progress.totalSteps
-    if not (status.progress.step or status.progress.highestStep):
+    if not has_steps(status):
         return "soon"
     if last and status.stopAt and status.stopAt >= last:
         return f"after step {last}, the last one"

@@ -136,8 +136,15 @@ def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
     if program not in _BARE and not shutil.which(program, path=None) and not (folder / program).is_file():
         yield f"no program {argv[0] if argv[0] == program else program} is found"
     script = entry["path"] if entry is not None and entry["kind"] == "script" else None
-    if script is not None and "$" not in script and not (folder / script).is_file():
-        yield f"there is no script {folder / script}"
+    if script is not None and "$" not in script:
+        yield from _of_script(folder / script)
+
+
+def _of_script(path: Path) -> Iterator[str]:
+    if not path.exists():
+        yield f"there is no script {path}"
+    elif path.is_dir() and not (path / "__main__.py").is_file():
+        yield f"{path} is a folder without a __main__.py, which Python would run: write the name of a script in it"
 
 
 def _variable_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:

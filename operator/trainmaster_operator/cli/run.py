@@ -118,7 +118,7 @@ def prepare(options: RunOptions) -> Prepared | str:
         devices=chosen,
         locks=locks,
         digests=options.digests,
-        python=None if own_loop else interpreter.choose(os.environ.get("PATH", os.defpath)),
+        python=None if own_loop else interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath)),
         pods_as_nodes=options.pods_as_nodes or chosen.each > 0,
     )
 

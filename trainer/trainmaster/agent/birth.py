@@ -14,8 +14,8 @@ import random
 import signal
 import sys
 import threading
+import time
 import traceback
-import types
 from typing import Any
 
 from trainmaster.agent import lastwords, pinning, processes, script
@@ -98,14 +98,25 @@ def _refresh(env: Any) -> None:
     if torch is not None:
         torch.set_num_threads(int(threads) if threads.isdigit() else processes.available_cpus())
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
+    _forget_zygotes_places()
     # A rank that is killed loses what its buffers hold; its last line is worth more than the speed of a print.
     for stream, fd in (("stdout", 1), ("stderr", 2)):
         setattr(sys, stream, open(fd, "w", 1, "utf-8", "backslashreplace", closefd=False))  # noqa: SIM115
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc, assignment]
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = sys.modules["builtins"]
-    sys.modules["__main__"] = main
+    script.new_main()
+
+
+def _forget_zygotes_places() -> None:
+    """What modules of the standard library have kept of where and when the zygote was started."""
+    time.tzset()
+    # The folder for temporary files is found again, by TMPDIR. Processes that are spawned look for modules from theirs.
+    for module, name, value in (
+        ("tempfile", "tempdir", None),
+        ("multiprocessing.process", "ORIGINAL_DIR", os.getcwd()),
+    ):
+        if module in sys.modules:
+            setattr(sys.modules[module], name, value)
 
 
 def _leave(code: int) -> None:

@@ -54,6 +54,7 @@ class _Observer:
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._calls = 0
+        self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
         self._loaded = False  # a file, by torch.load, before the first step
         self._base = -1  # steps before this process; 0 as well where the optimizer counts none
         self._forward: Any = None
@@ -94,7 +95,9 @@ class _Observer:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             self._enter(Phase.RENDEZVOUS)
+            hook = sys.excepthook
             result = original(*args, **kwargs)
+            sys.excepthook = hook  # torch's puts the rank before each line of a traceback, which the agent does, too
             self.progress.rendezvous_ns = time.monotonic_ns()
             self._enter(Phase.BUILD)
             return result
@@ -149,6 +152,22 @@ class _Observer:
 
         _put_in_place(module, "load", load)
 
+    def hook_filling(self, module: Any) -> None:
+        """The state of an optimizer is saved and loaded by torch's checkpoints only when it isn't empty."""
+        original = getattr(module, "_init_optim_state", None)
+        if self.own_loop or original is None:
+            return
+
+        @functools.wraps(original)
+        def _init_optim_state(*args: Any, **kwargs: Any) -> Any:
+            self._filling = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._filling = False
+
+        module._init_optim_state = _init_optim_state
+
     def _first_forward(self, *_: Any) -> None:
         if self._forward is not None:
             self._forward.remove()
@@ -157,7 +176,7 @@ class _Observer:
             self._enter(Phase.STEP)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        faults = None if self._yielded() else _faults()
+        faults = None if self._yielded() or self._filling else _faults()
         if faults is None:
             return
         base = self._base if self._base >= 0 else _steps_before(optimizer) or 0
@@ -167,6 +186,8 @@ class _Observer:
         )
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if self._filling:
+            return
         self._calls += 1
         if not self._yielded():
             if self._base < 0:
@@ -237,6 +258,7 @@ def _hook_table() -> dict[str, Any]:
         "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
         "torch.nn.modules.module": _Observer.hook_forward,
         "torch.serialization": _Observer.hook_save,
+        "torch.distributed.checkpoint.state_dict": _Observer.hook_filling,
     }
 
 

@@ -23,17 +23,24 @@ from trainmaster.contract.wire.progress import COLLECTIVES, RESCUES
 _KEPT_LINES = 200
 _LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
 _READ = 65536
+_BAR_S = 10.0  # how often a line that is written over again and again is forwarded
 
 
 class Output:
-    """A pipe whose lines go to the agent's own output, prefixed, and whose last ones are kept."""
+    """A pipe whose lines go to the agent's own output, prefixed, and whose last ones are kept.
 
-    def __init__(self, prefix: str) -> None:
+    A progress bar writes over its line for as long as a training lasts. What it has written over is dropped, as on a
+    terminal, and what it shows is forwarded now and then. `now`: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, prefix: str, now: Callable[[], float] = time.monotonic) -> None:
         self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._prefix = prefix.encode()
         self._rest = b""
+        self._now = now
+        self._forwarded_s = now()
         asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
 
     def started(self) -> None:
@@ -65,14 +72,25 @@ class Output:
             self._forward(b"\n")
 
     def _forward(self, data: bytes) -> None:
-        *whole, self._rest = (self._rest + data).split(b"\n")
+        *whole, rest = (self._rest + data).split(b"\n")
+        self._rest = _shown(rest)
+        if b"\r" in rest and self._rest and self._now() - self._forwarded_s >= _BAR_S:
+            whole.append(self._rest)
         if not whole:
             return
-        for line in whole:
-            self.lines.append(line[:_LINE_LIMIT].decode(errors="replace"))
+        self._forwarded_s = self._now()
+        shown = [_shown(line).rstrip(b"\r") for line in whole]
+        self.lines.extend(line[:_LINE_LIMIT].decode(errors="replace") for line in shown)
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more: the lines are kept
-            sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in whole))
+            sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in shown))
             sys.stdout.buffer.flush()
+
+
+def _shown(line: bytes) -> bytes:
+    """Return what is left of a line in which carriage returns go back to its beginning, as a terminal shows it. Those
+    at its end have written over nothing yet."""
+    text = line.rstrip(b"\r")
+    return text.rpartition(b"\r")[2] + line[len(text) :]
 
 
 class Rank:

@@ -2,7 +2,7 @@
 
 An entry is one of
     {"kind": "function", "target": "package.module:function"}
-    {"kind": "script", "path": "train.py", "args": [...]}      python train.py …
+    {"kind": "script", "path": "train.py", "args": [...]}      python train.py …  (a folder or a zip file, too)
     {"kind": "module", "name": "package.module", "args": [...]} python -m package.module …
     {"kind": "code", "code": "import …", "args": [...]}         python -c 'import …' …
 Used by forks of the zygote and by the launcher of executed ranks alike.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
 import io
 import os
+import pkgutil
 import runpy
 import sys
 import traceback
@@ -86,6 +88,7 @@ def _enter(entry: dict[str, Any]) -> None:
     elif kind == "module":
         sys.argv = [entry["name"], *entry["args"]]
         set_path(os.getcwd())
+        new_main()
         runpy._run_module_as_main(entry["name"])  # type: ignore[attr-defined]
     elif kind == "code":
         sys.argv = ["-c", *entry["args"]]
@@ -97,32 +100,67 @@ def _enter(entry: dict[str, Any]) -> None:
 
 def _run_file(path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
         lastwords.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
         raise SystemExit(2)
+    # As the interpreter does, so that a script finds what lies beside it after it has changed its directory.
+    path = os.path.abspath(path)
+    if pkgutil.get_importer(path) is not None:  # a folder or a zip file, which holds a __main__.py
+        set_path(path)
+        new_main()
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+        return
     set_path(os.path.dirname(os.path.realpath(path)))
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec")
-    _run_main(code, __file__=path, __cached__=None)
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    _run_main(code, __file__=path, __cached__=None, __loader__=loader)
 
 
 def _run_main(code: types.CodeType, **names: Any) -> None:
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=sys.modules["builtins"], **names)
-    sys.modules["__main__"] = main
+    main = new_main()
+    main.__dict__.update(names)
     exec(code, main.__dict__)
 
 
+def new_main() -> types.ModuleType:
+    """Put an empty `__main__` in the place of the one by which this process was started, and return it."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    sys.modules["__main__"] = main
+    return main
+
+
 def _last_words(error: BaseException) -> int:
-    text = _user_traceback(error)
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    code = tell_last_words(error)
+    """Show the exception, tell the agent, and return the exit code."""
+    if sys.excepthook is sys.__excepthook__:
+        _write(_user_traceback(error))
+        code = int(tell_last_words(error))
+    else:  # it may take its time, or end the process
+        code = int(tell_last_words(error))
+        code = _call_hook(error, code)
     if "trainmaster.rescue" in sys.modules:
         sys.modules["trainmaster.rescue"].park()
     return code
+
+
+def _call_hook(error: BaseException, code: int) -> int:
+    """Have the script's own `sys.excepthook` show the exception, as the interpreter does: trackers of experiments learn
+    by it that a run has failed. Return the exit code, which the hook may change by SystemExit."""
+    try:
+        sys.excepthook(type(error), error, _user_frames(error))
+    except SystemExit as stop:
+        return exit_code(stop)
+    except BaseException:  # noqa: BLE001  a broken hook must not hide what has failed
+        _write(f"Error in sys.excepthook:\n{traceback.format_exc()}\nOriginal exception was:\n{_user_traceback(error)}")
+    return code
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def tell_last_words(error: BaseException) -> ExitCode:
@@ -137,12 +175,16 @@ def tell_last_words(error: BaseException) -> ExitCode:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The traceback without the frames of the agent and of runpy above the user's first one. An error in the syntax of
-    the program itself has no frame of the user's, and is shown without any, as the interpreter does it."""
+    return "".join(traceback.format_exception(type(error), error, _user_frames(error)))
+
+
+def _user_frames(error: BaseException) -> types.TracebackType | None:
+    """The frames of the traceback without those of the agent and of runpy above the user's first one. An error in the
+    syntax of the program itself has no frame of the user's, and is shown without any, as the interpreter does it."""
     frames = error.__traceback__
     ours = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen runpy>", runpy.__file__ or "")
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):
         if frames.tb_next is None and not isinstance(error, SyntaxError):
             break
         frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+    return frames

@@ -51,10 +51,13 @@ def signal_name(number: int) -> str:
 
 
 def traceback_in(lines: list[str]) -> str:
-    """The last Python traceback in a rank's output, "" without one."""
+    """The last Python traceback in a rank's output, "" without one.
+
+    A progress bar may stand before its first line, but nothing before the others."""
     for start in range(len(lines) - 1, -1, -1):
-        if lines[start].startswith(_TRACEBACK):
-            return "\n".join(lines[start:])
+        before, found, rest = lines[start].partition(_TRACEBACK)
+        if found and (not before or "".join(lines[start + 1 : start + 2]).startswith(" ")):
+            return "\n".join([found + rest, *lines[start + 1 :]])
     return ""
 
 

@@ -1,0 +1,62 @@
+"""What a rank prints, as its agent forwards and keeps it: progress bars write over themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from trainmaster.agent.rank import Output
+
+BAR = b"\r%3d %%"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def kept(*written: bytes, pause_s: float = 0.0) -> list[str]:
+    """The lines that are kept of what a rank writes, piece by piece, with a pause before each."""
+
+    async def write() -> list[str]:
+        clock = Clock()
+        output = Output("[rank 0] ", clock)
+        for data in written:
+            clock.now_s += pause_s
+            os.write(output.write_fd, data)
+            output.drain()
+        output.close()
+        return list(output.lines)
+
+    return asyncio.run(write())
+
+
+def test_only_what_a_terminal_would_show_of_a_progress_bar_is_kept(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    bar = [BAR % n for n in range(101)]
+    assert kept(b"begun\n", *bar, b"\ndone\n") == ["begun", "100 %", "done"]
+    assert capsysbinary.readouterr().out == b"[rank 0] begun\n[rank 0] 100 %\n[rank 0] done\n"
+
+
+def test_a_line_that_ends_as_in_windows_stays_whole_wherever_it_is_cut() -> None:
+    assert kept(b"one\r\ntwo\r", b"\nthree") == ["one", "two", "three"]
+
+
+def test_a_progress_bar_is_seen_while_it_moves(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    kept(*(BAR % n for n in range(10)), pause_s=4.0)
+    shown = [line.removeprefix(b"[rank 0] ").strip() for line in capsysbinary.readouterr().out.splitlines()]
+    assert shown == [b"2 %", b"5 %", b"8 %", b"9 %"]
+
+
+def test_words_without_an_end_of_line_are_forwarded_once(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    kept(b"what is your ", b"name? ", b"\n", pause_s=60.0)
+    assert capsysbinary.readouterr().out == b"[rank 0] what is your name? \n"
+
+
+def test_the_exception_behind_a_progress_bar_is_the_last_word() -> None:
+    lines = kept(BAR % 1, BAR % 2, b"Traceback (most recent call last):\n  File ...\nValueError: too large\n")
+    assert lines[0] == "  2 %Traceback (most recent call last):"

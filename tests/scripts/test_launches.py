@@ -1,0 +1,62 @@
+"""Other people's scripts, launched as other people launch them: a run for each way."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import Outcome, run, script_job
+
+pytestmark = pytest.mark.processes
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+LAUNCHES = {
+    "a script": ["python", "tells.py", "-f", "x"],
+    "a module": ["python", "-u", "-m", "package", "-f", "x"],
+    "a folder": ["torchrun", "--nproc-per-node=1", "package", "-f", "x"],
+    "code": ["python", "-c", "import os, runpy; runpy.run_path(os.path.abspath('tells.py'))", "-f", "x"],
+    "torchrun": ["torchrun", "--standalone", "--nproc_per_node", "1", "tells.py", "-f", "x"],
+    "a launcher's module": ["python", "-m", "torch.distributed.run", "-m", "package", "-f", "x"],
+    "a shell's line": ["sh", "-c", "exec torchrun tells.py -f 'x'"],
+    "options of Python": ["nice", "-n", "1", "python", "-O", "tells.py", "-f", "x"],
+    "a shell script": ["bash", "run.sh", "-f", "x"],
+    "a program": ["./tells.py", "-f", "x"],
+    "another interpreter": ["ANOTHER", "tells.py", "-f", "x"],
+}
+
+
+def run_program(folder: Path, command: list[str], faults: tuple[str, ...] = ()) -> tuple[Outcome, str]:
+    """(the outcome of a job of two ranks in a folder with the programs, what all ranks printed)."""
+    shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
+    (folder / "tells.py").chmod(0o755)
+    outcome = run(script_job(folder, ["env", "FLAVOUR=vanilla", *command]), folder / "out", faults)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome, "".join(path.read_text() for path in sorted((folder / "out" / "logs").glob("script-worker-*")))
+
+
+@pytest.mark.parametrize("way", LAUNCHES)
+def test_each_rank_runs_the_script_once_with_its_own_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    another = tmp_path / "bin" / "python"
+    another.parent.mkdir()
+    another.symlink_to(sys.executable)
+    command = [str(another) if word == "ANOTHER" else word for word in LAUNCHES[way]]
+    _, log = run_program(tmp_path, command)
+    assert sorted(re.findall(r"told (.*)", log)) == ["0 0 2 vanilla x True", "1 1 2 vanilla x True"]
+
+
+def test_a_sharded_script_goes_on_from_its_last_save_and_its_steps_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome, log = run_program(tmp_path, ["torchrun", "sharded.py"], ("kill:rank=1,step=6",))
+    assert log.count("resumed at step 4") == 2
+    assert outcome.status["progress"]["step"] == 12
+    assert [(r["resumedStep"], r["lostSteps"]) for r in outcome.status["recoveries"]] == [(4, 2)]
