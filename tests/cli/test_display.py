@@ -52,10 +52,10 @@ def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
 
 def test_a_job_of_which_no_step_is_known_succeeds_after_none() -> None:
     ended = JobStatus(phase=JobPhase.SUCCEEDED)
-    assert told(JobStatus(phase=JobPhase.STARTING), ended) == ["succeeded: "]
+    assert told(JobStatus(phase=JobPhase.STARTING), ended) == ["succeeded: no step is known"]
     console = Console(file=io.StringIO(), width=80)
     summary(Scene("evaluate", 2, "out", None, ended), console)
-    assert console.file.getvalue().strip() == "Succeeded   0 restarts"  # type: ignore[attr-defined]
+    assert console.file.getvalue().strip() == "Succeeded   no step is known   0 restarts"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
