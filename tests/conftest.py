@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
+from tests.e2e.warm_runs import warm_runs  # noqa: F401  a fixture
 from tests.faked_cuda import faked_cuda  # noqa: F401  a fixture
 from tests.machine_zygote import machine_zygote  # noqa: F401  a fixture
 

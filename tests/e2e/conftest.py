@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.e2e import harness
-from tests.e2e.warm import WarmInterpreter
 
 
 @pytest.fixture(scope="session", autouse=True)
-def warm(machine_zygote: Path) -> Iterator[None]:
-    """All runs of these tests fork their ranks from one zygote, and themselves from one interpreter."""
-    harness.zygote, harness.interpreter = machine_zygote, WarmInterpreter()
-    yield
-    harness.interpreter.close()
-    harness.zygote = harness.interpreter = None
+def warm(warm_runs: None) -> None:
+    """All runs of these tests share a zygote and an interpreter."""
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
-from tests.e2e.conftest import warm
+import pytest
 
-__all__ = ["warm"]
+
+@pytest.fixture(scope="session", autouse=True)
+def warm(warm_runs: None) -> None:
+    """All runs of these tests share a zygote and an interpreter, with those of tests/e2e."""
