@@ -54,13 +54,14 @@ budgets: venv  ## tests that are over the budget of their kind, by the durations
 flaky: venv  ## a quarter of the process tests, several times on a busy machine; N=3 SHARD=1/4 LOAD=2
 	$(BIN)/python -m tests.suite.flaky --times $(or $(N),3) --shard $(or $(SHARD),1/4) $(if $(LOAD),--load $(LOAD))
 
-verify: venv lint  ## lint, types, layers, and generated files that are not stale
+verify: venv lint  ## lint, types, layers, generated files that are not stale, and tests over their budget
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md README.md
+	$(BIN)/python -m tests.suite.budgets --check
 	test ! -e operator/__init__.py
 
 lint: venv

@@ -1,7 +1,8 @@
 """Names the tests that take longer than their kind may, by the committed durations.
 
-A test in over_budget.txt may take longer, for the reason given there. An entry that no test needs is named too, so the
-list only shrinks. Without `--check` the command prints the budgets and what the tests of each kind take.
+A test in over_budget.txt may take longer, for the reason given there. An entry whose tests are gone, or take less than
+half of their budget, is named too: durations differ from one measurement to the next, so a test near its budget may be
+in the list and below it. Without `--check` the command prints the budgets and what the tests of each kind take.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from tests.suite.listing import Entry
 from tests.suite.sources import Source
 
 ALLOWED = Path(__file__).with_name("over_budget.txt")
+NEAR = 0.5
+"""The share of its budget from which on a test may be listed."""
+
 MOST_UNKNOWN = 0.1
 """The share of unknown tests from which on the durations say too little."""
 
@@ -36,16 +40,20 @@ class Stale:
     """Of all test functions, those that lack a duration or are gone."""
 
 
-def over_budget(record: Durations, known: Mapping[str, Source]) -> dict[str, tuple[float, Kind]]:
-    """Return the seconds and the kind of each test and shared fixture that takes longer than its kind may."""
+def over_budget(record: Durations, known: Mapping[str, Source], share: float = 1.0) -> dict[str, tuple[float, Kind]]:
+    """Return the seconds and the kind of each test and shared fixture that takes longer than `share` of its budget."""
     kinds = {test: kind_of(test, sources.starts_processes(known, test)) for test in record.tests}
     measured = {**record.tests, **record.fixtures}
     found = {name: (seconds, kinds.get(name, FIXTURE)) for name, seconds in measured.items()}
-    return {name: (seconds, kind) for name, (seconds, kind) in sorted(found.items()) if seconds > kind.budget_s}
+    return {name: (seconds, kind) for name, (seconds, kind) in sorted(found.items()) if seconds > share * kind.budget_s}
 
 
-def complaints(over: Mapping[str, tuple[float, Kind]], allowed: Sequence[Entry]) -> list[str]:
-    """Return a line for each test over its budget that `allowed` doesn't name, and for each entry without need."""
+def complaints(over: Mapping[str, tuple[float, Kind]], near: Iterable[str], allowed: Sequence[Entry]) -> list[str]:
+    """Return a line for each test over its budget that `allowed` doesn't name, and for each entry without need.
+
+    `near`: the tests that take at least `NEAR` of their budget.
+    """
+    near = list(near)
     lines = [
         f"{name}: {seconds:.2f} s; a {kind.name}{'' if kind is FIXTURE else ' test'} may take {kind.budget_s:g} s"
         for name, (seconds, kind) in over.items()
@@ -53,9 +61,9 @@ def complaints(over: Mapping[str, tuple[float, Kind]], allowed: Sequence[Entry])
     ]
     lines += [f"{ALLOWED.name}: {line}" for line in listing.without_reason(allowed)]
     lines += [
-        f"{ALLOWED.name}: line {entry.line}: {entry.prefix} is within its budget, or gone; remove it"
+        f"{ALLOWED.name}: line {entry.line}: {entry.prefix} is well within its budget, or gone; remove it"
         for entry in allowed
-        if not any(entry.matches(name) for name in over)
+        if not any(entry.matches(name) for name in near)
     ]
     return lines
 
@@ -98,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     stale = staleness(record, known)
     allowed = listing.parse(args.allowed.read_text()) if args.allowed.exists() else []
-    found = complaints(over_budget(record, known), allowed)
+    found = complaints(over_budget(record, known), over_budget(record, known, NEAR), allowed)
     for line in [*describe(stale), *found]:
         sys.stdout.write(f"{line}\n")
     return int(bool(found) or stale.share > MOST_UNKNOWN)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.suite import sources
-from tests.suite.budgets import MOST_UNKNOWN, complaints, describe, main, over_budget, overview, staleness
+from tests.suite.budgets import MOST_UNKNOWN, NEAR, complaints, describe, main, over_budget, overview, staleness
 from tests.suite.durations import Durations, Rest, save
 from tests.suite.kinds import CLUSTER, FIXTURE, KINDS, PROCESS, PURE, SIMULATED, kind_of
 from tests.suite.listing import parse
@@ -84,7 +84,7 @@ OVER = {"tests/api/test_job.py::test_b": (3.0, PURE), "tests/agent/test_run.py::
 
 
 def test_a_test_over_its_budget_is_a_line_with_both_numbers() -> None:
-    assert complaints(OVER, []) == [
+    assert complaints(OVER, OVER, []) == [
         "tests/api/test_job.py::test_b: 3.00 s; a pure test may take 1 s",
         "tests/agent/test_run.py::test_starts[a]: 20.00 s; a process test may take 12 s",
     ]
@@ -94,18 +94,26 @@ def test_a_test_that_is_allowed_over_its_budget_is_not_named() -> None:
     allowed = parse(
         "# It searches.\ntests/api/test_job.py::test_b\n# It waits.\ntests/agent/test_run.py::test_starts\n"
     )
-    assert complaints(OVER, allowed) == []
+    assert complaints(OVER, OVER, allowed) == []
 
 
 def test_an_entry_that_nothing_needs_is_named() -> None:
     allowed = parse("# It searches.\ntests/api\ntests/api/test_job.py::test_a\n")
-    assert complaints({"tests/api/test_job.py::test_b": (3.0, PURE)}, allowed) == [
-        "over_budget.txt: line 3: tests/api/test_job.py::test_a is within its budget, or gone; remove it"
+    over = {"tests/api/test_job.py::test_b": (3.0, PURE)}
+    assert complaints(over, over, allowed) == [
+        "over_budget.txt: line 3: tests/api/test_job.py::test_a is well within its budget, or gone; remove it"
     ]
 
 
+def test_an_entry_of_a_test_near_its_budget_may_stay() -> None:
+    allowed = parse("# It searches.\ntests/api/test_job.py::test_a\n")
+    record = Durations({"tests/api/test_job.py::test_a": 0.9 * PURE.budget_s})
+    assert complaints(over_budget(record, KNOWN), over_budget(record, KNOWN, NEAR), allowed) == []
+
+
 def test_an_entry_without_a_reason_is_named() -> None:
-    [line] = complaints({"tests/api/test_job.py::test_b": (3.0, PURE)}, parse("tests/api/test_job.py\n"))
+    over = {"tests/api/test_job.py::test_b": (3.0, PURE)}
+    [line] = complaints(over, over, parse("tests/api/test_job.py\n"))
     assert line.startswith("over_budget.txt: line 1: tests/api/test_job.py has no reason")
 
 

@@ -86,6 +86,7 @@ def lines(output: str, rank: int = 0) -> dict[int, str]:
     return {int(w[3]): w[5] for w in words}
 
 
+@pytest.mark.processes
 def test_under_plain_python_it_only_counts_steps(tmp_path: Path, script: str) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")}
     env |= {"PYTHONPATH": str(ROOT / "trainer"), "OMP_NUM_THREADS": "1"}

@@ -110,10 +110,14 @@ def _refresh(env: Any) -> None:
 def _forget_zygotes_places() -> None:
     """What modules of the standard library have kept of where and when the zygote was started."""
     time.tzset()
+    try:
+        place = os.getcwd()
+    except OSError:  # the folder was removed, which need not trouble the program
+        place = None
     # The folder for temporary files is found again, by TMPDIR. Processes that are spawned look for modules from theirs.
     for module, name, value in (
         ("tempfile", "tempdir", None),
-        ("multiprocessing.process", "ORIGINAL_DIR", os.getcwd()),
+        ("multiprocessing.process", "ORIGINAL_DIR", place),
     ):
         if module in sys.modules:
             setattr(sys.modules[module], name, value)
