@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import goodput, record
-from benchmarks.goodput_account import OTHER, interval, ratio_interval
+from benchmarks.goodput_account import OTHER, ratio_interval
 from benchmarks.goodput_faults import SHARES
 from benchmarks.goodput_runners import NAMES, TRAINMASTER
 from benchmarks.markdown import machines, table, wrapped
@@ -25,21 +25,61 @@ def tables() -> Iterator[str]:
         yield "No run is committed yet; `make bench-goodput` makes them."
 
 
-def of_rows(rows: list[Row]) -> Iterator[str]:
-    """Yield what these runs show. Of several sizes or scripts in one file the last one is shown."""
+def headline() -> Iterator[str]:
+    """Yield the lines of the block `goodput-in-short`."""
+    rows = record.read_rows(goodput.RESULTS)
+    if rows:
+        yield from in_short(rows)
+    else:
+        yield "No run is committed yet; `make bench-goodput` makes them."
+
+
+def in_short(rows: list[Row]) -> Iterator[str]:
+    """Yield one table: what share of the time was of use at each rate of faults, and what one fault cost."""
+    rows, calm, struck, rates, systems = _sorted_out(rows)
+    step_s = statistics.median(row["step_s"] for row in calm.values())
+    lines = [
+        [
+            f"goodput, a fault in {rate:g} steps",
+            *(
+                _range([r["goodput"] for r in struck if (r["mean_steps"], r["system"]) == (rate, name)], ".2f")
+                for name in systems
+            ),
+        ]
+        for rate in rates
+    ]
+    lines += [[f"standstill: {kind}, s", *(_median(struck, name, kind) for name in systems)] for kind in SHARES]
+    yield from table(["", *systems], lines)
+    yield ""
+    yield from wrapped(
+        f"Goodput: the mean over {len({row['seed'] for row in struck})} seeds, with the range. Standstill: the median "
+        f"of what one fault costs. A step takes {step_s * 1e3:.0f} ms here, so faults come every few seconds; at the "
+        "rate of a real cluster every goodput is closer to 1, and the standstill of a fault is what stays the same."
+    )
+
+
+def _sorted_out(rows: list[Row]) -> tuple[list[Row], dict[str, Row], list[Row], list[float], list[str]]:
+    """Return the rows of the last script and size, those without faults by system, those with faults, the rates of
+    faults from the lowest on, and the systems."""
     last = rows[-1]
     rows = [row for row in rows if all(row[name] == last[name] for name in ("script", "steps", "ranks"))]
     calm = {row["system"]: row for row in rows if not row["mean_steps"]}
     struck = [row for row in rows if row["mean_steps"]]
     rates = sorted({row["mean_steps"] for row in struck}, reverse=True)
-    systems = [name for name in NAMES if name in calm]
+    return rows, calm, struck, rates, [name for name in NAMES if name in calm]
+
+
+def of_rows(rows: list[Row]) -> Iterator[str]:
+    """Yield what these runs show. Of several sizes or scripts in one file the last one is shown."""
+    last = rows[-1]
+    rows, calm, struck, rates, systems = _sorted_out(rows)
     seeds = len({row["seed"] for row in struck})
     yield from wrapped(
         f"{last['steps']} steps of `{last['script']}` over {last['ranks']} ranks in one pod; seeds of each rate: "
         f"{seeds}. {machines(rows)} Before a run the machine was busy with other things on {_busy(rows)} of its cores."
     )
     yield ""
-    yield "Means over the seeds; in brackets the 95 % interval of Student's t over them."
+    yield "Means over the seeds, with the range in brackets. A seed whose faults all lie behind the last step has none."
     yield ""
     yield from table(
         ["steps between faults", "faults", "system", "saves every", "wall time, s", "goodput", "steps repeated"],
@@ -47,7 +87,7 @@ def of_rows(rows: list[Row]) -> Iterator[str]:
     )
     yield ""
     yield "Wall time over Trainmaster's in the run with the same faults; the geometric mean over the seeds, in brackets"
-    yield "its 95 % interval."
+    yield "its 95 % interval by Student's t."
     yield ""
     others = [name for name in systems if name != TRAINMASTER]
     yield from table(
@@ -93,18 +133,26 @@ def _cell(rate: float, system: str, rows: list[Row]) -> list[str]:
         str(sum(row["struck"] for row in own)),
         system,
         " or ".join(map(str, every)) + " steps",
-        _interval([row["wall_s"] for row in own], ".1f"),
-        _interval([row["goodput"] for row in own], ".2f"),
+        _range([row["wall_s"] for row in own], ".1f"),
+        _range([row["goodput"] for row in own], ".2f"),
         f"{repeated:.1f}",
     ]
 
 
-def _interval(samples: list[float], how: str) -> str:
-    return _told(interval(samples), how)
+def _range(samples: list[float], how: str) -> str:
+    """Return the mean with the smallest and the largest; of one run what it had."""
+    if not samples:
+        return "not run"
+    return _told((statistics.mean(samples), *((min(samples), max(samples)) if samples[1:] else (math.nan, 0))), how)
+
+
+def _median(rows: list[Row], system: str, kind: str) -> str:
+    found = [s for row in rows if row["system"] == system for struck, s in row["standstills"] if struck == kind]
+    return f"{statistics.median(found):.1f} ({len(found)} faults)" if found else "none"
 
 
 def _told(found: tuple[float, float, float], how: str) -> str:
-    """Return a mean with its interval, which one sample has none of."""
+    """Return a mean with what lies around it, which one sample has none of."""
     mean, low, high = found
     return f"{mean:{how}} (one run)" if math.isnan(low) else f"{mean:{how}} ({low:{how}} to {high:{how}})"
 

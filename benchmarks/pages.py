@@ -262,7 +262,11 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
-BLOCKS: dict[str, Callable[[], Iterator[str]]] = {"goodput": goodput_page.tables, "recovery": recovery_page.readme}
+BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
+    "goodput": goodput_page.tables,
+    "goodput-in-short": goodput_page.headline,
+    "recovery": recovery_page.readme,
+}
 WHOLE = "measured.md"
 
 

@@ -61,13 +61,13 @@ def cell(system: str, mean_steps: float, seed: int, wall_s: float, **more: Any) 
     return {**row, "last_loss": (0.5).hex(), "machine": MACHINE, **more}
 
 
-def test_goodput_is_told_with_its_interval_its_ratios_and_the_same_losses() -> None:
+def test_goodput_is_told_with_its_range_its_ratios_and_the_same_losses() -> None:
     rows = [cell(system, 0, 0, 10.0) for system in (TRAINMASTER, TORCHRUN, SHELL_LOOP)]
     for seed in (1, 2, 3):
         rows += [cell(TRAINMASTER, 50, seed, 10.0 + seed), cell(TORCHRUN, 50, seed, 20.0 + 2 * seed)]
         rows += [cell(SHELL_LOOP, 50, seed, 30.0 + 3 * seed)]
     told = "\n".join(goodput_page.of_rows(rows))
-    assert "| 50 | 3 | Trainmaster | 9 steps | 12.0 (9.5 to 14.5) |" in told
+    assert "| 50 | 3 | Trainmaster | 9 steps | 12.0 (11.0 to 13.0) |" in told
     assert "| 50 | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) |" in told
     assert "| Trainmaster | 1.2 (1.3), 3 | none | none | none |" in told
     assert "All 12 runs had bit for bit the same loss in every step" in told
@@ -75,6 +75,10 @@ def test_goodput_is_told_with_its_interval_its_ratios_and_the_same_losses() -> N
     assert "| 50 | 1 | Trainmaster | 9 steps | 11.0 (one run) |" in of_one_seed
     assert "| 50 |  | shell loop |  | not run |" in of_one_seed
     assert "| 50 | 2.00 (one run) | not run |" in of_one_seed
+    short = "\n".join(goodput_page.in_short(rows))
+    assert "| goodput, a fault in 50 steps | 0.84 (0.77 to 0.91) | 0.42 (0.38 to 0.45) | 0.28 (0.26 to 0.30) |" in short
+    assert "| standstill: rank killed, s | 1.2 (3 faults) | 2.4 (3 faults) | 3.6 (3 faults) |" in short
+    assert "| standstill: pod killed, s | none | none | none |" in short
     rows[-1]["losses"] = "other"
     assert "**1 of 12 runs ended with other losses than the first.**" in "\n".join(goodput_page.of_rows(rows))
     assert goodput.unlike(rows[:-1]) == []
