@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from trainmaster import pod
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.faults import ARMED, DISK_FULL, SOCKET, ask
 from trainmaster.errors import ConfigError, unknown
@@ -178,20 +179,13 @@ def may_fire(fault: Fault, step: int = 0) -> bool:
         path = os.path.join(folder, SOCKET)
     if not path:
         raise ConfigError(f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: nobody counts the faults")
-    question = {"fire": fault.id, "pod": pod_name(), "rank": fault.rank, "step": fault.step or step}
+    question = {"fire": fault.id, "pod": pod.name(), "rank": fault.rank, "step": fault.step or step}
     try:
         reply = ask(path, question, REPLY_TIMEOUT_S)
     except OSError as error:
         log.warning("fault %s stays away: nobody answers on %s: %s", fault, path, error)
         return False
     return reply.get("go") is True
-
-
-def pod_name() -> str:
-    """The pod that this process runs in; "" outside of one."""
-    parts = (environment.JOB, environment.ROLE, environment.SLOT, environment.INCARNATION)
-    values = [os.environ.get(part, "") for part in parts]
-    return "-".join(values) if all(values) else ""
 
 
 def fire(fault: Fault, step: int = 0, numbers: Callable[[], Iterable[Any]] | None = None) -> None:

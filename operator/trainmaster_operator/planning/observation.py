@@ -70,6 +70,7 @@ class AgentRecord:
     loaded: bool = False  # of a script that counts from 0 in each process: it loaded a file before its first step
     draining: bool = False
     warming: bool = False  # what its ranks are forked from isn't ready
+    software: dict[str, str] = field(default_factory=dict)  # that its ranks run, see `wire.software`
     clock: dict[str, float] = field(default_factory=dict)
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
     trained: tuple[Trained, ...] = ()  # when its rounds did, with ages at its last report...

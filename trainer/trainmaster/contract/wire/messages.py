@@ -132,6 +132,7 @@ class JoinRequest:
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where this agent answers other agents of its job
     facts: dict[str, Any] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)  # of its ranks, see `wire.software`; empty: not known yet
     warming: bool = False  # ranks can't be started here yet: what they are forked from still imports
 
 
@@ -252,6 +253,7 @@ class Report:
     container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
     container_limit_bytes: int = 0  # 0: it has no limit
     warming: bool = False  # as in JoinRequest
+    software: dict[str, str] = field(default_factory=dict)  # as in JoinRequest, until a leader has answered to it
 
 
 def encode(message: Any) -> bytes:
