@@ -117,6 +117,7 @@ class SlotState:
             resumed_tier=report.resumed_tier,
             memory_step=report.memory_step,
             last_save=report.last_save,
+            saved_before=report.saved_before,
             loaded=report.loaded,
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},

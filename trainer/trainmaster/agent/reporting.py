@@ -233,6 +233,7 @@ class Reporter:
             resumed_tier=round.resumed_tier,
             memory_step=min((rank.memory_step for rank in round.ranks), default=0),
             last_save=max((p.last_save for p in progress), default=0),
+            saved_before=s.history.saved_before(round.number),
             loaded=any(p.flags & LOADED for p in progress),
             clock=dict(round.clock),
             pauses=rhythm.told(progress),

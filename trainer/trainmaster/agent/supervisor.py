@@ -271,6 +271,7 @@ class Supervisor:
 
     def _retire_round(self) -> None:
         if self.round is not None:
+            self.history.retire(self.round)
             self.round.retire()
             self._old_rounds.append(self.round)
             asyncio.get_running_loop().call_later(_UNKILLABLE_AFTER_S, self._name_survivors, self.round)

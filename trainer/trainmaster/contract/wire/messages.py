@@ -242,6 +242,7 @@ class Report:
     resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
     memory_step: int = 0  # the newest of this round that all its ranks have saved to this pod's memory; 0: none
     last_save: int = 0  # of a script: the step after which one of its ranks last called torch.save; 0: after none
+    saved_before: int = 0  # as last_save, of the round before this one: its last report may not have told it
     loaded: bool = False  # of a script that counts its steps from 0 in each process: it loaded a file before the first
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
