@@ -92,11 +92,19 @@ class Fault:
         return f"{self.kind}:{','.join(said)}"
 
 
+def _unknown_kind(text: str, kind: str) -> str:
+    """A sentence for a kind that does not exist. What strikes a rank alone is named without the word."""
+    plain = kind.removesuffix("-rank")
+    if plain in KINDS and KINDS[plain].by == "rank":
+        return f"fault {text!r}: {kind!r} is unknown; {plain} strikes a rank, for example {plain}:rank=1,step=20"
+    return unknown(f"fault {text!r}", kind, KINDS)
+
+
 def parse(text: str, *, now: bool = False) -> Fault:
     """The fault that `text` describes. `now`: without a step it is meant for now. Raises ConfigError in words."""
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
-        raise ConfigError(unknown(f"fault {text!r}", kind, KINDS))
+        raise ConfigError(_unknown_kind(text, kind))
     values: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
