@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from trainmaster.contract.wire import Cause, software
 from trainmaster_operator.planning.fault import Fault, of_pods
+from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.view import View
 
 
 def differing_pods(view: View) -> Fault | None:
-    """Return the fault of the first member that differs from one before it in the rank order, None if all are equal."""
-    told = [(pod, agent.software) for slot in view.members if (pod := view.pods[slot]) and (agent := view.agents[slot])]
-    if not told:
-        return None
-    first_pod, first = told[0]
-    for pod, own in told:
-        if own == first:
-            continue
-        words = software.difference(first, first_pod.name, own, pod.name)
+    """Return the fault of the first member that differs from the first one of the rank order, None if all are equal."""
+    kinds: dict[int, AgentRecord] = {}  # the first agent with each object: those that tell the same share one
+    for slot in view.members:
+        agent = view.agents[slot]
+        if agent is not None and agent.software and view.pods[slot] is not None:
+            kinds.setdefault(id(agent.software), agent)
+    agents = list(kinds.values())
+    for agent in agents[1:]:
+        first_pod, pod = view.pods[agents[0].slot], view.pods[agent.slot]
+        assert first_pod is not None
+        assert pod is not None
+        words = software.difference(agents[0].software, first_pod.name, agent.software, pod.name)
         if words:
-            return of_pods(view, Cause.CONFIG_ERROR, words, (pod.slot,), pod, fatal=True)
+            return of_pods(view, Cause.CONFIG_ERROR, words, (agent.slot,), pod, fatal=True)
     return None
