@@ -71,7 +71,7 @@ def test_the_program_that_asks_another_python_runs_there() -> None:
     assert set(found) == {"Python", "pydantic"}
 
 
-@pytest.mark.parametrize("text", ["exit 1", "echo nonsense"])
+@pytest.mark.parametrize("text", ["exit 1", "echo nonsense", "echo 5"])
 def test_a_python_that_does_not_answer_tells_no_versions(tmp_path: Path, text: str) -> None:
     python = program(tmp_path, "python3", f"#!/bin/sh\n{text}\n")
     assert set(told([python, "train.py"])) == {"command", "trainmaster"}

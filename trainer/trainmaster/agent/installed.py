@@ -25,9 +25,11 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     found = {PYTHON: python_version()}
     for name in names:
         try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+            version = metadata.version(name)
+        except Exception:  # noqa: BLE001  it is not installed, or what describes it is broken
             continue
+        if isinstance(version, str):
+            found[name] = version
     return found
 
 

@@ -75,10 +75,10 @@ async def ask(python: str, names: list[str], environ: dict[str, str]) -> dict[st
         return {}
     try:
         told, _ = await asyncio.wait_for(process.communicate(), _LIMIT_S)
-        versions: dict[str, str] = json.loads(told.splitlines()[-1])
+        versions = json.loads(told.splitlines()[-1])
     except (asyncio.TimeoutError, ValueError, IndexError):
         return {}
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-    return versions
+    return {str(name): str(version) for name, version in versions.items()} if isinstance(versions, dict) else {}
