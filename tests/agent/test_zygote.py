@@ -257,6 +257,27 @@ def test_a_module_that_cannot_be_imported_is_told_and_does_no_harm(start_zygote:
     assert "no_such_module was not imported in advance" in root.expect("note")[0]["message"]
 
 
+def _greet(root: Speaker, **variables: str) -> str:
+    """Which zygote an agent is given whose ranks have these variables that are read at load."""
+    packets.send(root.socket, {"op": "hello", "key": "k", "load": {**_load(), **variables}})
+    return str(root.expect("zygote")[0]["kind"])
+
+
+def test_variables_that_no_loaded_library_reads_do_not_rule_out_forks(start_zygote: Callable[[str], Speaker]) -> None:
+    root = start_zygote("json")
+    assert _greet(root, KMP_AFFINITY="granularity=fine,compact,1,0", KMP_BLOCKTIME="1") == "pristine"
+    assert _greet(root, KMP_BLOCKTIME="1", GOMP_SPINCOUNT="1") == "none"
+
+
+def test_variables_that_a_loaded_library_reads_rule_out_forks(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    (tmp_path / "libiomp5.so").write_bytes(b"x")
+    path = str(tmp_path / "libiomp5.so")
+    (tmp_path / "loads.py").write_text(f"import mmap\nlibrary = mmap.mmap(open({path!r}, 'rb').fileno(), 0, prot=1)\n")
+    assert _greet(start_zygote("loads"), KMP_BLOCKTIME="1") == "none"
+
+
 def test_the_children_of_an_agent_that_leaves_are_ended(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
     pristine = start_zygote("json").hello("k")
     (tmp_path / "wait.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")

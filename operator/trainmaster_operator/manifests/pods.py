@@ -7,11 +7,12 @@ command of the first container, which is the agent's; the user's own command goe
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from typing import Any
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
+from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
 from trainmaster_operator.manifests import labels
 from trainmaster_operator.manifests.cluster_pod import in_a_cluster
 from trainmaster_operator.manifests.labels import max_job_name_length, pod_name
@@ -20,6 +21,7 @@ from trainmaster_operator.manifests.settings import PodDefaults
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"
 RAM_RESERVE = 32  # one part in so many of the memory tier: files take whole pages
+REVISION_DIGITS = 16  # hexadecimal, of a SHA-256
 GRACE_RESERVE_S = 5  # of the pod's grace period: for the agent's own end, after its ranks'
 
 
@@ -98,12 +100,9 @@ def _variables(
     grace_s = (spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
     if grace_s is not None:
         values[environment.GRACE_S] = str(max(1, int(grace_s) - GRACE_RESERVE_S))
-    if spec.framework is Framework.TRAINMASTER and spec.training is not None:
-        values[environment.CONFIG] = json.dumps(spec.training.model_dump(mode="json"), separators=(",", ":"))
-    else:
-        values[environment.COMMAND] = json.dumps(spec.command())
-        if spec.workers.restartCommand is not None:
-            values[environment.RESTART_COMMAND] = json.dumps(spec.workers.restartCommand)
+    program = _program(spec)
+    values.update(program)
+    values[environment.REVISION] = hashlib.sha256("\n".join(program.values()).encode()).hexdigest()[:REVISION_DIGITS]
     folder = spec.checkpoint.folder if defaults.in_cluster else spec.checkpoint.directory
     if folder:
         values[environment.CHECKPOINT_DIR] = folder
@@ -117,6 +116,16 @@ def _variables(
         *({"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in fields.items()),
         *({"name": n, "value": value} for n, value in {**values, **defaults.extra_env}.items()),
     ]
+
+
+def _program(spec: JobSpec) -> dict[str, str]:
+    """The variables that say what ranks run: the same text for the same program."""
+    if spec.framework is Framework.TRAINMASTER and spec.training is not None:
+        return {environment.CONFIG: json.dumps(spec.training.model_dump(mode="json"), separators=(",", ":"))}
+    command = {environment.COMMAND: json.dumps(spec.command())}
+    if spec.workers.restartCommand is not None:
+        command[environment.RESTART_COMMAND] = json.dumps(spec.workers.restartCommand)
+    return command
 
 
 __all__ = ["build_pod", "max_job_name_length", "pod_name"]

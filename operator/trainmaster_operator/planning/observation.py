@@ -67,9 +67,11 @@ class AgentRecord:
     resumed_tier: str = ""
     memory_step: int = 0
     last_save: int = 0  # of a script: the step after which it last called torch.save; 0: after none
+    saved_before: int = 0  # the same of the round before, in steps of its process
     loaded: bool = False  # of a script that counts from 0 in each process: it loaded a file before its first step
     draining: bool = False
     warming: bool = False  # what its ranks are forked from isn't ready
+    software: dict[str, str] = field(default_factory=dict)  # that its ranks run, see `wire.software`
     clock: dict[str, float] = field(default_factory=dict)
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
     trained: tuple[Trained, ...] = ()  # when its rounds did, with ages at its last report...
