@@ -16,9 +16,7 @@ from trainmaster_operator.planning.view import View
 
 def differing_pods(view: View) -> Fault | None:
     """Return the fault of the first member that differs from one before it in the rank order, None if all are equal."""
-    kinds: dict[
-        int, tuple[PodRecord, AgentRecord]
-    ] = {}  # the first with each object: pods that tell the same share one
+    kinds: dict[int, tuple[PodRecord, AgentRecord]] = {}  # the first of those that share one
     for slot in view.members:
         pod, agent = view.pods[slot], view.agents[slot]
         if pod is not None and agent is not None and agent.software:
