@@ -82,3 +82,10 @@ def test_a_spare_that_differs_fails_nothing_while_it_has_no_rank() -> None:
     world = joined(running(job_spec(workers={"replicas": 3, "spares": 1})), torch="2.15.0")
     world.settle()
     assert world.status.phase is JobPhase.RUNNING
+
+
+def test_pods_are_compared_also_where_the_first_one_tells_nothing_of_what_differs() -> None:
+    world = joined(pending(), torch="2.15.0")
+    world.agent(0, software={"trainmaster": "0.1.0"})
+    world.write()
+    assert "torch 2.13.0 in job-worker-1-0, 2.15.0 in job-worker-3-0" in failure(world)

@@ -6,25 +6,24 @@ meet at torch's store compare what they really have imported there (`trainmaster
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from trainmaster.contract.wire import Cause, software
 from trainmaster_operator.planning.fault import Fault, of_pods
-from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.view import View
 
 
 def differing_pods(view: View) -> Fault | None:
-    """Return the fault of the first member that differs from the first one of the rank order, None if all are equal."""
-    kinds: dict[int, AgentRecord] = {}  # the first agent with each object: those that tell the same share one
+    """Return the fault of the first member that differs from one before it in the rank order, None if all are equal."""
+    kinds: dict[int, tuple[PodRecord, AgentRecord]] = {}  # the first of those that share one
     for slot in view.members:
-        agent = view.agents[slot]
-        if agent is not None and agent.software and view.pods[slot] is not None:
-            kinds.setdefault(id(agent.software), agent)
-    agents = list(kinds.values())
-    for agent in agents[1:]:
-        first_pod, pod = view.pods[agents[0].slot], view.pods[agent.slot]
-        assert first_pod is not None
-        assert pod is not None
-        words = software.difference(agents[0].software, first_pod.name, agent.software, pod.name)
+        pod, agent = view.pods[slot], view.agents[slot]
+        if pod is not None and agent is not None and agent.software:
+            kinds.setdefault(id(agent.software), (pod, agent))
+    # Each pair, since the first pod need not tell all that a later one tells.
+    for (one_pod, one), (pod, agent) in combinations(kinds.values(), 2):
+        words = software.difference(one.software, one_pod.name, agent.software, pod.name)
         if words:
             return of_pods(view, Cause.CONFIG_ERROR, words, (agent.slot,), pod, fatal=True)
     return None
