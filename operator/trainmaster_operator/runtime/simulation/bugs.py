@@ -111,8 +111,10 @@ def _act_before_intent(write_status: Any) -> Any:
 
     async def hasty(self: Any, record: Any, decision: Decision) -> float | None:
         if decision.intent and record.status.incarnations:
-            ahead = self._policies.plan(record.job.spec, decision.status, self._observe(record), self._clock.now())
-            await self._act(record, ahead)
+            kept = self._revisions._known[record.key].kept
+            seen = self._observe(record, kept)
+            ahead = self._policies.plan(record.job.spec, decision.status, seen, self._clock.now())
+            await self._act(record, ahead, kept.run)
         done: float | None = await write_status(self, record, decision)
         return done
 
