@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,12 @@ from trainmaster_operator.api import crd
 from trainmaster_operator.api.edits import FIELDS, Edit, differences, edit_of, effective_spec, frozen
 from trainmaster_operator.api.job import JobSpec
 
+PAGE = Path(__file__).parents[2] / "docs" / "editing.md"
+ROWS = {
+    "is obeyed at once": Edit.LIVE,
+    "waits for the next run": Edit.WAITS,
+    "is refused until the job is suspended": Edit.REFUSED,
+}
 SPEC = crd.job_schema()["properties"]["spec"]
 
 
@@ -123,3 +131,10 @@ def test_a_spec_without_its_live_fields_shares_nothing_that_is_changed() -> None
     assert given["suspend"] is True
     assert given["recovery"]["budget"] == {"pod": 1}
     assert differences(JobSpec.model_validate(given), JobSpec.model_validate({**given, "suspend": False})) == ()
+
+
+def test_the_page_tells_of_every_field_what_an_edit_does() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith(("| is ", "| waits "))]
+    table = [line.strip("| ").split(" | ") for line in lines]
+    told = {path: ROWS[words] for words, paths in table for path in re.findall(r"`([\w.]+)`", paths.split(";")[0])}
+    assert told == dict(FIELDS)
