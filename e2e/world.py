@@ -195,7 +195,7 @@ class World:
         """Deletes a job and waits until nothing of it is left."""
         self.kube.delete(JOB, name, self.namespace)
         self.kube.wait(JOB, name, self.namespace, lambda found: found is None, "deleted", limit_s)
-        for kind in ("Pod", "Service"):
+        for kind in ("Pod", "Service", "ControllerRevision"):
             for obj in self.kube.list(kind, self.namespace, f"trainmaster.dev/job={name}"):
                 self.gone(kind, obj["metadata"]["name"], limit_s)
 
@@ -238,10 +238,11 @@ class World:
 
     # -- results
 
-    def losses(self) -> dict[int, set[str]]:
-        """Every loss that was recorded for a step, as exact text: more than one means that a re-run differed."""
+    def losses(self, below: str = "") -> dict[int, set[str]]:
+        """Every loss that was recorded for a step, as exact text: more than one means that a re-run differed. `below`:
+        the folder of the job's checkpoints, where it has one of its own."""
         seen: dict[int, set[str]] = {}
-        for line in self._output("metrics.jsonl").read_text().splitlines():
+        for line in self._output("metrics.jsonl", below).read_text().splitlines():
             record = json.loads(line)
             seen.setdefault(record["step"], set()).add(float(record["loss"]).hex())
         return seen
@@ -251,8 +252,8 @@ class World:
         final: Object = json.loads(self._output("final.json").read_text())
         return final
 
-    def _output(self, name: str) -> Path:
-        return self.folder / "output" / name
+    def _output(self, name: str, below: str = "") -> Path:
+        return self.folder / below / "output" / name
 
     # -- ranks inside containers
 

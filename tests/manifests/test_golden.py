@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.manifests.pods import build_pod
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.manifests import (
     PodDefaults,
     build_ca_bundle,
-    build_pod,
     build_service,
     max_job_name_length,
     pod_name,

@@ -12,7 +12,7 @@ from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE, ApiError
 from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.manifests.pods import build_pod, pod_name
+from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.observation import (
     Decision,
@@ -69,7 +69,7 @@ async def operating(plan, jobs=("job",), tell=directives, store=None, **options)
         asyncio.get_running_loop().clock,
         chance(),
         Settings(operator_url="http://o", identity="me", lease=LeaseSettings(takeover=True)),
-        Policies(plan, tell, build_pod, build_service, pod_name),
+        Policies(plan, tell, render_pod, build_service, pod_name),
     )
     running = asyncio.create_task(operator.run())
     yield store, spy, operator, running
@@ -353,7 +353,7 @@ def test_an_operator_that_waits_for_its_turn_stops_when_it_is_asked_to():
         async with operating(nothing) as (_, spy, _, first):
             await asyncio.sleep(1)
             clock = asyncio.get_running_loop().clock
-            policies = Policies(nothing, directives, build_pod, build_service, pod_name)
+            policies = Policies(nothing, directives, render_pod, build_service, pod_name)
             standby = Operator(spy, clock, chance(), Settings(operator_url="http://o", identity="standby"), policies)
             waiting = asyncio.create_task(standby.run())
             await asyncio.sleep(60)

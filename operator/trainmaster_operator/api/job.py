@@ -165,6 +165,14 @@ class JobSpec(Strict):
     recovery: RecoverySpec = Field(default_factory=RecoverySpec)
     scheduling: SchedulingSpec = Field(default_factory=SchedulingSpec)
     suspend: bool = False
+    restart: int = Field(
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="Raise this number to restart a running job: all ranks save and stop, and the job goes on with "
+        "fresh pods and with everything that was edited meanwhile. The command trainmaster restart raises it by 1. A "
+        "lower number changes nothing.",
+    )
     activeDeadlineSeconds: float | None = Field(
         None, gt=0, le=SECONDS, description="The job fails when it runs longer."
     )

@@ -217,6 +217,9 @@ class JobStatus(Loose):
     roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
     lastStore: str = ""  # of the last rounds that were open, newest first: never used again
     incarnations: str = ""  # of each slot, run-length: "0*4"
+    revision: str = ""  # the ControllerRevision that all pods of this run are built from
+    revisions: list[str] = Field(default_factory=list, max_length=3)  # of the last runs that differ, newest first
+    restartObeyed: int = 0  # the highest spec.restart that a run has begun for
     avoidNodes: list[str] = Field(default_factory=list, max_length=32)  # pods that are made now keep away from them
     stopAt: int | None = None
     stopBound: bool = False

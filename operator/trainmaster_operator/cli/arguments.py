@@ -275,6 +275,15 @@ def parser() -> argparse.ArgumentParser:
     )
     _cluster_options(profile)
 
+    restart = commands.add_parser(
+        "restart",
+        help="restart a job on a cluster, so that it goes on with what was edited",
+        description="All ranks save and stop, and the job goes on with fresh pods, the present spec and the operator's "
+        "present images. A suspended job takes its edits when it is resumed.",
+    )
+    restart.add_argument("name", metavar="NAME")
+    _cluster_options(restart)
+
     delete = commands.add_parser("delete", help="delete a job on a cluster; its checkpoints stay")
     delete.add_argument("name", metavar="NAME")
     _cluster_options(delete)

@@ -40,7 +40,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.validate import validate
 
         return validate(options.job, cluster=options.cluster)
-    if options.command in ("status", "submit", "watch", "logs", "delete", "fault", "profile"):
+    if options.command in ("status", "submit", "watch", "logs", "delete", "restart", "fault", "profile"):
         return _dispatch_to_cluster(options)
     if options.command == "parity":
         from trainmaster_operator.cli.parity import parity
@@ -139,6 +139,10 @@ def _dispatch_to_cluster(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.profile import profile
 
         return profile(options.what, options.steps, where)
+    if options.command == "restart":
+        from trainmaster_operator.cli.restart import restart
+
+        return restart(where, options.name)
     from trainmaster_operator.cli.submit import delete
 
     return delete(where, options.name)

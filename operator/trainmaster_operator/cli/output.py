@@ -189,6 +189,8 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
         update={
             "phase": JobPhase.SUSPENDED if used else JobPhase.PENDING,
             "leaderEpoch": 0,  # of leases in a store that is no more
+            "revision": "",  # it lay in that store too
+            "revisions": [],
             "round": used + 1 if used else 0,  # forming: it opens once the new pods have joined
             "roundStore": "",
             "stopAt": None,

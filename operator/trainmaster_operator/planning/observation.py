@@ -121,6 +121,9 @@ class Observation:
     refusal: Refusal | None = None
     report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
     suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
+    revision: str = ""  # the name of what a run would keep that began now
+    waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
+    revision_lost: bool = False  # what this run keeps can't be had any more
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
 
 

@@ -21,6 +21,7 @@ from trainmaster_operator.planning import (
     pending,
     progress,
     rejection,
+    revision,
     rounds,
     saving,
     spares,
@@ -97,6 +98,7 @@ def _decided(view: View) -> Change | None:
         finish.complete(view)
         or finish.overdue(view)
         or suspend.settled(view)
+        or start.apply_edits(view)
         or elastic.resized(view)
         or pending.hopeless(view)
         or pending.overdue(view)
@@ -124,12 +126,14 @@ def _decided(view: View) -> Change | None:
         or elastic.slots(view)
         or spares.replace(view)
         or nodes.relaxed(view)
+        or revision.report_edits(view)
     )
 
 
 def _told(view: View, status: JobStatus) -> JobStatus:
     """`status` with what people are told beside the intent."""
-    return saving.update(view, elastic.update(view, pending.update(view, progress.update(view, status))))
+    status = pending.update(view, progress.update(view, status))
+    return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 
 def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observation, now: float) -> Decision:

@@ -79,17 +79,19 @@ class Workload:
             "training": {
                 "data": {"path": "/data"},
                 "steps": self.steps,
+                "optimizer": {"lr": 1e-3},
                 "batch": {"global": (12 if self.elastic else self.replicas) * self.ranks_per_pod},
                 "checkpoint": {"every": self.save_every},
             },
         }
 
     def _script(self) -> Object:
-        template = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
-        return {
-            "framework": "PyTorch",
-            "workers": {**self._workers(), "template": template},
-        }
+        return {"framework": "PyTorch", "workers": {**self._workers(), "template": self.template(0)}}
+
+    def template(self, number: int) -> Object:
+        """Of a script. `number`: which command it has; the job begins with 0."""
+        command = ["python", "train.py", *(["--variant", str(number)] if number else [])]
+        return {"spec": {"containers": [{"name": "trainer", "command": command}]}}
 
 
 class World:
@@ -118,6 +120,7 @@ class World:
         self.kubelet = SimKubelet(self)
         self.operator: OperatorProcess | None = None
         self.operators = 0
+        self.release = 1  # of operators that start from now on
         self.processes: list[OperatorProcess] = []
         self.restarts_operators = True
         self.finished = asyncio.Event()
