@@ -97,14 +97,14 @@ def test_equal_ranks_join_with_one_request_each_and_without_the_one_that_counts_
         ({}, {"versions": {"torch": "2.15.0"}}, "torch 2.13.0 in job-worker-0-0, 2.15.0 in job-worker-3-0: ranks that"),
         ({}, {"python": "3.12.1"}, "Python 3.11.9 in job-worker-0-0, 3.12.1 in job-worker-3-0: ranks that train"),
         (
-            {"TRAINMASTER_CONFIG": "{}", "TRAINMASTER_REVISION": "aa"},
-            {"TRAINMASTER_CONFIG": "{1}", "TRAINMASTER_REVISION": "bb"},
+            {"TRAINMASTER_CONFIG": "{}", "TRAINMASTER_PROGRAM": "aa"},
+            {"TRAINMASTER_CONFIG": "{1}", "TRAINMASTER_PROGRAM": "bb"},
             "config aa in job-worker-0-0, bb in job-worker-3-0: ranks that train together must have the same, so they "
             "do not start; suspend and resume a job after an edit, so that all its pods get the new version",
         ),
         (
-            {"TRAINMASTER_REVISION": "aa"},
-            {"TRAINMASTER_REVISION": "bb"},
+            {"TRAINMASTER_PROGRAM": "aa"},
+            {"TRAINMASTER_PROGRAM": "bb"},
             "command aa in job-worker-0-0, bb in job-worker-3-0",
         ),
         (

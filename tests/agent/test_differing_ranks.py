@@ -30,7 +30,7 @@ def start_own_loop(world: World, slot: int, revision: str, text: Path) -> None:
         slot,
         TRAINMASTER_FRAMEWORK="Trainmaster",
         TRAINMASTER_CONFIG=json.dumps({**TRAINING, "data": {"path": str(text)}}),
-        TRAINMASTER_REVISION=revision,
+        TRAINMASTER_PROGRAM=revision,
     )
 
 

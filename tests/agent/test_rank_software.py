@@ -25,7 +25,7 @@ IDENTITY = {
     environment.INCARNATION: "0",
     environment.POD_UID: "pod",
     environment.OPERATOR_URL: "http://127.0.0.1:1",
-    environment.REVISION: "5f1c0a9b",
+    environment.PROGRAM: "5f1c0a9b",
 }
 
 

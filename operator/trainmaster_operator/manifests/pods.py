@@ -25,7 +25,7 @@ from trainmaster_operator.manifests.settings import PodDefaults
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"
 RAM_RESERVE = 32  # one part in so many of the memory tier: files take whole pages
-REVISION_DIGITS = 16  # hexadecimal, of a SHA-256
+PROGRAM_DIGITS = 16  # hexadecimal, of a SHA-256
 GRACE_RESERVE_S = 5  # of the pod's grace period: for the agent's own end, after its ranks'
 
 
@@ -145,7 +145,7 @@ def _variables(job: DistributedTrainingJob, role: str, defaults: PodDefaults) ->
         values[environment.GRACE_S] = str(max(1, int(grace_s) - GRACE_RESERVE_S))
     program = _program(spec)
     values.update(program)
-    values[environment.REVISION] = hashlib.sha256("\n".join(program.values()).encode()).hexdigest()[:REVISION_DIGITS]
+    values[environment.PROGRAM] = hashlib.sha256("\n".join(program.values()).encode()).hexdigest()[:PROGRAM_DIGITS]
     folder = spec.checkpoint.folder if defaults.in_cluster else spec.checkpoint.directory
     if folder:
         values[environment.CHECKPOINT_DIR] = folder

@@ -16,7 +16,7 @@ from trainmaster.agent import installed
 from trainmaster.contract.wire import software
 from trainmaster.errors import ConfigError
 
-KEY = "revision"
+KEY = "software"
 PACKAGES = (software.TORCH, *software.FRAMEWORKS)
 
 

@@ -21,10 +21,10 @@ FRAMEWORKS = (
 
 def program_of(variables: Mapping[str, str]) -> dict[str, str]:
     """Return which program a pod with these environment variables runs; nothing if its operator did not tell."""
-    revision = variables.get(environment.REVISION)
-    if not revision:
+    program = variables.get(environment.PROGRAM)
+    if not program:
         return {}
-    return {CONFIG if environment.CONFIG in variables else COMMAND: revision}
+    return {CONFIG if environment.CONFIG in variables else COMMAND: program}
 
 
 def difference(one: Mapping[str, str], one_pod: str, other: Mapping[str, str], other_pod: str) -> str:
