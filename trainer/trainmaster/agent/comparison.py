@@ -25,9 +25,9 @@ def compare(store: Any) -> None:
 
     Raises ConfigError, in a sentence that names both pods and what differs.
     """
-    mine = {"pod": pod.name(), "software": of_this_process()}
-    first = json.loads(store.compare_set(KEY, "", json.dumps(mine)))
-    words = software.difference(first["software"], first["pod"], mine["software"], mine["pod"])
+    mine, here = of_this_process(), pod.name()
+    first = json.loads(store.compare_set(KEY, "", json.dumps({"pod": here, "software": mine})))
+    words = software.difference(first["software"], first["pod"], mine, here)
     if words:
         raise ConfigError(words)
 
