@@ -25,7 +25,7 @@ def test_the_demo_trains_as_on_one_machine(world: World, tmp_path: Path) -> None
     text.mkdir()
     for module in (json, shutil, subprocess):
         shutil.copy(str(module.__file__), text / f"{module.__name__}.py")
-    mesh = {"dp_replicate": 2, "dp_shard": 2}
+    mesh = {"dpReplicate": 2, "dpShard": 2}
     job = world.training(
         replicas=4, steps=60, mesh=mesh, training={"data": {"source": "text", "path": "/checkpoints/text"}}
     )

@@ -95,7 +95,7 @@ class World:
                     "model": {"name": "gpt", "options": {"layers": 2, "heads": 2, "width": 32, "context": 32}},
                     "data": {"source": "text", "path": "@stdlib"},
                     "batch": {"global": 24},
-                    "parallelism": mesh or {"dp_shard": replicas},
+                    "parallelism": mesh or {"dpShard": replicas},
                     "steps": steps,
                     "checkpoint": {"every": every, "keep": 3},
                     "seed": 1,

@@ -99,7 +99,7 @@ def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_h
     training = spec["properties"]["training"]["properties"]
     assert training["parallelism"]["default"] == training["optimizer"]["default"] == {}
     assert "default" in training["optimizer"]["properties"]["warmupSteps"]
-    for name in ("dp_replicate", "dp_shard"):
+    for name in ("dpReplicate", "dpShard"):
         assert "nullable" not in training["parallelism"]["properties"][name], "CEL would meet a null"
 
 

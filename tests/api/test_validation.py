@@ -32,7 +32,7 @@ def test_a_valid_job_has_no_problems(document: dict[str, Any]) -> None:
 
 def test_the_size_of_a_job_with_bounds_is_a_wish() -> None:
     workers = {"replicas": 7, "min": 2, "max": 9, "spares": 1}
-    assert told(job(spec__workers=workers, spec__training__parallelism={"dp_shard": 2})) == []
+    assert told(job(spec__workers=workers, spec__training__parallelism={"dpShard": 2})) == []
 
 
 def test_a_job_as_the_server_returns_it_is_valid() -> None:
@@ -111,13 +111,13 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
             "spec.training.optimizer.warmupSteps: less than the 100 steps is expected, not 100",
         ),
         (
-            {"spec__training__parallelism": {"dp_replicate": 3, "dp_shard": 2}},
-            "spec.training.parallelism: dp_replicate 3 x dp_shard 2 = 6 ranks, but the job has 4 "
+            {"spec__training__parallelism": {"dpReplicate": 3, "dpShard": 2}},
+            "spec.training.parallelism: dpReplicate 3 x dpShard 2 = 6 ranks, but the job has 4 "
             "(workers.replicas 4 x ranksPerPod 1)",
         ),
         (
-            {"spec__training__parallelism": {"dp_shard": 3}},
-            "spec.training.parallelism: dp_shard 3 doesn't divide the job's 4 ranks, so dp_replicate can't be derived "
+            {"spec__training__parallelism": {"dpShard": 3}},
+            "spec.training.parallelism: dpShard 3 doesn't divide the job's 4 ranks, so dpReplicate can't be derived "
             "(workers.replicas 4 x ranksPerPod 1)",
         ),
         (
@@ -332,7 +332,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_their_paths() -> None:
             metadata__name="X",
             spec__workers={"replicas": 4, "ranks": 1},
             spec__training__batch={"global": 9},
-            spec__training__parallelism={"dp_shard": 3},
+            spec__training__parallelism={"dpShard": 3},
             spec__training__seed=-1,
         )
     )
@@ -352,7 +352,7 @@ def test_rules_across_fields_are_told_beside_fields_that_are_wrong() -> None:
             spec__workers={"replicas": 3},
             spec__training__seed=-1,
             spec__training__optimizer={"name": "muon", "warmupSteps": 100, "lr": 0},
-            spec__training__parallelism={"dp_shard": 3, "tp": 2, "sharding": {"offload": True}},
+            spec__training__parallelism={"dpShard": 3, "tp": 2, "sharding": {"offload": True}},
             spec__training__checkpoint={"keepBest": True},
             spec__training__compile=True,
             spec__recovery={"rules": [{"action": "Shrink"}], "zygot": False},
@@ -380,7 +380,7 @@ def test_a_rule_that_needs_a_field_that_is_wrong_says_nothing() -> None:
 
 
 def test_a_pipeline_with_too_few_micro_batches_is_told_once() -> None:
-    parallelism = {"pp": 2, "dp_replicate": 2, "pipeline": {"schedule": "ZBV"}}
+    parallelism = {"pp": 2, "dpReplicate": 2, "pipeline": {"schedule": "ZBV"}}
     assert told(job(spec__training__batch={"global": 4}, spec__training__parallelism=parallelism)) == [
         "spec.training.parallelism.pipeline: ZBV over pp 2 needs at least 4 micro-batches, and batch.global 4 over 2 "
         "data-parallel ranks makes 2"
@@ -388,9 +388,9 @@ def test_a_pipeline_with_too_few_micro_batches_is_told_once() -> None:
 
 
 def test_the_ranks_that_a_person_asked_for_are_held_against_those_that_there_are() -> None:
-    changes = {"spec__workers": {"replicas": 2}, "spec__training__parallelism": {"dp_shard": 3, "tp": 2}}
+    changes = {"spec__workers": {"replicas": 2}, "spec__training__parallelism": {"dpShard": 3, "tp": 2}}
     assert told(job(**changes)) == [
-        "spec.training.parallelism: dp_shard 3 x tp 2 = 6 ranks, but the job has 2 (workers.replicas 2 x ranksPerPod 1)"
+        "spec.training.parallelism: dpShard 3 x tp 2 = 6 ranks, but the job has 2 (workers.replicas 2 x ranksPerPod 1)"
     ]
 
 

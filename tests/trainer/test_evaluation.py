@@ -42,9 +42,9 @@ def eight_windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "parallelism",
     [
-        {"dp_replicate": 2},
-        {"dp_shard": 2},
-        {"dp_shard": 2, "sharding": {"stage": 2}},
+        {"dpReplicate": 2},
+        {"dpShard": 2},
+        {"dpShard": 2, "sharding": {"stage": 2}},
         {"tp": 2},
         {"cp": 2},
         {"pp": 2},
@@ -85,7 +85,7 @@ def test_a_killed_run_has_the_evaluations_and_the_best_step_of_an_uninterrupted_
 ) -> None:
     (tmp_path / "unlike").mkdir()  # letters that are trained to be unlikely: the loss on them soon rises
     (tmp_path / "unlike" / "a.txt").write_text("ZQXJ" * 64)
-    training: dict[str, Any] = {"parallelism": {"dp_shard": 2}, "checkpoint": {"every": 3, "keep": 1}}
+    training: dict[str, Any] = {"parallelism": {"dpShard": 2}, "checkpoint": {"every": 3, "keep": 1}}
     plain = EvaluatedJob(ranks, tmp_path / "plain", text, **training)
     assert plain.round(1).codes == [0, 0]
     training["checkpoint"]["keepBest"] = True

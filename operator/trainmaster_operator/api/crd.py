@@ -41,7 +41,7 @@ _INNER = " * ".join(f"(has({_MESH}.{axis}) ? {_MESH}.{axis} : 1)" for axis in ("
 _DATA = f"({_WORLD}) / ({_INNER})"
 """Data-parallel ranks, each with a share of the batch of its own."""
 _SHARDS = (
-    f"(has({_MESH}.dp_shard) ? {_MESH}.dp_shard : has({_MESH}.dp_replicate) ? {_DATA} / {_MESH}.dp_replicate : 1)"
+    f"(has({_MESH}.dpShard) ? {_MESH}.dpShard : has({_MESH}.dpReplicate) ? {_DATA} / {_MESH}.dpReplicate : 1)"
     f" * (has({_MESH}.cp) ? {_MESH}.cp : 1)"
 )
 _ELASTIC = "has(self.workers.min) || has(self.workers.max)"
@@ -155,26 +155,26 @@ SPEC_RULES = [
         "message": "training.parallelism: pp x cp x tp must divide workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || !has({_MESH}.dp_shard)"
-        f" || {_MESH}.dp_replicate * {_MESH}.dp_shard * {_INNER} == {_WORLD}",
-        "message": "training.parallelism: dp_replicate x dp_shard x pp x cp x tp must be workers.replicas x"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dpReplicate) || !has({_MESH}.dpShard)"
+        f" || {_MESH}.dpReplicate * {_MESH}.dpShard * {_INNER} == {_WORLD}",
+        "message": "training.parallelism: dpReplicate x dpShard x pp x cp x tp must be workers.replicas x"
         " workers.ranksPerPod",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || has({_MESH}.dp_shard)"
-        f" || ({_DATA}) % {_MESH}.dp_replicate == 0",
-        "message": "training.parallelism: dp_replicate must divide workers.replicas x workers.ranksPerPod /"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dpReplicate) || has({_MESH}.dpShard)"
+        f" || ({_DATA}) % {_MESH}.dpReplicate == 0",
+        "message": "training.parallelism: dpReplicate must divide workers.replicas x workers.ranksPerPod /"
         " (pp x cp x tp)",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_shard) || has({_MESH}.dp_replicate)"
-        f" || ({_DATA}) % {_MESH}.dp_shard == 0",
-        "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod / (pp x cp x tp)",
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dpShard) || has({_MESH}.dpReplicate)"
+        f" || ({_DATA}) % {_MESH}.dpShard == 0",
+        "message": "training.parallelism: dpShard must divide workers.replicas x workers.ranksPerPod / (pp x cp x tp)",
     },
     {
         "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.ep) || ({_WORLD}) % ({_INNER}) != 0"
         f" || ({_SHARDS}) % {_MESH}.ep == 0",
-        "message": "training.parallelism: ep must divide dp_shard x cp",
+        "message": "training.parallelism: ep must divide dpShard x cp",
     },
     {
         "rule": f"{_ELASTIC} || !has(self.training) || {_DATA} < 1 || has({_BATCH}.scaling)"

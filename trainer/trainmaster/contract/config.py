@@ -159,7 +159,7 @@ class OptimizerConfig(Strict):
     momentum: float | None = Field(None, ge=0, lt=1, description="Of sgd, 0.9 by default; of muon's matrices, 0.95.")
     weightDecay: float = Field(0.1, ge=0, le=1e6)
     warmupSteps: int = Field(0, ge=0, le=STEPS)
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: Literal["Cosine", "Constant"] = "Cosine"
     minLrRatio: float = Field(0.1, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
     clipNorm: float | None = Field(1.0, gt=0, le=1e9, description="Global gradient norm. null: no clipping.")
 
@@ -175,7 +175,7 @@ class OptimizerConfig(Strict):
         return {**serialize(self), "momentum": self.momentum_or_default}
 
 
-AXES = ("island", "pp", "dp_replicate", "dp_shard", "cp", "tp")
+AXES = ("island", "pp", "dpReplicate", "dpShard", "cp", "tp")
 """Of the mesh, outermost first: the inner axes get neighbouring ranks."""
 
 
@@ -241,7 +241,7 @@ class ContextConfig(Strict):
 
 
 class ShardingConfig(Strict):
-    """What axis dp_shard spares (ZeRO: Rajbhandari et al., arXiv 1910.02054)."""
+    """What axis dpShard spares (ZeRO: Rajbhandari et al., arXiv 1910.02054)."""
 
     stage: Literal[1, 2, 3] = Field(
         3,
@@ -254,14 +254,14 @@ class ShardingConfig(Strict):
 class ParallelismConfig(Grown):
     """Degrees of the mesh axes. Their product is the world size.
 
-    island, pp, cp and tp are 1 if left out; of dp_replicate and dp_shard one may be left out (derived), or both: then
+    island, pp, cp and tp are 1 if left out; of dpReplicate and dpShard one may be left out (derived), or both: then
     ranks that these leave are replicas.
     """
 
     since = frozenset({"island", "pp", "cp", "tp", "ep", "pipeline", "tensor", "context", "sharding"})
 
-    dp_replicate: int | None = Field(None, ge=1, le=RANKS, description="Replicas of the (sharded) model.")
-    dp_shard: int | None = Field(
+    dpReplicate: int | None = Field(None, ge=1, le=RANKS, description="Replicas of the (sharded) model.")
+    dpShard: int | None = Field(
         None, ge=1, le=RANKS, description="Shards of parameters, gradients and optimizer state."
     )
     island: int | None = Field(
@@ -274,12 +274,12 @@ class ParallelismConfig(Grown):
     cp: int | None = Field(None, ge=1, le=1024, description="Parts of each sequence.")
     tp: int | None = Field(None, ge=1, le=1024, description="Parts of each matrix.")
     ep: int | None = Field(
-        None, ge=1, le=1024, description="Parts that experts are dealt out to; of the ranks of dp_shard x cp."
+        None, ge=1, le=1024, description="Parts that experts are dealt out to; of the ranks of dpShard x cp."
     )
     pipeline: PipelineConfig | None = Field(None, description="Of axis pp.")
     tensor: TensorConfig | None = Field(None, description="Of axis tp.")
     context: ContextConfig | None = Field(None, description="Of axis cp.")
-    sharding: ShardingConfig | None = Field(None, description="Of axis dp_shard.")
+    sharding: ShardingConfig | None = Field(None, description="Of axis dpShard.")
 
     @model_validator(mode="after")
     def _options_have_an_axis(self) -> ParallelismConfig:
@@ -299,10 +299,10 @@ class ParallelismConfig(Grown):
         degrees = {axis: found[axis] for axis in AXES if axis in found}
         if (self.ep or 1) > 1:
             assert self.ep is not None
-            shards = found["dp_shard"] * found.get("cp", 1)
+            shards = found["dpShard"] * found.get("cp", 1)
             if shards % self.ep:
                 raise ValueError(
-                    f"ep {self.ep} doesn't divide dp_shard x cp = {shards} ranks, which experts are dealt out to; "
+                    f"ep {self.ep} doesn't divide dpShard x cp = {shards} ranks, which experts are dealt out to; "
                     f"{', '.join(map(str, divisors(shards)))} would"
                 )
             degrees["ep"] = self.ep
@@ -316,13 +316,13 @@ class ParallelismConfig(Grown):
     def data_ranks(self, world_size: int) -> int:
         """How many different shares a batch has. Raises ValueError in words."""
         degrees = self.resolve(world_size)
-        return degrees.get("island", 1) * degrees["dp_replicate"] * degrees["dp_shard"]
+        return degrees.get("island", 1) * degrees["dpReplicate"] * degrees["dpShard"]
 
     def _all_degrees(self, world_size: int) -> dict[str, int]:
         """The degree of each axis but ep, in any order. Raises ValueError that says what the given degrees make, and
         how many ranks there are."""
         outer = {"island": self.island} if self.island and self.island > 1 else {}
-        data = {axis: n for axis in ("dp_replicate", "dp_shard") if (n := getattr(self, axis)) is not None}
+        data = {axis: n for axis in ("dpReplicate", "dpShard") if (n := getattr(self, axis)) is not None}
         given = {**outer, **self.inner, **data}
         product = math.prod(given.values())
         names = " x ".join(f"{axis} {given[axis]}" for axis in AXES if axis in given)
@@ -331,10 +331,10 @@ class ParallelismConfig(Grown):
         if (len(data) == 2 and product != world_size) or (data and equals and product > world_size):
             raise ValueError(f"{names}{equals} ranks, but the job has {world_size}")
         if rest or not left:
-            (missing,) = {"dp_replicate", "dp_shard"} - {*data} if data else {""}
+            (missing,) = {"dpReplicate", "dpShard"} - {*data} if data else {""}
             end = f", so {missing} can't be derived" if missing else f"; {multiples_near(world_size, product)}"
             raise ValueError(f"{names}{equals} doesn't divide the job's {world_size} ranks{end}")
-        derived = {"dp_replicate": left, "dp_shard": 1} if "dp_replicate" not in data else {"dp_shard": left}
+        derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}
         return {**derived, **given}
 
 
@@ -406,7 +406,7 @@ class OuterConfig(Strict):
 
 
 class CommunicationConfig(Grown):
-    """How gradients are summed over replicas (axis dp_replicate), and what islands (axis island) exchange."""
+    """How gradients are summed over replicas (axis dpReplicate), and what islands (axis island) exchange."""
 
     since = frozenset({"outer"})
 
@@ -704,9 +704,9 @@ class TrainingConfig(Grown):
         if compression is None:
             return None
         where = "communication.compression"
-        if self.parallelism.dp_replicate == 1:
+        if self.parallelism.dpReplicate == 1:
             return (
-                f"{where} is of gradients that replicas sum, and parallelism.dp_replicate 1 leaves none; "
+                f"{where} is of gradients that replicas sum, and parallelism.dpReplicate 1 leaves none; "
                 f"2 or more would, or compression left out"
             )
         if self.parallelism.sharding is not None and self.parallelism.sharding.offload:
