@@ -33,7 +33,7 @@ def test_the_demo_trains_as_on_one_machine(world: World, tmp_path: Path) -> None
 
     local = json.loads(json.dumps(job))
     local["spec"]["training"]["data"]["path"] = str(text)
-    del local["spec"]["checkpoint"], local["spec"]["workers"]["template"]
+    del local["spec"]["checkpoint"]["volume"], local["spec"]["workers"]["template"]
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(local))
     command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(tmp_path / "job.yaml"), "--plain"]
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}/operator:{REPOSITORY}/trainer"}

@@ -97,11 +97,10 @@ class World:
                     "batch": {"global": 24},
                     "parallelism": mesh or {"dpShard": replicas},
                     "steps": steps,
-                    "checkpoint": {"every": every, "keep": 3},
                     "seed": 1,
                     **(training or {}),
                 },
-                "checkpoint": {"volume": {"hostPath": str(self.folder)}},
+                "checkpoint": {"every": every, "keep": 3, "volume": {"hostPath": str(self.folder)}},
                 **spec,
             },
         }

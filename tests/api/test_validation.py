@@ -64,7 +64,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ({"spec__lr": 0.1}, "spec.lr: unknown field here; spec.training.optimizer.lr is known"),
         (
             {"spec__checkpoint": {"everySteps": 10}},
-            "spec.checkpoint.everySteps: unknown field here; did you mean spec.training.checkpoint.every?",
+            "spec.checkpoint.everySteps: unknown field; did you mean every?",
         ),
         (
             {"spec__training__batch": {"global": 8, "colour": 1}},
@@ -353,16 +353,16 @@ def test_rules_across_fields_are_told_beside_fields_that_are_wrong() -> None:
             spec__training__seed=-1,
             spec__training__optimizer={"name": "muon", "warmupSteps": 100, "lr": 0},
             spec__training__parallelism={"dpShard": 3, "tp": 2, "sharding": {"offload": True}},
-            spec__training__checkpoint={"keepBest": True},
+            spec__checkpoint={"keepBest": True},
             spec__training__compile=True,
             spec__recovery={"rules": [{"action": "Shrink"}], "zygot": False},
         )
     )
     assert [problem.split(":")[0] for problem in problems] == [
+        "spec.checkpoint.keepBest",
         "spec.colour",
         "spec.recovery.rules[0]",
         "spec.recovery.zygot",
-        "spec.training",  # keepBest without an evaluation
         "spec.training",  # muon with offload
         "spec.training",  # compile with tp
         "spec.training.optimizer.lr",

@@ -183,7 +183,7 @@ def test_an_evaluation_takes_no_more_than_there_is(eight_windows: Path) -> None:
 
 
 def test_a_best_checkpoint_needs_evaluations() -> None:
-    with pytest.raises(ValueError, match=r"checkpoint\.keepBest needs .* training\.evaluation would say it"):
+    with pytest.raises(ValueError, match=r"checkpoint\.keepBest: .* training\.evaluation is missing"):
         TrainingConfig.model_validate(
             {"data": {"path": "/data"}, "steps": 9, "batch": {"global": 8}, "checkpoint": {"keepBest": True}}
         )

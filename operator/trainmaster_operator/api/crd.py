@@ -195,6 +195,11 @@ SPEC_RULES = [
         "rule": "!has(self.training) || self.training.optimizer.warmupSteps < self.training.steps",
         "message": "training.optimizer.warmupSteps must be lower than training.steps",
     },
+    {
+        "rule": "!has(self.training) || !self.checkpoint.keepBest || has(self.training.evaluation)",
+        "message": "checkpoint.keepBest: the best checkpoint is known by its evaluation loss;"
+        " training.evaluation is missing",
+    },
     *unused.CEL_RULES,
 ]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainmaster.contract.config import Name, Strict, TrainingConfig
+from trainmaster.contract.config import CheckpointConfig, Name, Strict, TrainingConfig, TrainingSpec
 from trainmaster_operator.api import across
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.problem import dotted
@@ -104,7 +104,7 @@ class CheckpointVolume(Strict):
         return self
 
 
-class CheckpointSpec(Strict):
+class CheckpointSpec(CheckpointConfig):
     resume: Annotated[str, Field(max_length=4096)] = Field(
         "Auto", description="Auto: the newest valid checkpoint. Never: from the start. Or the path of a checkpoint."
     )
@@ -160,7 +160,7 @@ class SchedulingSpec(Strict):
 class JobSpec(Strict):
     framework: Framework = Framework.TRAINMASTER
     workers: WorkersSpec = Field(default_factory=WorkersSpec)
-    training: TrainingConfig | None = None
+    training: TrainingSpec | None = None
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
     recovery: RecoverySpec = Field(default_factory=RecoverySpec)
     scheduling: SchedulingSpec = Field(default_factory=SchedulingSpec)
@@ -179,6 +179,15 @@ class JobSpec(Strict):
     @property
     def world_size(self) -> int:
         return self.workers.replicas * self.workers.ranksPerPod
+
+    @property
+    def training_config(self) -> TrainingConfig | None:
+        """What the ranks of framework Trainmaster read; None for scripts."""
+        if self.training is None:
+            return None
+        computed = {name: getattr(self.training, name) for name in TrainingSpec.model_fields}
+        saved = {name: getattr(self.checkpoint, name) for name in CheckpointConfig.model_fields}
+        return TrainingConfig(**computed, checkpoint=CheckpointConfig(**saved))
 
     @property
     def ram(self) -> RamSpec | None:

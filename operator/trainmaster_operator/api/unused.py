@@ -47,6 +47,13 @@ def of_divergence(spec: JobSpec) -> Iterator[Breach]:
             yield ("training", "divergence", name), words
 
 
+def of_checkpoints(spec: JobSpec) -> Iterator[Breach]:
+    """How often to save, where a script decides that itself."""
+    if spec.framework.value != "Trainmaster":
+        for name in _set(spec.checkpoint, "every", "keep", "keepBest"):
+            yield ("checkpoint", name), "a script saves its own checkpoints, when it decides to; leave it out"
+
+
 def of_memory(spec: JobSpec) -> Iterator[Breach]:
     """Options of a memory tier that the job doesn't want."""
     ram = spec.checkpoint.ram
@@ -116,7 +123,7 @@ def of_compression(spec: JobSpec) -> Iterator[Breach]:
         yield ("training", "communication", "compression"), words
 
 
-RULES: tuple[Rule, ...] = (of_optimizer, of_divergence, of_memory, of_hangs)
+RULES: tuple[Rule, ...] = (of_optimizer, of_divergence, of_checkpoints, of_memory, of_hangs)
 RULES_OF_DEGREES: tuple[Rule, ...] = (of_axes, of_shards, of_buckets, of_compression)
 
 
@@ -157,10 +164,17 @@ def _one(axis: str) -> str:
     return f"(!has({_MESH}.{axis}) || {_MESH}.{axis} == 1)"
 
 
-_RAM = "self.checkpoint.ram"
+_CHECKPOINT = "self.checkpoint"
+_RAM = f"{_CHECKPOINT}.ram"
 _HANG = "self.recovery.hang"
 
 CEL_RULES: list[dict[str, Any]] = [
+    {
+        "rule": "self.framework == 'Trainmaster'"
+        f" || ({_CHECKPOINT}.every == 50 && {_CHECKPOINT}.keep == 3 && !{_CHECKPOINT}.keepBest)",
+        "message": "checkpoint: a script saves its own checkpoints, when it decides to; leave every, keep and keepBest"
+        " out",
+    },
     {
         "rule": f"!has({_RAM}) || !has({_RAM}.limit) || {_RAM}.limit != '0'"
         f" || (!has({_RAM}.every) && {_RAM}.peers == 1)",

@@ -98,8 +98,8 @@ def _variables(
     grace_s = (spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
     if grace_s is not None:
         values[environment.GRACE_S] = str(max(1, int(grace_s) - GRACE_RESERVE_S))
-    if spec.framework is Framework.TRAINMASTER and spec.training is not None:
-        values[environment.CONFIG] = json.dumps(spec.training.model_dump(mode="json"), separators=(",", ":"))
+    if spec.framework is Framework.TRAINMASTER and (config := spec.training_config) is not None:
+        values[environment.CONFIG] = json.dumps(config.model_dump(mode="json"), separators=(",", ":"))
     else:
         values[environment.COMMAND] = json.dumps(spec.command())
         if spec.workers.restartCommand is not None:

@@ -1,4 +1,4 @@
-"""The training config: what `spec.training` of a job holds, and what every rank gets as JSON.
+"""The training config, which every rank gets as JSON: `spec.training` of a job, and how often `spec.checkpoint` saves.
 
 Both sides validate with these models: the operator before it creates anything, the trainer before ranks start.
 Options of a model or a data source are open maps that the image's own code checks, so that a new model needs no
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -533,8 +533,8 @@ def compile_refusal(parallelism: ParallelismConfig, recompute: str) -> str | Non
     return None
 
 
-class TrainingConfig(Grown):
-    """One training run of our own trainer."""
+class TrainingSpec(Grown):
+    """What a run of our own trainer computes: `spec.training` of a job."""
 
     since = frozenset(
         {
@@ -579,7 +579,6 @@ class TrainingConfig(Grown):
     )
     compile: bool = Field(False, description="torch.compile of each block. The image needs a C++ compiler.")
     communication: CommunicationConfig | None = Field(None, description="Between replicas.")
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     divergence: DivergenceConfig = Field(default_factory=DivergenceConfig)
     evaluation: EvaluationConfig | None = Field(None, description="On data that isn't trained on.")
     loggers: LoggersConfig | None = Field(None, description="Where numbers go besides. Default: nowhere.")
@@ -596,7 +595,6 @@ class TrainingConfig(Grown):
         colon stands the field that a person would change, if it is one field."""
         return (
             self.warm_up_refusal,
-            self.best_refusal,
             self.profile_refusal,
             self.muon_refusal,
             self.compile_refusal,
@@ -607,7 +605,7 @@ class TrainingConfig(Grown):
         )
 
     @model_validator(mode="after")
-    def _holds_together(self) -> TrainingConfig:
+    def _holds_together(self) -> Self:
         for refusal in self.refusals():
             if words := refusal():
                 raise ValueError(words)
@@ -618,12 +616,6 @@ class TrainingConfig(Grown):
         if self.optimizer.warmupSteps < self.steps:
             return None
         return f"optimizer.warmupSteps: less than the {self.steps} steps is expected, not {self.optimizer.warmupSteps}"
-
-    def best_refusal(self) -> str | None:
-        """Why the best checkpoint can't be kept."""
-        if not self.checkpoint.keepBest or self.evaluation is not None:
-            return None
-        return "checkpoint.keepBest needs to know which one is the best; training.evaluation would say it"
 
     def profile_refusal(self) -> str | None:
         """Why these steps can't be recorded."""
@@ -728,13 +720,34 @@ class TrainingConfig(Grown):
         """
         return share_of_each_rank(self.parallelism, self.batch, world_size, divisor)
 
-    def at(self, world_size: int) -> TrainingConfig:
+    def at(self, world_size: int) -> Self:
         """The config of a world of this size: its batch, and the learning rate that suits it."""
         if self.batch.scaling is None:
             return self
         rate = self.optimizer.lr * self.batch.scaling.factor(world_size)
         optimizer = self.optimizer.model_copy(update={"lr": rate})
         return self.model_copy(update={"batch": self.batch.at(world_size), "optimizer": optimizer})
+
+
+class TrainingConfig(TrainingSpec):
+    """The config text that every rank reads: what to compute, and when to save it."""
+
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    def refusals(self) -> tuple[Callable[[], str | None], ...]:
+        """Return the rules of what is computed, and that of the best checkpoint."""
+        return (*super().refusals(), self.best_refusal)
+
+    def best_refusal(self) -> str | None:
+        """Why the best checkpoint can't be kept."""
+        return best_refusal(self.checkpoint, self.evaluation)
+
+
+def best_refusal(checkpoint: CheckpointConfig, evaluation: EvaluationConfig | None) -> str | None:
+    """Why the best checkpoint can't be kept; before the colon stands the field."""
+    if not checkpoint.keepBest or evaluation is not None:
+        return None
+    return "checkpoint.keepBest: the best checkpoint is known by its evaluation loss; training.evaluation is missing"
 
 
 def share_of_each_rank(

@@ -54,13 +54,14 @@ class Workload:
 
     def job(self) -> Object:
         what = self._script() if self.script else self._training()
+        saved = {} if self.script else {"every": self.save_every}
         return {
             "apiVersion": API_VERSION,
             "kind": JOB,
             "metadata": {"name": "job", "namespace": "space"},
             "spec": {
                 **what,
-                "checkpoint": {"directory": "/checkpoints"},
+                "checkpoint": {"directory": "/checkpoints", **saved},
                 "recovery": {
                     "budget": self.budget,
                     "hang": {"limitSeconds": self.hang_limit_s},
@@ -80,7 +81,6 @@ class Workload:
                 "data": {"path": "/data"},
                 "steps": self.steps,
                 "batch": {"global": (12 if self.elastic else self.replicas) * self.ranks_per_pod},
-                "checkpoint": {"every": self.save_every},
             },
         }
 
