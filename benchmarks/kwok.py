@@ -123,7 +123,7 @@ def job(name: str, namespace: str, pods: int, selector: dict[str, str] | None = 
             "framework": "PyTorch",
             "workers": {"replicas": pods, "template": {"spec": template}},
             "recovery": {"agentLostSeconds": FOREVER_S},
-            "scheduling": {"releaseSeconds": None},
+            "scheduling": {"releaseSeconds": 0},
         },
     }
 

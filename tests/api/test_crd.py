@@ -103,9 +103,17 @@ def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_h
         assert "nullable" not in training["parallelism"]["properties"][name], "CEL would meet a null"
 
 
-def test_null_means_something_only_where_it_is_not_the_default() -> None:
+def test_null_means_nothing_in_a_spec() -> None:
     nullable = [path for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if schema.get("nullable")]
-    assert nullable == [".training.optimizer.clipNorm", ".recovery.hang.limitSeconds", ".scheduling.releaseSeconds"]
+    assert nullable == []
+
+
+def test_times_that_a_person_sets_are_whole_seconds() -> None:
+    times = [
+        schema["type"] for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if path.endswith("Seconds")
+    ]
+    assert len(times) >= 9
+    assert set(times) == {"integer"}
 
 
 def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> None:

@@ -99,8 +99,8 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
             "spec.training.optimizer.betas[1]: at least 0 is expected, not -3",
         ),
         (
-            {"spec__activeDeadlineSeconds": 1e300},
-            "spec.activeDeadlineSeconds: at most 1000000000 is expected, not 1e+300",
+            {"spec__activeDeadlineSeconds": 10**10},
+            "spec.activeDeadlineSeconds: at most 1000000000 is expected, not 10000000000",
         ),
         (
             {"spec__training__optimizer": {"lr": float("nan")}},
@@ -204,7 +204,11 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
             "spec.workers.sharedMemory: an amount of memory such as 8Gi or 512Mi is expected, not '8 GB'",
         ),
         ({"spec__workers__sharedMemory": 8}, "spec.workers.sharedMemory: text is expected, not 8"),
-        ({"spec__pendingDeadlineSeconds": 0}, "spec.pendingDeadlineSeconds: more than 0 is expected, not 0"),
+        (
+            {"spec__pendingDeadlineSeconds": 0.5},
+            "spec.pendingDeadlineSeconds: a whole number of seconds is expected, not 0.5",
+        ),
+        ({"spec__pendingDeadlineSeconds": 0}, "spec.pendingDeadlineSeconds: at least 1 is expected, not 0"),
         (
             {"spec__scheduling": {"releaseSecond": 3}},
             "spec.scheduling.releaseSecond: unknown field; did you mean releaseSeconds?",

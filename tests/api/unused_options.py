@@ -67,8 +67,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "spec.checkpoint.ram.every: nothing is kept in memory with limit 0",
     ),
     (
-        {"spec__recovery": {"hang": {"limitSeconds": None, "mode": "Notify"}}},
-        "spec.recovery.hang.mode: nothing is watched with limitSeconds null",
+        {"spec__recovery": {"hang": {"mode": "Off", "factor": 4}}},
+        "spec.recovery.hang.factor: nothing is watched with mode Off",
     ),
 ]
 """Each with the beginning of the sentence that says so."""

@@ -137,7 +137,7 @@ def test_an_older_round_cannot_take_the_storage_back(ranks: Ranks, tmp_path: Pat
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = Job(ranks, tmp_path, text, optimizer={"lr": 1e9, "clipNorm": None, "name": "sgd"})
+    job = Job(ranks, tmp_path, text, optimizer={"lr": 1e9, "clipNorm": 0, "name": "sgd"})
     outcome = job.round(1, agent=True)
     assert outcome.codes == [ExitCode.DIVERGED, ExitCode.DIVERGED], outcome.output
     assert {m["cause"] for m in outcome.said("failed")} == {"Diverged"}

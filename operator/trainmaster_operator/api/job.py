@@ -114,9 +114,9 @@ class CheckpointSpec(CheckpointConfig):
         "the default; a folder below it keeps jobs apart that share a volume. A local run: OUT/checkpoints.",
     )
     volume: CheckpointVolume | None = Field(None, description="Storage to mount there.")
-    timeoutSeconds: float = Field(
+    timeoutSeconds: int = Field(
         900,
-        gt=0,
+        ge=1,
         le=10**7,
         description="When all steps are done and storage is full or does not answer, the last save is tried again for "
         "this many seconds. Then the job fails with the cause CheckpointFailed.",
@@ -148,12 +148,12 @@ class CheckpointSpec(CheckpointConfig):
 
 
 class SchedulingSpec(Strict):
-    releaseSeconds: float | None = Field(
+    releaseSeconds: int = Field(
         120,
-        gt=0,
+        ge=0,
         le=SECONDS,
         description="When some pods have a place and others find none for so long, all are given back and tried again "
-        "later, so that two jobs that each got half of what they need don't block each other. null: never.",
+        "later, so that two jobs that each got half of what they need don't block each other. 0: never.",
     )
 
 
@@ -165,12 +165,10 @@ class JobSpec(Strict):
     recovery: RecoverySpec = Field(default_factory=RecoverySpec)
     scheduling: SchedulingSpec = Field(default_factory=SchedulingSpec)
     suspend: bool = False
-    activeDeadlineSeconds: float | None = Field(
-        None, gt=0, le=SECONDS, description="The job fails when it runs longer."
-    )
-    pendingDeadlineSeconds: float | None = Field(
+    activeDeadlineSeconds: int | None = Field(None, ge=1, le=SECONDS, description="The job fails when it runs longer.")
+    pendingDeadlineSeconds: int | None = Field(
         None,
-        gt=0,
+        ge=1,
         le=SECONDS,
         description="The job fails when its pods don't all run within so long, at its start or a restart.",
     )

@@ -9,8 +9,8 @@ from pydantic import Field
 from trainmaster.contract.config import Strict
 from trainmaster_operator.api.rules import RuleSpec
 
-SECONDS = 1e9
-"""The longest time that a field can say: thirty years, which a clock can add to any date."""
+SECONDS = 10**9
+"""The longest time that a field can say, in whole seconds: thirty years, which a clock can add to any date."""
 
 
 HANG_LIMIT_S = 600
@@ -18,6 +18,7 @@ HANG_LIMIT_S = 600
 
 
 class HangMode(str, Enum):
+    OFF = "Off"  # nothing is watched
     OBSERVE = "Observe"  # the status and the metrics tell
     NOTIFY = "Notify"  # and an event
     ENFORCE = "Enforce"  # and the ranks restart
@@ -26,18 +27,19 @@ class HangMode(str, Enum):
 class HangSpec(Strict):
     """Shorter limits than this one are learned from the run: steps, saves and evaluations each have their own."""
 
-    limitSeconds: float | None = Field(
+    limitSeconds: int = Field(
         HANG_LIMIT_S,
-        gt=0,
+        ge=1,
         le=SECONDS,
         description="Ranks that say nothing for so long, and whose Python stacks stand still, are stuck. Where more is "
         "known of a run, less is enough. With the default, 600, a script of your own is never stuck before it has "
         "completed a step of an optimizer, since it may evaluate or prepare data; any other value holds from the "
-        "start. null: nothing is watched.",
+        "start.",
     )
     mode: HangMode = Field(
         HangMode.ENFORCE,
-        description="What happens to stuck ranks. Observe: nothing; Notify: an event; Enforce: a restart.",
+        description="What happens to stuck ranks. Enforce: a restart; Notify: an event; Observe: nothing; Off: nothing is "
+        "watched.",
     )
     factor: float = Field(
         3,
@@ -62,7 +64,7 @@ class StragglerSpec(Strict):
         le=1e6,
         description="It counts as a straggler when it computes so many times as long as the median rank.",
     )
-    windowSeconds: float = Field(60, gt=0, le=SECONDS, description="It must have been so for so long.")
+    windowSeconds: int = Field(60, ge=1, le=SECONDS, description="It must have been so for so long.")
     action: StragglerAction = Field(
         StragglerAction.NOTIFY, description="Notify: an event. Replace: its pod is replaced, within the budget."
     )
@@ -74,7 +76,7 @@ class BudgetSpec(Strict):
     inPlace: int = Field(10, ge=0, le=10_000, description="Restarts of processes, within the window.")
     pod: int = Field(5, ge=0, le=10_000, description="Replacements of pods, within the window.")
     full: int = Field(2, ge=0, le=10_000, description="Restarts of all pods, within the window.")
-    windowSeconds: float = Field(3600, gt=0, le=SECONDS, description="Restarts older than this no longer count.")
+    windowSeconds: int = Field(3600, ge=1, le=SECONDS, description="Restarts older than this no longer count.")
     perCause: int = Field(
         3, ge=1, le=10_000, description="Restarts for the same cause without a step of progress, before a higher rung."
     )
@@ -83,13 +85,13 @@ class BudgetSpec(Strict):
 class ElasticSpec(Strict):
     """With `workers.min`: when a job goes on with fewer pods, and when it takes more again."""
 
-    waitSeconds: float = Field(
+    waitSeconds: int = Field(
         30,
         ge=0,
         le=SECONDS,
         description="How long a round waits for pods that don't come before it opens with fewer.",
     )
-    cooldownSeconds: float = Field(
+    cooldownSeconds: int = Field(
         60,
         ge=0,
         le=SECONDS,
@@ -123,6 +125,4 @@ class RecoverySpec(Strict):
     elastic: ElasticSpec = Field(default_factory=ElasticSpec)
     nodes: NodesSpec = Field(default_factory=NodesSpec)
     zygote: bool = Field(True, description="Fork ranks from a process that has imported what they need.")
-    agentLostSeconds: float = Field(
-        20, gt=0, le=SECONDS, description="Silence after which a pod's agent counts as dead."
-    )
+    agentLostSeconds: int = Field(20, ge=1, le=SECONDS, description="Silence after which a pod's agent counts as dead.")

@@ -65,9 +65,9 @@ def of_memory(spec: JobSpec) -> Iterator[Breach]:
 def of_hangs(spec: JobSpec) -> Iterator[Breach]:
     """How stuck ranks are told, where nobody looks."""
     hang = spec.recovery.hang
-    if hang.limitSeconds is None:
-        for name in _set(hang, "mode", "factor"):
-            yield ("recovery", "hang", name), "nothing is watched with limitSeconds null; leave one of them out"
+    if hang.mode.value == "Off":
+        for name in _set(hang, "limitSeconds", "factor"):
+            yield ("recovery", "hang", name), "nothing is watched with mode Off; leave one of them out"
 
 
 def of_axes(spec: JobSpec) -> Iterator[Breach]:
@@ -181,8 +181,8 @@ CEL_RULES: list[dict[str, Any]] = [
         "message": "checkpoint.ram: nothing is kept in memory with limit 0; leave every and peers out",
     },
     {
-        "rule": f"has({_HANG}.limitSeconds) || ({_HANG}.mode == 'Enforce' && {_HANG}.factor == 3.0)",
-        "message": "recovery.hang: nothing is watched with limitSeconds null; leave mode and factor out",
+        "rule": f"{_HANG}.mode != 'Off' || ({_HANG}.limitSeconds == 600 && {_HANG}.factor == 3.0)",
+        "message": "recovery.hang: nothing is watched with mode Off; leave limitSeconds and factor out",
     },
     {
         "rule": f"!has({_TRAINING}) || !has({_OPTIMIZER}.momentum) || {_OPTIMIZER}.name != 'adamw'",

@@ -150,6 +150,8 @@ def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
         return f"{SHAPES.get(str(path[-1]), 'text of another form')} is expected, not {shown(given)}"
     word = _WORDS.get(kind.split("_")[0])
     if word is not None:
+        if kind.startswith("int") and str(path[-1]).endswith("Seconds"):
+            word = f"{word} of seconds"
         return f"{word} is expected, not {shown(given)}"
     return f"{kind.replace('_', ' ')}: {shown(given)}"
 

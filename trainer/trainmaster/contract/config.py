@@ -161,7 +161,7 @@ class OptimizerConfig(Strict):
     warmupSteps: int = Field(0, ge=0, le=STEPS)
     schedule: Literal["Cosine", "Constant"] = "Cosine"
     minLrRatio: float = Field(0.1, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
-    clipNorm: float | None = Field(1.0, gt=0, le=1e9, description="Global gradient norm. null: no clipping.")
+    clipNorm: float = Field(1.0, ge=0, le=1e9, description="Global gradient norm. 0: no clipping.")
 
     @property
     def momentum_or_default(self) -> float:

@@ -64,8 +64,8 @@ class Workload:
                 "checkpoint": {"directory": "/checkpoints", **saved},
                 "recovery": {
                     "budget": self.budget,
-                    "hang": {"limitSeconds": self.hang_limit_s},
-                    "agentLostSeconds": self.agent_lost_s,
+                    "hang": {"limitSeconds": int(self.hang_limit_s)},
+                    "agentLostSeconds": int(self.agent_lost_s),
                 },
             },
         }
