@@ -29,7 +29,7 @@ from trainmaster_operator.cluster.port import ADDED, MODIFIED, POD
 
 NODES = 100
 LIMIT_S = 600.0
-FOREVER_S = 10.0**6  # nobody speaks for pods that pretend, and that must count as no failure
+FOREVER_S = 10**6  # nobody speaks for pods that pretend, and that must count as no failure
 
 
 class Usage(NamedTuple):

@@ -69,6 +69,8 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
             "'parquet' is unknown; known are arrays, images, text, tokens",
         ),
         ({"spec__training__model": {"name": "gtp"}}, "'gtp' is unknown; did you mean gpt?"),
+        ({"spec__ttlSecondsAfterFinished": 60}, "spec.ttlSecondsAfterFinished: only a cluster deletes finished jobs"),
+        ({"spec__managedBy": "a.b/c"}, "spec.managedBy: a.b/c is a controller on a cluster, and this machine has none"),
         ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
         ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is no complete checkpoint: it holds no manifest.json"),
         ({"spec__checkpoint": {"resume": "torn"}}, "spec.checkpoint.resume: {here}/torn/manifest.json can't be read"),

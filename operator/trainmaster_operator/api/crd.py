@@ -85,6 +85,11 @@ SPEC_RULES = [
         "message": "framework can't be changed: create another job",
     },
     {
+        "rule": "has(self.managedBy) == has(oldSelf.managedBy)"
+        " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+        "message": "managedBy can't be changed: create another job",
+    },
+    {
         "rule": "self.framework != 'Trainmaster' || has(self.training)",
         "message": "framework Trainmaster needs spec.training",
     },
@@ -366,7 +371,7 @@ def definition() -> Schema:
                 "plural": JOB_PLURAL,
                 "singular": JOB_KIND.lower(),
                 "shortNames": ["dtj"],
-                "categories": ["all"],
+                "categories": ["all", "training"],
             },
             "versions": [
                 {

@@ -22,9 +22,14 @@ SHAPES = {
     "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
     "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
     "hostPath": "an absolute path such as /mnt/checkpoints",
+    "managedBy": "a controller's name with its domain, such as kueue.x-k8s.io/multikueue,",
     "limit": "an amount of memory such as 8Gi, or 0 for none,",
 }
 """Fields that must match a pattern, in words: a pattern is no sentence."""
+
+
+Controller = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$")]
+"""The name of a controller of jobs, with its domain in front."""
 
 
 class Framework(str, Enum):
@@ -173,6 +178,10 @@ class JobSpec(Strict):
         description="The job fails when its pods don't all run within so long, at its start or a restart.",
     )
     cleanPodPolicy: Literal["All", "Running", "None"] = Field("Running", description="Pods to delete at the end.")
+    ttlSecondsAfterFinished: int | None = Field(
+        None, ge=0, le=SECONDS, description="The finished job is deleted after this many seconds, with its pods."
+    )
+    managedBy: Controller | None = Field(None, description="The controller that is responsible for the job.")
 
     @property
     def world_size(self) -> int:

@@ -38,8 +38,8 @@ class HangSpec(Strict):
     )
     mode: HangMode = Field(
         HangMode.ENFORCE,
-        description="What happens to stuck ranks. Enforce: a restart; Notify: an event; Observe: nothing; Off: nothing is "
-        "watched.",
+        description="What happens to stuck ranks. Enforce: a restart; Notify: an event; Observe: nothing; Off: nothing "
+        "is watched.",
     )
     factor: float = Field(
         3,
