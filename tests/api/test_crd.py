@@ -116,6 +116,36 @@ def test_times_that_a_person_sets_are_whole_seconds() -> None:
     assert set(times) == {"integer"}
 
 
+def test_kubectl_explains_every_field_of_a_spec_in_whole_sentences() -> None:
+    for path, schema in schemas(crd.job_schema()["properties"]["spec"], "spec"):
+        if path.endswith("[]"):
+            continue  # kubectl shows the description of the list
+        text = schema.get("description", "")
+        assert text[:1].isupper(), path
+        assert text.endswith("."), path
+        assert len(text.split()) >= 5, path
+
+
+def test_kubectl_explain_tells_the_default_of_every_field_that_has_one() -> None:
+    for path, schema in schemas(crd.job_schema()["properties"]["spec"]):
+        default = schema.get("default", {})
+        if isinstance(default, bool):
+            default = str(default).lower()
+        if default != {}:
+            assert f"Default: {default}" in schema["description"], path
+
+
+def test_kubectl_explain_says_whole_seconds_and_what_else_a_field_needs() -> None:
+    described = {
+        path: schema.get("description", "") for path, schema in schemas(crd.job_schema()["properties"]["spec"])
+    }
+    for path, text in described.items():
+        if path.endswith("Seconds"):
+            assert "seconds" in text, path
+            assert "whole number" in text, path
+    assert "128 + n, for example 137" in described[".recovery.rules[].exitCodes"]
+
+
 def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> None:
     (version,) = crd.definition()["spec"]["versions"]
     known = {path for path, _ in schemas(crd.job_schema())} | {".metadata.creationTimestamp"}

@@ -77,8 +77,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ({"spec__training__steps": None}, "spec.training.steps: a whole number is expected, not nothing"),
         (
             {"spec__training__data": {}},
-            "spec.training.data.path: is missing: Where the data lies. @stdlib is the folder of Python's own standard "
-            "library",
+            "spec.training.data.path: is missing: The path of the data, as the ranks see it",
         ),
         ({"spec__suspend": "no"}, "spec.suspend: true or false is expected, not 'no'"),
         (
@@ -233,7 +232,7 @@ RULES = "spec.recovery.rules[0]"
             f"{RULES}.action: one of RestartInPlace, ReplacePod, RestartAll, RestartWithoutCounting, "
             "Shrink, SkipData, Hold, Fail is expected, not 'Fial'; did you mean Fail?",
         ),
-        ({"causes": ["Crash"]}, f"{RULES}.action: is missing: What is done about it"),
+        ({"causes": ["Crash"]}, f"{RULES}.action: is missing: What happens after a failure that the rule matches"),
         ({"action": "Fail", "exitCode": [3]}, f"{RULES}.exitCode: unknown field; did you mean exitCodes?"),
         ({"action": "Fail", "exitCodes": [256]}, f"{RULES}.exitCodes[0]: at most 255 is expected, not 256"),
         (

@@ -48,36 +48,70 @@ _ELASTIC = "has(self.workers.min) || has(self.workers.max)"
 _SAVES = "has(self.checkpoint.volume) || has(self.checkpoint.directory)"
 
 _OPEN = "x-kubernetes-preserve-unknown-fields"
-_WORDS = {"type": "array", "maxItems": 1024, "items": {"type": "string", "maxLength": 131072}}
+
+
+def _words(description: str) -> Schema:
+    word = {"type": "string", "maxLength": 131072}
+    return {"type": "array", "description": description, "maxItems": 1024, "items": word}
+
+
 _CONTAINER = {
     "type": "object",
     _OPEN: True,
     "properties": {
-        "name": {"type": "string", "maxLength": 63},
-        "image": {"type": "string", "maxLength": 1024},
-        "command": _WORDS,
-        "args": _WORDS,
+        "name": {"type": "string", "description": "The name of the container in the pod.", "maxLength": 63},
+        "image": {
+            "type": "string",
+            "description": "The container image. Default: the trainer's image, for framework Trainmaster.",
+            "maxLength": 1024,
+        },
+        "command": _words(
+            "The command of the container as a list of words. In the first container it is the command of each rank,"
+            " which framework PyTorch needs and framework Trainmaster does not use. Default in other containers: the"
+            " entry point of the image."
+        ),
+        "args": _words("Arguments that follow the command, as a list of words. Default: the arguments of the image."),
     },
 }
-_SHORT = {"type": "string", "maxLength": 63}
+
+
+def _short(description: str) -> Schema:
+    return {"type": "string", "description": description, "maxLength": 63}
+
+
 TEMPLATE: dict[str, Any] = {
     "type": "object",
     _OPEN: True,
     "properties": {
-        "metadata": {"type": "object", _OPEN: True},
+        "metadata": {
+            "type": "object",
+            "description": "Labels and annotations of the pods. Default: only those of the operator.",
+            _OPEN: True,
+        },
         "spec": {
             "type": "object",
+            "description": "The specification of the pods, with all fields of a Kubernetes pod. kubectl explain"
+            " pod.spec describes those that are not listed here.",
             _OPEN: True,
             "properties": {
-                "restartPolicy": _SHORT,
-                "hostname": _SHORT,
-                "subdomain": _SHORT,
-                "containers": {"type": "array", "minItems": 1, "maxItems": 64, "items": _CONTAINER},
+                "restartPolicy": _short("Never, because the operator restarts the ranks. Default: Never."),
+                "hostname": _short("The operator sets the host name of each pod. This field is refused."),
+                "subdomain": _short("The operator sets the subdomain of each pod. This field is refused."),
+                "containers": {
+                    "type": "array",
+                    "description": "The containers of each pod. The first one runs the ranks, and all others run beside"
+                    " it. Default: one container, for framework Trainmaster.",
+                    "minItems": 1,
+                    "maxItems": 64,
+                    "items": _CONTAINER,
+                },
             },
         },
     },
 }
 """Of a PodTemplate what rules speak of; the rest is an open map, which the API server checks when it gets a pod."""
+
+SPEC = "What the job is to do. It may be changed while the job exists, except where a field says otherwise."
 
 SPEC_RULES = [
     {
@@ -332,7 +366,8 @@ def job_schema() -> Schema:
     status = structural(source["$defs"]["JobStatus"], source["$defs"], defaults=False)
     _require_nothing(status)
     return {
-        "description": "A distributed training run.",
+        "description": "A distributed training job: ranks that train one model together, in pods that the operator"
+        " creates, watches and replaces.",
         "type": "object",
         "required": ["metadata", "spec"],
         "properties": {
@@ -342,7 +377,7 @@ def job_schema() -> Schema:
                 "type": "object",
                 "properties": {"name": {"type": "string", "maxLength": NAME_LIMIT, "pattern": NAME_PATTERN}},
             },
-            "spec": {**spec, "x-kubernetes-validations": SPEC_RULES},
+            "spec": {"description": SPEC, **spec, "x-kubernetes-validations": SPEC_RULES},
             "status": status,
         },
     }

@@ -213,10 +213,10 @@ def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -
 
 
 def _described(path: Path) -> str:
-    """What the field is for, as a clause; "" when its model doesn't say."""
+    """The first sentence about the field, as a clause; "" when its model doesn't say."""
     model = _model_at(path[:-1])
     field = next((f for n, f in model.model_fields.items() if (f.alias or n) == path[-1]), None) if model else None
-    return f": {field.description.rstrip('.')}" if field and field.description else ""
+    return f": {field.description.split('. ')[0].rstrip('.')}" if field and field.description else ""
 
 
 def _metadata(metadata: Any) -> Iterator[Problem]:
