@@ -204,6 +204,11 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         ({"spec__workers__sharedMemory": 8}, "spec.workers.sharedMemory: text is expected, not 8"),
         (
+            {"spec__recovery": {"hang": {"mode": False}}},
+            "spec.recovery.hang.mode: one of Off, Observe, Notify, Enforce is expected; YAML reads Off without quotes "
+            'as false, so write "Off"',
+        ),
+        (
             {"spec__pendingDeadlineSeconds": 0.5},
             "spec.pendingDeadlineSeconds: a whole number of seconds is expected, not 0.5",
         ),

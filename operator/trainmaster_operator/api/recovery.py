@@ -40,8 +40,8 @@ class HangSpec(Strict):
     mode: HangMode = Field(
         HangMode.ENFORCE,
         description="What happens to ranks that hang. Enforce: the ranks are restarted. Notify: a warning event names "
-        "them. Observe: only status and metrics show them. Off: ranks are not watched, and limitSeconds "
-        "and factor must not be set. Default: Enforce.",
+        "them. Observe: only status and metrics show them. Off: ranks are not watched, and limitSeconds and factor "
+        "must not be set; write it in quotes, because YAML reads Off as false. Default: Enforce.",
     )
     factor: float = Field(
         3,
