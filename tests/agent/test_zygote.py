@@ -322,7 +322,7 @@ def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(
         "model": {"name": "gpt", "options": {"layers": 1, "heads": 2, "width": 16, "context": 16}},
         "data": {"source": "text", "path": str(tmp_path / "text")},
         "batch": {"global": 2},
-        "parallelism": {"dp_shard": 1},
+        "parallelism": {"dpShard": 1},
         "checkpoint": {"every": 2},
     }
     entry = {"kind": "script", "path": "train.py", "args": []}

@@ -13,7 +13,7 @@ from tests.e2e.harness import LIMIT_S, command, run, small_demo_job, started
 pytestmark = pytest.mark.processes
 
 STEPS = 20
-MESH = {"dp_replicate": 1, "dp_shard": 1}
+MESH = {"dpReplicate": 1, "dpShard": 1}
 
 
 def job_with_timeout(folder: Path, seconds: float, steps: int = STEPS) -> Path:

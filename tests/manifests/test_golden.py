@@ -28,7 +28,7 @@ CLUSTER = PodDefaults(
     in_cluster=True,
 )
 
-TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 8}, "parallelism": {"dp_shard": 2}}
+TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 8}, "parallelism": {"dpShard": 2}}
 
 
 def job(name: str = "demo", **spec: Any) -> DistributedTrainingJob:

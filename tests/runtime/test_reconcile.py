@@ -234,6 +234,48 @@ def test_a_pod_is_deleted_by_uid_so_that_its_successor_of_the_same_name_survives
     run_virtual(main())
 
 
+def test_a_job_is_deleted_by_uid_and_looked_at_no_more():
+    async def main():
+        async with operating(lambda spec, status, observed, now: Decision(status, delete_job=True)) as (store, spy, *_):
+            await asyncio.sleep(1)
+            assert store.list(JOB).items == []
+            assert spy.calls.count(f"delete {JOB}") == 1
+
+    run_virtual(main())
+
+
+def test_a_job_of_another_controller_is_left_alone():
+    def plan(spec, status, observed, now):
+        raise AssertionError("it was planned")
+
+    async def main():
+        store = MemoryStore()
+        theirs = store.create(JOB, job(managedBy="kueue.x-k8s.io/multikueue"))
+        async with operating(plan, store=store) as (_, spy, _, _):
+            await asyncio.sleep(1)
+            assert spy.calls == []
+            assert store.find(JOB, "space", "job") == theirs
+
+    run_virtual(main())
+
+
+def test_a_job_that_names_this_operator_as_its_controller_is_planned():
+    planned = []
+
+    def plan(spec, status, observed, now):
+        planned.append(spec.managedBy)
+        return Decision(status)
+
+    async def main():
+        store = MemoryStore()
+        store.create(JOB, job(managedBy="trainmaster.dev/operator"))
+        async with operating(plan, store=store):
+            await asyncio.sleep(1)
+            assert planned
+
+    run_virtual(main())
+
+
 def test_a_pod_whose_creation_was_not_answered_is_adopted():
     def plan(spec, status, observed, now):
         return Decision(status, create=() if observed.pods else (PodToCreate("worker", 0, 0),))

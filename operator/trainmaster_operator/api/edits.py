@@ -20,7 +20,7 @@ Raw = dict[str, Any]
 class Edit(str, Enum):
     LIVE = "live"  # obeyed at once
     WAITS = "waits"  # for the next run: a resume, or a restart that a person asks for
-    REFUSED = "refused"  # by the API server, until the job is suspended; of the framework always
+    REFUSED = "refused"  # by the API server, until the job is suspended; of framework and managedBy always
 
 
 FIELDS: Mapping[str, Edit] = {
@@ -46,13 +46,15 @@ FIELDS: Mapping[str, Edit] = {
     "training.recompute": Edit.WAITS,
     "training.compile": Edit.WAITS,
     "training.communication": Edit.WAITS,
-    "training.checkpoint": Edit.WAITS,
     "training.divergence": Edit.WAITS,
     "training.evaluation": Edit.WAITS,
     "training.loggers": Edit.WAITS,
     "training.profile": Edit.WAITS,
     "training.seed": Edit.WAITS,
     "training.deterministic": Edit.WAITS,
+    "checkpoint.every": Edit.WAITS,
+    "checkpoint.keep": Edit.WAITS,
+    "checkpoint.keepBest": Edit.WAITS,
     "checkpoint.resume": Edit.WAITS,
     "checkpoint.directory": Edit.WAITS,
     "checkpoint.volume": Edit.WAITS,
@@ -72,6 +74,8 @@ FIELDS: Mapping[str, Edit] = {
     "activeDeadlineSeconds": Edit.LIVE,
     "pendingDeadlineSeconds": Edit.LIVE,
     "cleanPodPolicy": Edit.LIVE,
+    "ttlSecondsAfterFinished": Edit.LIVE,
+    "managedBy": Edit.REFUSED,
 }
 """An entry speaks for all that lies below its field. A field that has no entry is nobody's: `edit_of` raises."""
 

@@ -97,6 +97,15 @@ def parser() -> argparse.ArgumentParser:
         help="the job is for a cluster: don't look for its folders, programs and scripts on this machine",
     )
 
+    migrate = commands.add_parser(
+        "migrate",
+        help="rewrite a job in the spelling of now",
+        description="Prints a job whose file has the spelling of before the first release in the spelling of now. What "
+        "was changed is printed to standard error, and the file itself is not changed. Comments are not kept. Exit "
+        "code 0: the job was printed. 2: the file is no job.",
+    )
+    migrate.add_argument("job", type=Path, metavar="job.yaml")
+
     plan = commands.add_parser(
         "plan",
         help="list the ways that a job's ranks could share the work, best first",

@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(options: argparse.Namespace) -> int:
     # Imported here: `trainmaster validate` needs neither an event loop nor a display.
+    if options.command == "migrate":
+        from trainmaster_operator.cli.migrate import migrate
+
+        return migrate(options.job)
     if options.command == "validate":
         from trainmaster_operator.cli.validate import validate
 

@@ -163,8 +163,8 @@ def _variables(job: DistributedTrainingJob, role: str, defaults: PodDefaults) ->
 
 def _program(spec: JobSpec) -> dict[str, str]:
     """The variables that say what ranks run: the same text for the same program."""
-    if spec.framework is Framework.TRAINMASTER and spec.training is not None:
-        return {environment.CONFIG: json.dumps(spec.training.model_dump(mode="json"), separators=(",", ":"))}
+    if spec.framework is Framework.TRAINMASTER and (config := spec.training_config) is not None:
+        return {environment.CONFIG: json.dumps(config.model_dump(mode="json"), separators=(",", ":"))}
     command = {environment.COMMAND: json.dumps(spec.command())}
     if spec.workers.restartCommand is not None:
         command[environment.RESTART_COMMAND] = json.dumps(spec.workers.restartCommand)

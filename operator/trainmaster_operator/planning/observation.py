@@ -161,13 +161,14 @@ class Decision:
     happens in this pass (`create` and `delete` are empty).
 
     Otherwise the status differs from the observed one in progress at most, which may be written later, and the pass
-    acts: deletes, then creates, both idempotent.
+    acts: deletes, then creates, both idempotent. `delete_job`: the job itself is deleted, and its pods with it.
     """
 
     status: JobStatus
     intent: bool = False
     create: tuple[PodToCreate, ...] = ()
     delete: tuple[PodToDelete, ...] = ()
+    delete_job: bool = False
     events: tuple[PlannedEvent, ...] = ()
     requeue_after_s: float | None = None
 

@@ -51,8 +51,10 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         return _written(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
+        if finish.is_expired(view):
+            return Decision(status, delete_job=True)
         deletes, due = finish.leftovers(view)
-        return Decision(status, delete=deletes, requeue_after_s=_soonest(due))
+        return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finish.expiry_s(view)))
     change = _decided(view)
     if change is not None:
         status = _told(view, change.status)

@@ -8,6 +8,7 @@ the written status asks for is done. So a crash between any two writes loses not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ class Reconciler:
         for _ in range(MAX_TURNS):
             self._looks(key)
             record = self._jobs.get(key)
-            if record is None:
+            if record is None or record.is_managed_elsewhere:
                 self.forget(key)
                 return None
             if record.job is None:
@@ -183,7 +184,8 @@ class Reconciler:
         """Tells the operator's certificates to every namespace with a job that isn't over. Costs nothing where they
         are known already. Raises NotLeading."""
         records = [record for key in self._jobs.names() if (record := self._jobs.get(key)) is not None]
-        spaces = {r.key.namespace for r in records if r.job is not None and not r.status.phase.finished}
+        ours = [r for r in records if r.job is not None and not r.is_managed_elsewhere]
+        spaces = {r.key.namespace for r in ours if not r.status.phase.finished}
         await self._surroundings.tell_bundle(sorted(spaces))
 
     async def refresh(self, key: JobKey) -> None:
@@ -322,7 +324,7 @@ class Reconciler:
 
     async def _act(self, record: JobRecord, decision: Decision, run: Run) -> bool:
         """True when something was done, or must be looked at again first."""
-        if decision.delete:
+        if decision.delete or decision.delete_job:
             live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
             if live["metadata"]["resourceVersion"] != record.version:
                 self._jobs.wrote(live)
@@ -330,10 +332,22 @@ class Reconciler:
                 if known is not None and known.version == record.version:
                     raise Conflict(f"{record.key}: the server's job is older than the cache's")
                 return True
+            if decision.delete_job:
+                await self._delete_job(record)
+                return True
             await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
             await self._create_all(record, decision.create, run)
         return bool(decision.delete or decision.create)
+
+    async def _delete_job(self, record: JobRecord) -> None:
+        """Its pods and its Service belong to it, and follow."""
+        self._leader.check()
+        self._metrics.writes.labels("delete").inc()
+        with contextlib.suppress(NotFound):
+            await self._cluster.delete(JOB, record.key.namespace, record.key.name, uid=record.uid)
+        log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
+        self._jobs.removed(record.key, record.uid)
 
     async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
         key = JobKey(record.key.namespace, pod.name)

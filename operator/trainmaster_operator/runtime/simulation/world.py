@@ -54,17 +54,18 @@ class Workload:
 
     def job(self) -> Object:
         what = self._script() if self.script else self._training()
+        saved = {} if self.script else {"every": self.save_every}
         return {
             "apiVersion": API_VERSION,
             "kind": JOB,
             "metadata": {"name": "job", "namespace": "space"},
             "spec": {
                 **what,
-                "checkpoint": {"directory": "/checkpoints"},
+                "checkpoint": {"directory": "/checkpoints", **saved},
                 "recovery": {
                     "budget": self.budget,
-                    "hang": {"limitSeconds": self.hang_limit_s},
-                    "agentLostSeconds": self.agent_lost_s,
+                    "hang": {"limitSeconds": int(self.hang_limit_s)},
+                    "agentLostSeconds": int(self.agent_lost_s),
                 },
             },
         }
@@ -81,7 +82,6 @@ class Workload:
                 "steps": self.steps,
                 "optimizer": {"lr": 1e-3},
                 "batch": {"global": (12 if self.elastic else self.replicas) * self.ranks_per_pod},
-                "checkpoint": {"every": self.save_every},
             },
         }
 
