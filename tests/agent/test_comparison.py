@@ -150,7 +150,7 @@ def test_the_store_holds_one_value_whatever_the_number_of_ranks(ranks: Ranks) ->
     for slot in range(5):
         ranks.join(slot)
     (value,) = ranks.store.values.values()
-    assert json.loads(value)["pod"] == "job-worker-0-0"
+    assert json.loads(value)[0] == "job-worker-0-0"
 
 
 def test_a_pod_whose_operator_tells_no_revision_has_no_program_to_compare() -> None:

@@ -38,8 +38,9 @@ def test_a_rank_of_our_loop_that_comes_back_alone_with_another_config_trains_no_
     make_world: Callable[..., World], machine_zygote: Path
 ) -> None:
     world = make_world(machine_zygote, slots=2)
-    text = world.folder / "text.txt"
-    text.write_text("".join(f"the number {n} is followed by {n + 1}\n" for n in range(2000)))
+    text = world.folder / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("".join(f"the number {n} is followed by {n + 1}\n" for n in range(2000)))
     for slot in range(2):
         start_own_loop(world, slot, "aa", text)
     world.operator.wait_for_step(3, round=1)

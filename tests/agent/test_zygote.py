@@ -274,7 +274,8 @@ def test_variables_that_a_loaded_library_reads_rule_out_forks(
 ) -> None:
     (tmp_path / "libiomp5.so").write_bytes(b"x")
     path = str(tmp_path / "libiomp5.so")
-    (tmp_path / "loads.py").write_text(f"import mmap\nlibrary = mmap.mmap(open({path!r}, 'rb').fileno(), 0, prot=1)\n")
+    source = f"import mmap\nfile = open({path!r}, 'rb')\nlibrary = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
+    (tmp_path / "loads.py").write_text(source)
     assert _greet(start_zygote("loads"), KMP_BLOCKTIME="1") == "none"
 
 

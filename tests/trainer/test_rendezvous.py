@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing.spawn
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import rendezvous
 
 from trainmaster.agent import comparison, own_store
 from trainmaster.contract.wire import environment
+
+rendezvous = importlib.import_module("torch.distributed.rendezvous")  # a function of torch.distributed has its name
 
 
 def requests_of_a_rank(store: dist.TCPStore) -> int:

@@ -25,9 +25,9 @@ def compare(store: Any) -> None:
 
     Raises ConfigError, in a sentence that names both pods and what differs.
     """
-    mine, here = of_this_process(), pod.name()
-    first = json.loads(store.compare_set(KEY, "", json.dumps({"pod": here, "software": mine})))
-    words = software.difference(first["software"], first["pod"], mine, here)
+    own_pod, own = pod.name(), of_this_process()
+    first_pod, first = json.loads(store.compare_set(KEY, "", json.dumps([own_pod, own])))
+    words = software.difference(first, first_pod, own, own_pod)
     if words:
         raise ConfigError(words)
 
