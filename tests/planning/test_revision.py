@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, recovered, running, verdict
@@ -147,7 +145,7 @@ def test_before_a_round_has_begun_an_edit_is_obeyed_at_once_with_fresh_pods(resu
     assert "spec.training.optimizer.lr changed before a round had begun" in event.message
     assert (world.status.revision, world.status.incarnations) == ("job-b", "1*4")
     world.waiting = ()
-    assert {pod.incarnation for pod in replace(world).plan().delete} == set()
+    assert {pod.name for pod in world.settle().delete} == {f"job-worker-{slot}-0" for slot in world.slots}
     assert told(world, PENDING) is None
 
 

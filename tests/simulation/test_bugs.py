@@ -18,6 +18,7 @@ FOUND_WITHIN = {
     "delete by name without uid": 10,
     "ignore the leader epoch": 50,
     "forget the timer": 50,
+    "build a pod from the live spec": 50,
     "resume from an incomplete checkpoint": 50,
     "count the cascade": 50,
     "count a restart twice": 50,
