@@ -55,9 +55,11 @@ def report_edits(view: View) -> Change | None:
 
 
 def update(view: View, status: JobStatus) -> JobStatus:
-    """Return `status` with the conditions of this page as they are now; the same if nothing is new."""
-    status = _with(view, status, PENDING, _waiting(view), "EditsWait", "NothingWaits")
-    return _with(view, status, LOST, _lost(view), "Deleted", "Kept")
+    """Return `status` with the conditions of this page as they are now; the same if nothing is new. What begins a run
+    now has nothing that waits."""
+    begins = status.revision != view.status.revision
+    status = _with(view, status, PENDING, "" if begins else _waiting(view), "EditsWait", "NothingWaits")
+    return _with(view, status, LOST, "" if begins else _lost(view), "Deleted", "Kept")
 
 
 def named(fields: Sequence[str]) -> str:
