@@ -11,9 +11,11 @@ from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused
 from tests.cli.runs import CLOSED, CRASH, status
 from trainmaster_operator.api.status import Condition, JobPhase
+from trainmaster_operator.cli import cluster as connection
+from trainmaster_operator.cli import restart
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Unavailable
+from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Object, Unavailable
 
 # -- which cluster
 
@@ -178,6 +180,21 @@ def test_a_restart_raises_the_number_that_asks_for_one(
     assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 5
     assert main(["restart", "tiny"]) == 0
     assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 6
+
+
+def test_a_job_that_is_written_to_meanwhile_is_restarted_all_the_same(
+    cluster: Cluster, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster.store, write_job(), now=status())
+
+    async def find(target: connection.Target, name: str) -> Object:
+        job = await connection.find(target, name)
+        cluster.store.patch(JOB, SPACE, "tiny", {"metadata": {"annotations": {"written": "meanwhile"}}})
+        return job
+
+    monkeypatch.setattr(restart, "find", find)
+    assert main(["restart", "tiny"]) == 0
+    assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 1
 
 
 def test_a_job_that_does_not_run_is_not_restarted(
