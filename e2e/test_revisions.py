@@ -87,11 +87,16 @@ def test_a_wrong_image_is_corrected_by_an_edit(world: World) -> None:
         return any(c["type"] == "Scheduled" and c["reason"] == "ImageError" for c in status.get("conditions") or [])
 
     world.wait(told, "the image is missing")
+    first = before = world.status()["revision"]
     template = job["spec"]["workers"]["template"]
-    template["spec"]["containers"][0]["image"] = TRAINER
-    world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"template": template}}})
-    world.succeeded()
-    assert image(world, 0, 1) == TRAINER
+    for another in ("docker.io/trainmaster/missing:a", "docker.io/trainmaster/missing:b", TRAINER):
+        template["spec"]["containers"][0]["image"] = another
+        world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"template": template}}})
+        before = world.wait(lambda status, old=before: status["revision"] != old and status["revision"], "the edit")
+    status = world.succeeded()
+    assert image(world, 0, 3) == TRAINER
+    assert len(status["revisions"]) == 3
+    world.gone("ControllerRevision", first)
 
 
 @pytest.mark.exclusive
