@@ -126,7 +126,7 @@ def disturbed(world: World, plan: Plan) -> Sample:
 
 def resized(world: World) -> dict[str, Sample]:
     """A job of 4 pods that has 3 for a while."""
-    job = world.training(replicas=4, steps=1_000_000, every=100, mesh={"dp_replicate": 1})
+    job = world.training(replicas=4, steps=1_000_000, every=100, mesh={"dpReplicate": 1})
     job["spec"]["workers"]["min"] = 2
     job["spec"]["recovery"] = {"elastic": {"cooldownSeconds": 0}}
     world.submit(job)

@@ -23,7 +23,7 @@ from benchmarks.turns import lower_bound
 RANKS = 2
 WARM_UP = 10  # steps
 CONTEXT = 128
-CASES: dict[str, dict[str, Any]] = {"replicate": {"dp_replicate": RANKS}, "shard": {"dp_shard": RANKS}}
+CASES: dict[str, dict[str, Any]] = {"replicate": {"dpReplicate": RANKS}, "shard": {"dpShard": RANKS}}
 SYSTEMS = {"eager": False, "compiled": True}
 
 

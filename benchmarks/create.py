@@ -25,7 +25,7 @@ from e2e.kube import Kube, Object
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, POD
-from trainmaster_operator.manifests.pods import build_pod
+from trainmaster_operator.manifests.pods import fill_pod, render_pod
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.runtime.parallel import PARALLEL_CALLS
 
@@ -77,7 +77,7 @@ def _body(owner: Object, name: str, pods: int, slot: int) -> Object:
     """What the operator would post, but owned by somebody who is there, and labelled as somebody else's."""
     manifest = kwok.job(name, SPACE, pods)
     manifest["metadata"]["uid"] = owner["metadata"]["uid"]
-    body = build_pod(DistributedTrainingJob.model_validate(manifest), "worker", slot, 0, DEFAULTS)
+    body = fill_pod(render_pod(DistributedTrainingJob.model_validate(manifest), "worker", DEFAULTS), slot, 0, DEFAULTS)
     body["metadata"]["labels"] = {
         STRANGER if label == "trainmaster.dev/job" else label: value
         for label, value in body["metadata"]["labels"].items()

@@ -29,7 +29,7 @@ from trainmaster_operator.cluster.port import ADDED, MODIFIED, POD
 
 NODES = 100
 LIMIT_S = 600.0
-FOREVER_S = 10.0**6  # nobody speaks for pods that pretend, and that must count as no failure
+FOREVER_S = 10**6  # nobody speaks for pods that pretend, and that must count as no failure
 
 
 class Usage(NamedTuple):
@@ -123,7 +123,7 @@ def job(name: str, namespace: str, pods: int, selector: dict[str, str] | None = 
             "framework": "PyTorch",
             "workers": {"replicas": pods, "template": {"spec": template}},
             "recovery": {"agentLostSeconds": FOREVER_S},
-            "scheduling": {"releaseSeconds": None},
+            "scheduling": {"releaseSeconds": 0},
         },
     }
 

@@ -113,7 +113,7 @@ def config(method: dict[str, Any], steps: int) -> dict[str, Any]:
         "data": {"path": "@stdlib"},
         "steps": steps,
         "batch": {"global": 4},
-        "parallelism": {"dp_replicate": len(ADDRESSES)},
+        "parallelism": {"dpReplicate": len(ADDRESSES)},
         "optimizer": {"lr": 1e-3},
         "checkpoint": {"every": steps},
         **method,

@@ -58,7 +58,7 @@ TOO_SHORT = {HUNDREDFOLD, "DiLoCo, every 10 steps", "DiLoCo, every 50 steps", "D
 def demo() -> dict[str, Any]:
     """The training of the demo's job."""
     training: dict[str, Any] = yaml.safe_load(example().read_text())["spec"]["training"]
-    return {**training, "parallelism": {"dp_replicate": RANKS}}
+    return {**training, "parallelism": {"dpReplicate": RANKS}}
 
 
 def main() -> int:

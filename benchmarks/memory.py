@@ -35,7 +35,7 @@ def reversible(name: str, parallelism: dict[str, Any]) -> Row:
     return Row(name, parallelism, training={"recompute": "Reversible"}, options={"reversible": True})
 
 
-REPLICAS, SHARDS = {"dp_replicate": RANKS}, {"dp_shard": RANKS}
+REPLICAS, SHARDS = {"dpReplicate": RANKS}, {"dpShard": RANKS}
 OFFLOADED = {**SHARDS, "sharding": {"offload": True}}
 POWERSGD = {"compression": {"method": "PowerSGD"}}
 ROWS = [
@@ -63,7 +63,7 @@ ROWS = [
 
 def config(row: Row) -> TrainingConfig:
     degrees = row.config.resolve(row.ranks)
-    shares = degrees["dp_replicate"] * degrees["dp_shard"]
+    shares = degrees["dpReplicate"] * degrees["dpShard"]
     # The same work of a step for all: RANKS x MICRO sequences.
     whole = RANKS * MICRO
     return TrainingConfig.model_validate(

@@ -40,7 +40,7 @@ def stretches_s(faults: list[str]) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="bench-outages-") as folder:
         out = Path(folder) / "out"
         with Steps(out / "metrics.jsonl") as steps:
-            done = run(small_demo_job(Path(folder), RANKS, {"dp_shard": 1}, STEPS), out, faults)
+            done = run(small_demo_job(Path(folder), RANKS, {"dpShard": 1}, STEPS), out, faults)
         if done.exit_code or done.status["restarts"]["total"] != 1:
             raise SystemExit(f"outages: {faults}: exit code {done.exit_code}, {done.output[-2000:]}")
         between = [b - a for a, b in itertools.pairwise(steps.seen[1:])]  # the first is the file's beginning

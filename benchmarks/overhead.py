@@ -53,9 +53,9 @@ class Compared:
 
 
 CASES = {
-    "replicate": Compared({"dp_replicate": WORLD}, 16, "trainmaster", "minimal", 0.97),
-    "shard": Compared({"dp_shard": WORLD}, 16, "trainmaster", "minimal", 0.97),
-    "memory": Compared({"dp_shard": WORLD}, 48, "saved to memory at each step", "trainmaster", 0.99, same_ranks=True),
+    "replicate": Compared({"dpReplicate": WORLD}, 16, "trainmaster", "minimal", 0.97),
+    "shard": Compared({"dpShard": WORLD}, 16, "trainmaster", "minimal", 0.97),
+    "memory": Compared({"dpShard": WORLD}, 48, "saved to memory at each step", "trainmaster", 0.99, same_ranks=True),
 }
 
 
@@ -110,7 +110,7 @@ def minimal(rank: int, folder: str, meter: Meter) -> None:
 
     given = TrainingConfig.model_validate_json(os.environ["TRAINMASTER_CONFIG"])
     dist.init_process_group("gloo")
-    sharded = "dp_shard" in json.loads(os.environ["TRAINMASTER_CONFIG"])["parallelism"]
+    sharded = "dpShard" in json.loads(os.environ["TRAINMASTER_CONFIG"])["parallelism"]
     mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("dp",))
     model = models.build(given.model, given.seed)
     for block in model.blocks:

@@ -22,7 +22,7 @@ from trainmaster.agent import pinning
 
 WARM_UP = 10  # steps
 CONTEXT = 128
-CASES: dict[str, str] = {"replicate": "dp_replicate", "shard": "dp_shard"}
+CASES: dict[str, str] = {"replicate": "dpReplicate", "shard": "dpShard"}
 PINNED, DEFAULT = "pinned", "default"
 _START = (
     "import os, sys; os.sched_setaffinity(0, map(int, sys.argv[1].split(','))); os.execv(sys.argv[2], sys.argv[2:])"

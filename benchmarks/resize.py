@@ -23,7 +23,7 @@ from benchmarks.stepwatch import Interruption, Steps
 from tests.e2e.harness import elastic, small_demo_job
 from tests.e2e.live import live
 
-MESHES = {"DDP": {"dp_shard": 1}, "FSDP": {"dp_replicate": 1}}  # the axis that is left out grows and shrinks
+MESHES = {"DDP": {"dpShard": 1}, "FSDP": {"dpReplicate": 1}}  # the axis that is left out grows and shrinks
 SIZES = ((4, 3), (3, 4))
 WARM_STEP = 300  # by then the zygote has learned
 REST_S = 1.0  # a stretch of ordinary steps, before and after each change

@@ -40,8 +40,8 @@ WARM_UP = 10  # steps: longer than any system's first steps differ from its late
 GOAL = 0.97
 OURS = "trainmaster"
 ROWS: dict[str, dict[str, Any]] = {
-    "ddp": {"dp_replicate": WORLD},
-    "fsdp2": {"dp_shard": WORLD},
+    "ddp": {"dpReplicate": WORLD},
+    "fsdp2": {"dpShard": WORLD},
     "tp": {"tp": WORLD},
     "tp whole": {"tp": WORLD, "tensor": {"sequence": False}},
     "pp": {"pp": WORLD},
@@ -70,7 +70,7 @@ def config(row: str, sizes: argparse.Namespace) -> dict[str, Any]:
         "steps": WARM_UP + sizes.rounds * sizes.steps,
         "batch": {"global": sizes.batch},
         "parallelism": ROWS[row],
-        "optimizer": {"lr": 1e-3, "schedule": "constant"},
+        "optimizer": {"lr": 1e-3, "schedule": "Constant"},
         "checkpoint": {"every": 10**9},
     }
 

@@ -9,7 +9,16 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    *("__init__.py", "agent", "contract/__init__.py", "contract/launch", "contract/wire", "errors.py", "faults.py"),
+    *(
+        "__init__.py",
+        "agent",
+        "contract/__init__.py",
+        "contract/launch",
+        "contract/wire",
+        "errors.py",
+        "faults.py",
+        "pod.py",
+    ),
     *("checkpoint/__init__.py", "checkpoint/ram.py", "checkpoint/peers.py"),
 )
 

@@ -33,6 +33,7 @@ PATHS = {
     "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
     "Namespace": ("api/v1", "namespaces"),
     "Node": ("api/v1", "nodes"),
+    "ControllerRevision": ("apis/apps/v1", "controllerrevisions"),
     "Deployment": ("apis/apps/v1", "deployments"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
 }

@@ -85,3 +85,20 @@ def test_a_real_out_of_memory_kill_is_called_that(world: World) -> None:
     status = world.wait_phase("Failed")
     assert status["lastFailure"]["cause"] == "OutOfMemory"
     assert status["lastFailure"]["rank"] in (1, None)
+
+
+def test_pods_with_different_versions_of_torch_enter_no_collective(world: World) -> None:
+    script = (
+        "import os, torch, torch.distributed as dist\n"
+        "if os.environ['RANK'] == '1': torch.__version__ = '2.0.1'\n"
+        "dist.init_process_group('gloo')\n"
+        "print('enters its first collective', flush=True)\n"
+        "dist.all_reduce(torch.ones(1))\n"
+    )
+    world.submit(world.script(["python3", "-c", script], image="docker.io/trainmaster/plain-torch:e2e"))
+    status = world.wait_phase("Failed")
+    failure = status["lastFailure"]
+    assert (failure["cause"], status["restarts"]["total"]) == ("ConfigError", 0)
+    assert f"2.0.1 in {world.pod(1)}" in failure["message"]
+    assert f"in {world.pod(0)}" in failure["message"]
+    assert "enters its first collective" not in world.logs()

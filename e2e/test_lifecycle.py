@@ -46,6 +46,15 @@ def test_a_job_deleted_in_mid_run_leaves_nothing(world: World) -> None:
     assert world.pods() == []
 
 
+def test_a_finished_job_is_deleted_when_its_time_is_over(world: World) -> None:
+    job = world.training(steps=5)
+    job["spec"]["ttlSecondsAfterFinished"] = 1
+    world.submit(job)
+    world.gone(JOB, "job", 120)
+    for slot in range(2):
+        world.gone("Pod", world.pod(slot))
+
+
 def test_a_job_recreated_under_its_old_name(world: World) -> None:
     job = world.training(steps=40)
     job["spec"]["checkpoint"]["volume"]["hostPath"] += "/second"  # the first one's folder is its own

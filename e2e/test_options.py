@@ -35,7 +35,7 @@ def test_the_api_server_refuses_options_that_nothing_would_obey(world: World) ->
     assert answers == {sentence: 422 for _, sentence in asked}
 
 
-@pytest.mark.parametrize("changes", [{}, optimizer(name="sgd"), optimizer(schedule="constant")], ids=str)
+@pytest.mark.parametrize("changes", [{}, optimizer(name="sgd"), optimizer(schedule="Constant")], ids=str)
 def test_the_api_server_takes_a_job_with_the_defaults_that_it_fills_in(world: World, changes: dict[str, Any]) -> None:
     create(world, **changes)
 

@@ -144,11 +144,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no pods": ({"workers": {"replicas": 0}}, "replicas"),
     "too many ranks in a pod": ({"workers": {"replicas": 1, "ranksPerPod": 1000}}, "ranksPerPod"),
     "degrees that don't multiply": (
-        {"workers": {"replicas": 4}, "training": {"parallelism": {"dp_replicate": 3, "dp_shard": 2}}},
-        "dp_replicate x dp_shard",
+        {"workers": {"replicas": 4}, "training": {"parallelism": {"dpReplicate": 3, "dpShard": 2}}},
+        "dpReplicate x dpShard",
     ),
     "a batch that can't be divided": (
-        {"workers": {"replicas": 3}, "training": {"batch": {"global": 16}, "parallelism": {"dp_shard": 3}}},
+        {"workers": {"replicas": 3}, "training": {"batch": {"global": 16}, "parallelism": {"dpShard": 3}}},
         "global",
     ),
     "a batch that can't scale": (

@@ -25,7 +25,7 @@ def test_the_demo_trains_as_on_one_machine(world: World, tmp_path: Path) -> None
     text.mkdir()
     for module in (json, shutil, subprocess):
         shutil.copy(str(module.__file__), text / f"{module.__name__}.py")
-    mesh = {"dp_replicate": 2, "dp_shard": 2}
+    mesh = {"dpReplicate": 2, "dpShard": 2}
     job = world.training(
         replicas=4, steps=60, mesh=mesh, training={"data": {"source": "text", "path": "/checkpoints/text"}}
     )
@@ -33,7 +33,7 @@ def test_the_demo_trains_as_on_one_machine(world: World, tmp_path: Path) -> None
 
     local = json.loads(json.dumps(job))
     local["spec"]["training"]["data"]["path"] = str(text)
-    del local["spec"]["checkpoint"], local["spec"]["workers"]["template"]
+    del local["spec"]["checkpoint"]["volume"], local["spec"]["workers"]["template"]
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(local))
     command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(tmp_path / "job.yaml"), "--plain"]
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}/operator:{REPOSITORY}/trainer"}

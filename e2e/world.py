@@ -95,13 +95,12 @@ class World:
                     "model": {"name": "gpt", "options": {"layers": 2, "heads": 2, "width": 32, "context": 32}},
                     "data": {"source": "text", "path": "@stdlib"},
                     "batch": {"global": 24},
-                    "parallelism": mesh or {"dp_shard": replicas},
+                    "parallelism": mesh or {"dpShard": replicas},
                     "steps": steps,
-                    "checkpoint": {"every": every, "keep": 3},
                     "seed": 1,
                     **(training or {}),
                 },
-                "checkpoint": {"volume": {"hostPath": str(self.folder)}},
+                "checkpoint": {"every": every, "keep": 3, "volume": {"hostPath": str(self.folder)}},
                 **spec,
             },
         }
@@ -195,7 +194,7 @@ class World:
         """Deletes a job and waits until nothing of it is left."""
         self.kube.delete(JOB, name, self.namespace)
         self.kube.wait(JOB, name, self.namespace, lambda found: found is None, "deleted", limit_s)
-        for kind in ("Pod", "Service"):
+        for kind in ("Pod", "Service", "ControllerRevision"):
             for obj in self.kube.list(kind, self.namespace, f"trainmaster.dev/job={name}"):
                 self.gone(kind, obj["metadata"]["name"], limit_s)
 
@@ -238,10 +237,11 @@ class World:
 
     # -- results
 
-    def losses(self) -> dict[int, set[str]]:
-        """Every loss that was recorded for a step, as exact text: more than one means that a re-run differed."""
+    def losses(self, below: str = "") -> dict[int, set[str]]:
+        """Every loss that was recorded for a step, as exact text: more than one means that a re-run differed. `below`:
+        the folder of the job's checkpoints, where it has one of its own."""
         seen: dict[int, set[str]] = {}
-        for line in self._output("metrics.jsonl").read_text().splitlines():
+        for line in self._output("metrics.jsonl", below).read_text().splitlines():
             record = json.loads(line)
             seen.setdefault(record["step"], set()).add(float(record["loss"]).hex())
         return seen
@@ -251,8 +251,8 @@ class World:
         final: Object = json.loads(self._output("final.json").read_text())
         return final
 
-    def _output(self, name: str) -> Path:
-        return self.folder / "output" / name
+    def _output(self, name: str, below: str = "") -> Path:
+        return self.folder / below / "output" / name
 
     # -- ranks inside containers
 

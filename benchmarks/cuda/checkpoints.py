@@ -50,7 +50,7 @@ def config(setting: Setting, options: dict[str, int], tier: str) -> dict[str, An
         "data": {"path": "@stdlib"},
         "steps": 10**6,
         "batch": {"global": 4},
-        "optimizer": {"lr": 1e-4, "schedule": "constant"},
+        "optimizer": {"lr": 1e-4, "schedule": "Constant"},
         "checkpoint": {"every": EVERY if tier == "storage" else 10**6, "keep": 1},
         "device": setting.job_device,
         "precision": "bf16",

@@ -77,7 +77,7 @@ def config(setting: Setting, options: dict[str, int], case: Case, blocks: Blocks
         "data": {"path": "@stdlib"},
         "steps": blocks.steps,
         "batch": {"global": SEQUENCES, "micro": MICRO},
-        "optimizer": {"lr": 1e-4, "schedule": "constant"},
+        "optimizer": {"lr": 1e-4, "schedule": "Constant"},
         "checkpoint": {"every": 10**9},
         "device": setting.job_device,
         "precision": case.precision,

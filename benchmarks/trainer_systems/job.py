@@ -45,7 +45,6 @@ class Job:
 
     @property
     def clip(self) -> float:
-        assert self.config.optimizer.clipNorm is not None
         return self.config.optimizer.clipNorm
 
     def model(self) -> nn.Module:

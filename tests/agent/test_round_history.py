@@ -57,3 +57,11 @@ def test_it_has_a_fixed_size_however_many_rounds_there_were(rounds: int) -> None
         history.begin(assignment(number + 1, minor=number), of_round(number, Progress()))
     told = history.told(of_round(rounds + 1, Progress()), 0)
     assert [each.round for each in told] == list(range(rounds + 2 - KEPT, rounds + 2))
+
+
+def test_the_last_save_of_the_round_before_is_told_also_if_it_came_after_that_rounds_last_report() -> None:
+    record = Progress(step=7)
+    history = RoundHistory()
+    history.retire(of_round(1, Progress(step=7), record))
+    record.last_save = 5  # its rank is about to end
+    assert [history.saved_before(number) for number in (1, 2, 3)] == [0, 5, 0]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent import launcher
+from trainmaster.agent import lastwords, launcher, observer, script
 
 pytestmark = pytest.mark.processes
 
@@ -154,3 +154,17 @@ def test_the_rank_stands_once_before_each_line_of_a_traceback(tmp_path: Path) ->
     code, said = run([sys.executable, "-c", WATCHED], tmp_path)
     assert code == 1
     assert said.splitlines()[-1] == "ValueError: too large"
+
+
+def test_an_error_of_what_watches_a_program_is_told_as_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def install(*, own_loop: bool) -> None:
+        raise ValueError("the agent's progress record has layout 3")
+
+    told: list[str] = []
+    monkeypatch.setattr(observer, "install", install)
+    monkeypatch.setattr(lastwords, "tell", lambda cause, message, *_, **__: told.append(message))
+    assert script.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == 1
+    assert told == ["ValueError: the agent's progress record has layout 3"]
+    assert told[0] in capsys.readouterr().err

@@ -257,6 +257,28 @@ def test_a_module_that_cannot_be_imported_is_told_and_does_no_harm(start_zygote:
     assert "no_such_module was not imported in advance" in root.expect("note")[0]["message"]
 
 
+def _greet(root: Speaker, **variables: str) -> str:
+    """Which zygote an agent is given whose ranks have these variables that are read at load."""
+    packets.send(root.socket, {"op": "hello", "key": "k", "load": {**_load(), **variables}})
+    return str(root.expect("zygote")[0]["kind"])
+
+
+def test_variables_that_no_loaded_library_reads_do_not_rule_out_forks(start_zygote: Callable[[str], Speaker]) -> None:
+    root = start_zygote("json")
+    assert _greet(root, KMP_AFFINITY="granularity=fine,compact,1,0", KMP_BLOCKTIME="1") == "pristine"
+    assert _greet(root, KMP_BLOCKTIME="1", GOMP_SPINCOUNT="1") == "none"
+
+
+def test_variables_that_a_loaded_library_reads_rule_out_forks(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    (tmp_path / "libiomp5.so").write_bytes(b"x")
+    path = str(tmp_path / "libiomp5.so")
+    source = f"import mmap\nfile = open({path!r}, 'rb')\nlibrary = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
+    (tmp_path / "loads.py").write_text(source)
+    assert _greet(start_zygote("loads"), KMP_BLOCKTIME="1") == "none"
+
+
 def test_the_children_of_an_agent_that_leaves_are_ended(start_zygote: Callable[[str], Speaker], tmp_path: Path) -> None:
     pristine = start_zygote("json").hello("k")
     (tmp_path / "wait.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
@@ -301,7 +323,7 @@ def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(
         "model": {"name": "gpt", "options": {"layers": 1, "heads": 2, "width": 16, "context": 16}},
         "data": {"source": "text", "path": str(tmp_path / "text")},
         "batch": {"global": 2},
-        "parallelism": {"dp_shard": 1},
+        "parallelism": {"dpShard": 1},
         "checkpoint": {"every": 2},
     }
     entry = {"kind": "script", "path": "train.py", "args": []}

@@ -15,7 +15,7 @@ TRAINMASTER: dict[str, Any] = {
             "data": {"path": "/data/texts"},
             "steps": 100,
             "batch": {"global": 8},
-            "parallelism": {"dp_replicate": 2, "dp_shard": 2},
+            "parallelism": {"dpReplicate": 2, "dpShard": 2},
         },
     },
 }

@@ -99,13 +99,51 @@ def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_h
     training = spec["properties"]["training"]["properties"]
     assert training["parallelism"]["default"] == training["optimizer"]["default"] == {}
     assert "default" in training["optimizer"]["properties"]["warmupSteps"]
-    for name in ("dp_replicate", "dp_shard"):
+    for name in ("dpReplicate", "dpShard"):
         assert "nullable" not in training["parallelism"]["properties"][name], "CEL would meet a null"
 
 
-def test_null_means_something_only_where_it_is_not_the_default() -> None:
+def test_null_means_nothing_in_a_spec() -> None:
     nullable = [path for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if schema.get("nullable")]
-    assert nullable == [".training.optimizer.clipNorm", ".recovery.hang.limitSeconds", ".scheduling.releaseSeconds"]
+    assert nullable == []
+
+
+def test_times_that_a_person_sets_are_whole_seconds() -> None:
+    times = [
+        schema["type"] for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if path.endswith("Seconds")
+    ]
+    assert len(times) >= 9
+    assert set(times) == {"integer"}
+
+
+def test_kubectl_explains_every_field_of_a_spec_in_whole_sentences() -> None:
+    for path, schema in schemas(crd.job_schema()["properties"]["spec"], "spec"):
+        if path.endswith("[]"):
+            continue  # kubectl shows the description of the list
+        text = schema.get("description", "")
+        assert text[:1].isupper(), path
+        assert text.endswith("."), path
+        assert len(text.split()) >= 5, path
+
+
+def test_kubectl_explain_tells_the_default_of_every_field_that_has_one() -> None:
+    for path, schema in schemas(crd.job_schema()["properties"]["spec"]):
+        default = schema.get("default", {})
+        if isinstance(default, bool):
+            default = str(default).lower()
+        if default != {}:
+            assert f"Default: {default}" in schema["description"], path
+
+
+def test_kubectl_explain_says_whole_seconds_and_what_else_a_field_needs() -> None:
+    described = {
+        path: schema.get("description", "") for path, schema in schemas(crd.job_schema()["properties"]["spec"])
+    }
+    for path, text in described.items():
+        if path.endswith("Seconds"):
+            assert "seconds" in text, path
+            assert "whole number" in text, path
+    assert "128 + n, for example 137" in described[".recovery.rules[].exitCodes"]
 
 
 def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> None:

@@ -29,14 +29,14 @@ def test_an_option_that_is_obeyed_is_taken(changes: dict[str, Any]) -> None:
 
 def test_an_elastic_job_may_have_options_of_a_size_that_it_can_grow_to() -> None:
     workers = {"replicas": 2, "min": 1, "max": 4}
-    sharded = parallelism(dp_replicate=2, sharding={"stage": 2})
+    sharded = parallelism(dpReplicate=2, sharding={"stage": 2})
     assert told(spec__workers=workers, **sharded) == []
     (problem,) = told(spec__workers={**workers, "max": 2}, **sharded)
     assert "it says how shards work" in problem
 
 
 @pytest.mark.parametrize(
-    "changes", [optimizer(name="sgd"), optimizer(schedule="constant"), PLAIN, parallelism(dp_shard=4)], ids=str
+    "changes", [optimizer(name="sgd"), optimizer(schedule="Constant"), PLAIN, parallelism(dpShard=4)], ids=str
 )
 def test_defaults_that_an_api_server_writes_into_a_job_do_not_count_as_set(changes: dict[str, Any]) -> None:
     document = job(**{"spec__training__communication": {}, **changes})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-PLAIN = {"spec__training__parallelism": {"dp_replicate": 4}}
+PLAIN = {"spec__training__parallelism": {"dpReplicate": 4}}
 TRAINING = "spec.training"
 
 
@@ -21,8 +21,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (optimizer(name="sgd", betas=[0.9, 0.99]), f"{TRAINING}.optimizer.betas: sgd has no such option"),
     (optimizer(name="sgd", eps=1e-6), f"{TRAINING}.optimizer.eps: sgd has no such option"),
     (
-        optimizer(schedule="constant", minLrRatio=0.2),
-        f"{TRAINING}.optimizer.minLrRatio: it says where the cosine ends, and schedule is constant",
+        optimizer(schedule="Constant", minLrRatio=0.2),
+        f"{TRAINING}.optimizer.minLrRatio: it says where the cosine ends, and schedule is Constant",
     ),
     (
         {"spec__training__divergence": {"window": 50}},
@@ -40,10 +40,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         parallelism(sharding={"offload": True}),
-        f"{TRAINING}.parallelism.sharding: it says how shards work, and dp_shard x cp is 1",
+        f"{TRAINING}.parallelism.sharding: it says how shards work, and dpShard x cp is 1",
     ),
     (
-        parallelism(pp=2, dp_shard=2, sharding={"stage": 2}),
+        parallelism(pp=2, dpShard=2, sharding={"stage": 2}),
         f"{TRAINING}.parallelism.sharding.stage: a pipeline gathers parameters and sums gradients once",
     ),
     (
@@ -55,29 +55,29 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         f"{TRAINING}.communication.bucketMiB: gradients travel block by block with precision bf16; leave it out",
     ),
     (
-        {**parallelism(dp_shard=4), "spec__training__communication": {"bucketMiB": 50}},
-        f"{TRAINING}.communication.bucketMiB: gradients of replicas travel in buckets, and dp_replicate is 1",
+        {**parallelism(dpShard=4), "spec__training__communication": {"bucketMiB": 50}},
+        f"{TRAINING}.communication.bucketMiB: gradients of replicas travel in buckets, and dpReplicate is 1",
     ),
     (
-        {**parallelism(dp_shard=2), "spec__training__communication": {"bucketMiB": 50}},
-        f"{TRAINING}.communication.bucketMiB: gradients of replicas that dp_shard, cp or tp take apart travel",
+        {**parallelism(dpShard=2), "spec__training__communication": {"bucketMiB": 50}},
+        f"{TRAINING}.communication.bucketMiB: gradients of replicas that dpShard, cp or tp take apart travel",
     ),
     (
         {"spec__checkpoint": {"ram": {"limit": "0", "every": 5}}},
         "spec.checkpoint.ram.every: nothing is kept in memory with limit 0",
     ),
     (
-        {"spec__recovery": {"hang": {"limitSeconds": None, "mode": "Notify"}}},
-        "spec.recovery.hang.mode: nothing is watched with limitSeconds null",
+        {"spec__recovery": {"hang": {"mode": "Off", "factor": 4}}},
+        "spec.recovery.hang.factor: nothing is watched with mode Off",
     ),
 ]
 """Each with the beginning of the sentence that says so."""
 
 OF_DERIVED_DEGREES: list[tuple[dict[str, Any], str]] = [
-    (parallelism(dp_replicate=4, sharding={"stage": 2}), f"{TRAINING}.parallelism.sharding: it says how shards"),
+    (parallelism(dpReplicate=4, sharding={"stage": 2}), f"{TRAINING}.parallelism.sharding: it says how shards"),
     (
-        {**parallelism(dp_shard=4), "spec__training__communication": {"compression": {"method": "bf16"}}},
-        f"{TRAINING}.communication.compression: it is of gradients that replicas sum, and dp_replicate is 1",
+        {**parallelism(dpShard=4), "spec__training__communication": {"compression": {"method": "bf16"}}},
+        f"{TRAINING}.communication.compression: it is of gradients that replicas sum, and dpReplicate is 1",
     ),
 ]
 """The same, where a degree follows from the number of ranks, which an API server doesn't reckon out."""
@@ -85,12 +85,12 @@ OF_DERIVED_DEGREES: list[tuple[dict[str, Any], str]] = [
 TAKEN: list[dict[str, Any]] = [
     optimizer(name="sgd", momentum=0.5),
     optimizer(name="muon", momentum=0.5, betas=[0.8, 0.9], eps=1e-6),
-    optimizer(schedule="cosine", minLrRatio=0.5),
+    optimizer(schedule="Cosine", minLrRatio=0.5),
     {"spec__training__divergence": {"window": 50, "spikeFactor": 3}},
     parallelism(pp=2, pipeline={"balance": "Parameters"}),
     parallelism(cp=4, sharding={"stage": 2}),
-    parallelism(dp_replicate=2, sharding={"stage": 2}),
-    parallelism(pp=2, dp_shard=2, sharding={"offload": True}),
+    parallelism(dpReplicate=2, sharding={"stage": 2}),
+    parallelism(pp=2, dpShard=2, sharding={"offload": True}),
     {**PLAIN, "spec__training__communication": {"bucketMiB": 50}},
     {**parallelism(), "spec__training__communication": {"compression": {"method": "bf16"}}},
 ]

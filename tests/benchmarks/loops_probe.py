@@ -61,7 +61,7 @@ def train(ranks: int) -> list[dict[str, Any]]:
     """The lines of metrics of a world of this size."""
     config = {"model": {"options": TINY}, "data": {"path": "@stdlib"}, "steps": 3, "batch": {"global": 2}}
     with mock.patch.object(worlds.subprocess, "Popen", Forked):
-        return worlds.train({**config, "parallelism": {"dp_replicate": ranks}}, ranks)
+        return worlds.train({**config, "parallelism": {"dpReplicate": ranks}}, ranks)
 
 
 def wait(data: dict[str, Any], evicted: str) -> dict[str, list[float]]:

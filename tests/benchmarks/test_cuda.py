@@ -67,7 +67,7 @@ def test_a_second_rank_goes_on_where_the_first_one_has_saved(tier: str, ranks: R
 
 @pytest.mark.processes
 def test_two_ranks_are_held_against_one_process(ranks: Ranks, tmp_path: Path) -> None:
-    rows = ["P1-replicate gpt dp_replicate=2 accumulation=2", "P2-fsdp2 llama"]
+    rows = ["P1-replicate gpt dpReplicate=2 accumulation=2", "P2-fsdp2 llama"]
     found = ranks.call(cuda_probe.run, ["parity", "--rows", *rows], str(tmp_path))
     assert found["code"] == 0, found["printed"]
     assert len(found["rows"]) == 2
@@ -82,7 +82,7 @@ def test_two_ranks_are_held_against_one_process(ranks: Ranks, tmp_path: Path) ->
 def test_a_device_may_sum_in_another_order_and_no_more(
     loss: float, weight: float, alike: bool, on_a_device: bool
 ) -> None:
-    row, before = ParityRow("P1", {"dp_replicate": 2}), {"weight": np.zeros(1)}
+    row, before = ParityRow("P1", {"dpReplicate": 2}), {"weight": np.zeros(1)}
     expected = Outcome([1.0], before, {"weight": np.ones(1)})
     found = Outcome([loss], before, {"weight": np.full(1, weight)})
     assert compare(row, found, expected).passed is alike
@@ -91,7 +91,7 @@ def test_a_device_may_sum_in_another_order_and_no_more(
 
 def test_rows_that_one_device_can_not_have_are_left_out(tmp_path: Path) -> None:
     names = " ".join(row.name for row in parity.rows(Setting(tmp_path, {"name": "some GPU"})))
-    assert "dp_shard=2" in names
+    assert "dpShard=2" in names
     assert "tp=2" in names
     assert "pp=2" not in names
     assert "devices=" not in names

@@ -47,7 +47,7 @@ def test_validate_prints_all_problems_in_the_order_of_the_lines(
     assert [line.removeprefix(f"{file}:") for line in lines] == [
         "7: spec.workers.replica: unknown field; did you mean replicas?",
         "13: spec.training.batch.global: at least 1 is expected, not 0",
-        "14: spec.training.parallelism: dp_replicate 2 x dp_shard 2 = 4 ranks, but the job has 1 "
+        "14: spec.training.parallelism: dpReplicate 2 x dpShard 2 = 4 ranks, but the job has 1 "
         "(workers.replicas 1 x ranksPerPod 1)",
         "18: spec.training.model.options: 'layerz' is unknown; did you mean layers?",
     ]
@@ -69,6 +69,8 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
             "'parquet' is unknown; known are arrays, images, text, tokens",
         ),
         ({"spec__training__model": {"name": "gtp"}}, "'gtp' is unknown; did you mean gpt?"),
+        ({"spec__ttlSecondsAfterFinished": 60}, "spec.ttlSecondsAfterFinished: only a cluster deletes finished jobs"),
+        ({"spec__managedBy": "a.b/c"}, "spec.managedBy: a.b/c is a controller on a cluster, and this machine has none"),
         ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
         ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is no complete checkpoint: it holds no manifest.json"),
         ({"spec__checkpoint": {"resume": "torn"}}, "spec.checkpoint.resume: {here}/torn/manifest.json can't be read"),
@@ -97,10 +99,10 @@ def test_what_is_not_there_is_refused_before_anything_starts(
         ({"tp": 4}, "parallelism.tp: 4 doesn't divide the model's heads 2; 1, 2 would"),
         ({"pp": 4}, "parallelism.pp: 4 needs at least 4 layers, and model.options.layers is 2; at most 2 would do"),
         ({"cp": 4}, "parallelism.cp: model.options.context 20 doesn't divide into 8"),
-        ({"dp_shard": 4, "ep": 2}, "parallelism.ep: model llama has no experts; only 1 would do"),
+        ({"dpShard": 4, "ep": 2}, "parallelism.ep: model llama has no experts; only 1 would do"),
         ({"tp": 3}, "parallelism: tp 3 doesn't divide the job's 4 ranks; 3 and 6 would (workers.replicas 4"),
         (
-            {"pp": 2, "pipeline": {"schedule": "ZBV"}, "dp_replicate": 2},
+            {"pp": 2, "pipeline": {"schedule": "ZBV"}, "dpReplicate": 2},
             "parallelism.pipeline: ZBV over pp 2 needs at least 4 micro-batches, and batch.global 4 over 2 "
             "data-parallel ranks makes 2",
         ),

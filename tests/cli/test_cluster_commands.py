@@ -11,9 +11,11 @@ from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused
 from tests.cli.runs import CLOSED, CRASH, status
 from trainmaster_operator.api.status import Condition, JobPhase
+from trainmaster_operator.cli import cluster as connection
+from trainmaster_operator.cli import restart
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Unavailable
+from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Object, Unavailable
 
 # -- which cluster
 
@@ -89,7 +91,7 @@ def test_a_kubeconfig_without_a_server_is_told(kubeconfig: Path, capsys: pytest.
         ),
     ],
 )
-@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete", "submit"])
+@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete", "restart", "submit"])
 def test_what_the_cluster_refuses_is_one_sentence(
     cluster: Cluster,
     write_job: WriteJob,
@@ -102,7 +104,7 @@ def test_what_the_cluster_refuses_is_one_sentence(
     assert refused(capsys, command, str(write_job()) if command == "submit" else "tiny") == sentence
 
 
-@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete"])
+@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete", "restart"])
 def test_a_job_that_is_not_there_is_told_with_the_nearest(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -164,6 +166,50 @@ def test_a_deleted_job_is_gone(cluster: Cluster, write_job: WriteJob, capsys: py
     assert main(["delete", "tiny"]) == 0
     assert capsys.readouterr().out == "job tiny is deleted; its pods end now\n"
     assert cluster.store.list(JOB).items == []
+
+
+# -- restart
+
+
+def test_a_restart_raises_the_number_that_asks_for_one(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(cluster.store, write_job(), now=status(restartObeyed=4))
+    assert main(["restart", "tiny"]) == 0
+    assert "job tiny saves, and then restarts with its present spec" in capsys.readouterr().out
+    assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 5
+    assert main(["restart", "tiny"]) == 0
+    assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 6
+
+
+def test_a_job_that_is_written_to_meanwhile_is_restarted_all_the_same(
+    cluster: Cluster, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster.store, write_job(), now=status())
+
+    async def find(target: connection.Target, name: str) -> Object:
+        job = await connection.find(target, name)
+        cluster.store.patch(JOB, SPACE, "tiny", {"metadata": {"annotations": {"written": "meanwhile"}}})
+        return job
+
+    monkeypatch.setattr(restart, "find", find)
+    assert main(["restart", "tiny"]) == 0
+    assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 1
+
+
+def test_a_job_that_does_not_run_is_not_restarted(
+    tmp_path: Path, cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(cluster.store, write_job(), "over", now=status(JobPhase.SUCCEEDED))
+    line = refused(capsys, "restart", "over")
+    assert line == "team-a/over: has succeeded already, so it can't be restarted; submit it again"
+    put(cluster.store, write_job(), "waits", now=status(JobPhase.SUSPENDED))
+    cluster.store.patch(JOB, SPACE, "waits", {"spec": {"suspend": True}})
+    assert refused(capsys, "restart", "waits").startswith(
+        "team-a/waits: is suspended, so it can't be restarted; resume it"
+    )
+    assert refused(capsys, "restart", str(tmp_path)).startswith(f"{tmp_path}: is a run on this machine; stop it")
+    assert "restart" not in cluster.store.find(JOB, SPACE, "waits")["spec"]
 
 
 # -- status

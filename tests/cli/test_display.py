@@ -77,6 +77,8 @@ def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
     [
         ({"message": "bad luck", "signal": "", "exitCode": 3}, "rank 2: Crash in step 60: exit code 3: bad luck"),
         ({"message": "", "rank": None}, "tiny-worker-2-0: Crash in step 60: SIGKILL"),
+        ({"step": 0}, "rank 2: Crash before any completed step was seen: killed by SIGKILL"),
+        ({"step": 0, "cause": "CheckpointFailed"}, "rank 2: CheckpointFailed after step 0: killed by SIGKILL"),
         ({"message": "first\nsecond"}, "rank 2: Crash in step 60: SIGKILL: first"),
     ],
 )

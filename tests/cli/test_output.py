@@ -119,6 +119,13 @@ def test_a_job_that_would_continue_another_is_refused(changes: dict[str, Any], w
         output.check_same_job(Path("out"), before(status()), now)
 
 
+def test_a_run_whose_job_is_in_a_spelling_of_before_is_refused() -> None:
+    old = before(status())
+    old["spec"]["training"]["parallelism"] = {"dp_shard": 4}
+    with pytest.raises(Refusal, match="that another version of trainmaster wrote; choose another --out"):
+        output.check_same_job(Path("out"), old, DistributedTrainingJob.model_validate(job()))
+
+
 def test_more_steps_and_another_budget_are_the_same_job() -> None:
     changes = {"spec__training__steps": 500, "spec__recovery": {"budget": {"pod": 9}}}
     output.check_same_job(Path("out"), before(status()), DistributedTrainingJob.model_validate(job(**changes)))

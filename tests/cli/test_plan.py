@@ -126,7 +126,7 @@ def test_degrees_that_do_not_suit_the_jobs_own_ranks_are_no_obstacle(
     monkeypatch.setattr(child, "run", lambda module, arguments, *rest, **how: asked.append(arguments) or 0)
     file = write_job(
         spec__workers={"replicas": 2},
-        spec__training__parallelism={"dp_shard": 32, "sharding": {"stage": 2}},
+        spec__training__parallelism={"dpShard": 32, "sharding": {"stage": 2}},
         spec__training__batch={"global": 64},
     )
     assert main(["plan", str(file), "--ranks", "64"]) == 0

@@ -59,7 +59,7 @@ def test_the_report_tells_how_the_run_went(tmp_path: Path) -> None:
         "Succeeded",
         "100 / 100",
         "90.5 s",
-        "dp_replicate 2 x dp_shard 2",
+        "dpReplicate 2 x dpShard 2",
         "9 steps ran twice; each had bit for bit the same loss both times.",
         "round 2 from step 51: Crash of rank 2, back after 287 ms",
         "restart in place",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster.examples import claim, config_map, event, job, lease, pod, secret, service
+from tests.cluster.examples import claim, config_map, event, job, lease, pod, revision, secret, service
 from tests.cluster.scenario import World, names, now, refused, scenario, watching
 from trainmaster_operator.cluster.port import (
     CLAIM,
@@ -12,6 +12,7 @@ from trainmaster_operator.cluster.port import (
     JOB,
     LEASE,
     POD,
+    REVISION,
     SECRET,
     SERVICE,
     AlreadyExists,
@@ -45,6 +46,7 @@ async def every_kind_can_be_created_listed_and_deleted(world: World) -> None:
         EVENT: event,
         CONFIG_MAP: config_map,
         SECRET: secret,
+        REVISION: revision,
     }
     for kind, make in makers.items():
         await world.cluster.create(kind, make(world.namespace, "one"))
@@ -337,3 +339,12 @@ async def an_apply_leaves_the_status_alone(world: World) -> None:
 async def a_token_that_nobody_issued_is_nobody_s(world: World) -> None:
     for token in ("", "nonsense", "a.b.c"):
         assert await world.cluster.review_token(token, "trainmaster") is None
+
+
+@scenario
+async def what_a_revision_holds_never_changes(world: World) -> None:
+    made = await world.cluster.create(REVISION, revision(world.namespace, "one", spec={"steps": 1}))
+    await refused(Invalid, world.cluster.update(REVISION, {**made, "data": {"spec": {"steps": 2}}}))
+    await refused(AlreadyExists, world.cluster.create(REVISION, revision(world.namespace, "one")))
+    found = await world.cluster.get(REVISION, world.namespace, "one")
+    assert found["data"] == {"spec": {"steps": 1}}

@@ -12,6 +12,7 @@ from trainmaster_operator.cluster.port import (
     KINDS,
     LEASE,
     POD,
+    REVISION,
     SECRET,
     SERVICE,
     Object,
@@ -67,6 +68,10 @@ def claim(namespace: str, name: str) -> Object:
     return make(
         CLAIM, namespace, name, spec={"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": resources}
     )
+
+
+def revision(namespace: str, name: str, **data: Any) -> Object:
+    return make(REVISION, namespace, name, revision=1, data=data)
 
 
 def event(namespace: str, name: str) -> Object:

@@ -366,6 +366,31 @@ def test_agents_of_all_jobs_together_report_at_a_bounded_rate():
     run_virtual(main())
 
 
+def test_what_a_pods_ranks_run_is_news_once_and_is_kept_for_reports_that_do_not_repeat_it():
+    async def main():
+        bench = Bench()
+        bench.publish(round=0, state=DirectiveState.WAIT)
+        await bench.fleet.report(ME, report(round=0))
+        bench.news()
+        told = {"torch": "2.13.0"}
+        for software, expected in ((told, True), ({}, False), ({"torch": "2.15.0"}, True)):
+            await bench.fleet.report(ME, report(round=0, software=software))
+            assert bench.news() == expected
+            assert bench.fleet.agents(KEY, (0, 0))[0].software == (software or told)
+
+    run_virtual(main())
+
+
+def test_a_join_tells_what_a_pods_ranks_run():
+    async def main():
+        bench = Bench()
+        bench.publish()
+        await bench.fleet.join(ME, JoinRequest(ME, software={"torch": "2.13.0"}))
+        assert bench.fleet.agents(KEY, (0, 0))[0].software == {"torch": "2.13.0"}
+
+    run_virtual(main())
+
+
 def test_that_a_pod_is_warm_by_now_is_news():
     async def main():
         bench = Bench()

@@ -18,7 +18,7 @@ from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinR
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, NotFound, Object, TokenReview, Unavailable
 from trainmaster_operator.control.http import ControlServer, Limits, listening_socket
-from trainmaster_operator.manifests.pods import build_pod, pod_name
+from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.observation import Decision
 from trainmaster_operator.runtime.authenticate import AUDIENCE, PodTokens
@@ -157,7 +157,7 @@ def policies() -> Policies:
         return lambda slot: Directive(observed.epoch, DirectiveState.WAIT, status.round, f"{status.round}")
 
     return Policies(
-        lambda spec, status, observed, now: Decision(status), directives, build_pod, build_service, pod_name
+        lambda spec, status, observed, now: Decision(status), directives, render_pod, build_service, pod_name
     )
 
 

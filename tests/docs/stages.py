@@ -51,9 +51,9 @@ def _refused(folder: Path) -> None:
     data = f"data: {{source: text, path: {folder}/data/my-texts}}\nsteps: 10\nbatch: {{global: 16}}\n"
     _texts(folder)
     (folder / "heads.yaml").write_text(_job(model + data + "parallelism: {tp: 3}\n", 3))
-    (folder / "ranks.yaml").write_text(_job(model + data + "parallelism: {dp_shard: 3, tp: 2}\n", 2))
+    (folder / "ranks.yaml").write_text(_job(model + data + "parallelism: {dpShard: 3, tp: 2}\n", 2))
     (folder / "layers.yaml").write_text(_job(model + data + "parallelism: {pp: 8}\n", 8))
-    (folder / "batch.yaml").write_text(_job(deep + data + "parallelism: {pp: 4, dp_shard: 8}\n", 32))
+    (folder / "batch.yaml").write_text(_job(deep + data + "parallelism: {pp: 4, dpShard: 8}\n", 32))
 
 
 def _llamas(folder: Path) -> None:

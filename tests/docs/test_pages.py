@@ -237,7 +237,7 @@ def needs_a_cluster(words: list[str]) -> bool:
         return True
     verb = words[1] if words[0] == "trainmaster" else ""
     with_a_folder = verb in ("status", "profile", "logs") and any(word.startswith("runs/") for word in words)
-    return verb in ("submit", "watch", "logs", "fault", "status", "profile", "delete") and not with_a_folder
+    return verb in ("submit", "watch", "logs", "fault", "status", "profile", "restart", "delete") and not with_a_folder
 
 
 def test_every_stage_belongs_to_a_session_of_a_page() -> None:

@@ -63,7 +63,9 @@ class Outcome:
         return final
 
 
-def small_demo_job(folder: Path, ranks: int, mesh: dict[str, int], steps: int, **training: Any) -> Path:
+def small_demo_job(
+    folder: Path, ranks: int, mesh: dict[str, int], steps: int, checkpoint: Any = None, **training: Any
+) -> Path:
     """The demo's job, with fewer steps and a smaller model, over `ranks` ranks: a block for each pipeline stage."""
     job = yaml.safe_load((EXAMPLES / "stdlib-gpt.yaml").read_text())
     spec = job["spec"]
@@ -76,9 +78,9 @@ def small_demo_job(folder: Path, ranks: int, mesh: dict[str, int], steps: int, *
         "parallelism": mesh,
         "steps": steps,
         "device": "CPU",
-        "checkpoint": {"every": 7, "keep": 3},
         **training,
     }
+    spec["checkpoint"] = checkpoint or {"every": 7, "keep": 3}
     path = folder / f"job-{ranks}.yaml"
     path.write_text(yaml.safe_dump(job))
     return path

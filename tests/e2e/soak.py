@@ -24,7 +24,7 @@ from trainmaster_operator.cli import prove_records
 
 RANKS, STEPS, LONGER = 4, 60, 240
 TOLERANCE = 1e-6
-MESHES = {"ddp": {"dp_shard": 1}, "fsdp": {"dp_replicate": 1}, "hsdp": {"dp_shard": 2}}
+MESHES = {"ddp": {"dpShard": 1}, "fsdp": {"dpReplicate": 1}, "hsdp": {"dpShard": 2}}
 SIZES = {"ddp": (2, 3), "fsdp": (2, 3), "hsdp": (2,)}
 KINDS = (
     "kill",

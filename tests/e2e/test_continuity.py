@@ -14,9 +14,9 @@ from trainmaster_operator.cluster.port import Object
 
 STEPS = 50
 MESHES = {
-    2: {"dp_replicate": 1, "dp_shard": 2},
-    3: {"dp_replicate": 3, "dp_shard": 1},
-    4: {"dp_replicate": 2, "dp_shard": 2},
+    2: {"dpReplicate": 1, "dpShard": 2},
+    3: {"dpReplicate": 3, "dpShard": 1},
+    4: {"dpReplicate": 2, "dpShard": 2},
 }
 PATIENT, SHORT = ({"recovery": {"hang": {"limitSeconds": seconds}}} for seconds in (20, 4))
 """A start may take long on a busy machine, and is no hang. While all wait for the stopped one it may be short."""

@@ -50,3 +50,21 @@ def test_variables_in_arguments_are_expanded(tmp_path: Path) -> None:
     outcome = run(job, tmp_path / "out")
     assert outcome.exit_code == 0, outcome.output
     assert "['--data=/mnt/x', '$(DATA)']" in outcome.output
+
+
+def test_ranks_with_different_versions_of_torch_enter_no_collective_and_are_not_restarted(tmp_path: Path) -> None:
+    source = (
+        "import os, torch, torch.distributed as dist\n"
+        "if os.environ['RANK'] == '1': torch.__version__ = '2.13.0'\n"
+        "try:\n    dist.init_process_group('gloo')\nexcept Exception as error:\n    print('goes on alone')\n"
+        "print('enters its first collective', flush=True)\ndist.all_reduce(torch.ones(1))\n"
+    )
+    outcome = run_script(tmp_path, source)
+    assert outcome.exit_code == 1, outcome.output
+    failure = outcome.status["lastFailure"]
+    assert (failure["cause"], outcome.status["restarts"]["total"]) == ("ConfigError", 0)
+    assert "so a restart would not help: torch 2." in failure["message"]
+    assert all(f"in script-worker-{slot}-0" in failure["message"] for slot in range(2))
+    assert "2.13.0 in script-worker-1-0" in failure["message"]
+    logs = "".join(path.read_text() for path in (tmp_path / "out" / "logs").glob("script-worker-*"))
+    assert not any(words in logs for words in ("enters its first collective", "goes on alone", "Traceback"))

@@ -11,7 +11,7 @@ from tests.e2e.harness import Calm, run, small_demo_job
 pytestmark = pytest.mark.processes
 
 STEPS = 50
-MESH = {"dp_replicate": 3, "dp_shard": 1}
+MESH = {"dpReplicate": 3, "dpShard": 1}
 
 
 def test_what_strikes_a_pod_its_operator_or_its_store_changes_no_loss(calm: Calm, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.e2e.harness import Calm, run, small_demo_job
 pytestmark = pytest.mark.processes
 
 STEPS = 50
-MESH = {"dp_replicate": 3, "dp_shard": 1}
+MESH = {"dpReplicate": 3, "dpShard": 1}
 AWAY = ["api-outage:rank=0,step=20,seconds=8", "kill-operator:rank=0,step=20"]
 """The operator dies, and its successor can read no job for as long as the rest of the training takes."""
 

@@ -80,7 +80,7 @@ def listening(command: int) -> list[tuple[Address, int]]:
 
 
 def test_a_run_listens_on_loopback_alone(tmp_path: Path) -> None:
-    job = small_demo_job(tmp_path, 2, {"dp_replicate": 2}, 100_000)
+    job = small_demo_job(tmp_path, 2, {"dpReplicate": 2}, 100_000)
     with live(job, tmp_path / "out", "stdlib-gpt") as run:
         run.wait_step(1)
         port = int(run.status()["roundStore"].rpartition(":")[2])

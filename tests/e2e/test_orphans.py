@@ -23,7 +23,7 @@ RUNS = {
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_whole_run_ends_with_a_test_run_that_is_killed(tmp_path: Path, kind: str) -> None:
-    job = small_demo_job(tmp_path, 2, {"dp_shard": 2}, 1000)
+    job = small_demo_job(tmp_path, 2, {"dpShard": 2}, 1000)
     program = f"import sys; from pathlib import Path; {RUNS[kind]}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "trainer")])}
     with tied.popen([sys.executable, "-c", program, str(job), str(tmp_path / "out")], env=environment) as run:

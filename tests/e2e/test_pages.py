@@ -42,7 +42,7 @@ def test_the_demo_loses_a_rank_and_nothing_else(
             assert process.wait() == 0, output
             return 0
 
-    job = small_demo_job(tmp_path, 4, {"dp_replicate": 2, "dp_shard": 2}, 24)
+    job = small_demo_job(tmp_path, 4, {"dpReplicate": 2, "dpShard": 2}, 24)
     monkeypatch.setattr(demo, "example", lambda: job)
     monkeypatch.setattr(demo, "run", run)
     assert demo.demo(tmp_path / "demo", plain=True) == 0

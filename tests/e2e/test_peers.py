@@ -24,10 +24,10 @@ ALARM_S = 240  # no test asserts on a time: this only ends one that hangs
 
 
 def job(folder: Path, ram: dict[str, object], every: int = STEPS) -> Path:
-    path = small_demo_job(folder, 4, {"dp_shard": 4}, STEPS, checkpoint={"every": every, "keep": 3})
+    path = small_demo_job(folder, 4, {"dpShard": 4}, STEPS, checkpoint={"every": every, "keep": 3})
     document = yaml.safe_load(path.read_text())
-    document["spec"]["checkpoint"] = {"ram": ram}
-    document["spec"]["recovery"] = {"hang": {"limitSeconds": None}}
+    document["spec"]["checkpoint"]["ram"] = ram
+    document["spec"]["recovery"] = {"hang": {"mode": "Off"}}
     path.write_text(yaml.safe_dump(document))
     return path
 

@@ -45,7 +45,7 @@ def test_a_script_that_keeps_all_its_states_is_proven(tmp_path: Path) -> None:
 
 
 def test_our_own_loop_is_proven(tmp_path: Path) -> None:
-    code, said = prove(small_demo_job(tmp_path, 2, {"dp_shard": 2}, 24), "--kills", "2", "--seed", "2")
+    code, said = prove(small_demo_job(tmp_path, 2, {"dpShard": 2}, 24), "--kills", "2", "--seed", "2")
     assert code == 0, said
     assert "Proven: 2 ranks, 24 steps, 2 kills." in said
 

@@ -14,7 +14,7 @@ from tests.e2e.harness import Calm, run, small_demo_job
 
 STEPS = 30
 KINDS = ("kill", "raise", "kill")
-HSDP, DDP, FSDP = {"dp_replicate": 2, "dp_shard": 2}, {"dp_replicate": 4}, {"dp_shard": 4}
+HSDP, DDP, FSDP = {"dpReplicate": 2, "dpShard": 2}, {"dpReplicate": 4}, {"dpShard": 4}
 
 
 def in_memory(folder: Path, mesh: dict[str, int], pods: int, **ram: Any) -> Path:

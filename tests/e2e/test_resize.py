@@ -40,13 +40,13 @@ MOE = {
     },
 }
 MESHES: dict[str, dict[str, int]] = {
-    "ddp": {"dp_shard": 1},
-    "fsdp": {"dp_replicate": 1},
-    "hsdp": {"dp_shard": 2},
-    "tensor": {"tp": 2, "dp_replicate": 1},
+    "ddp": {"dpShard": 1},
+    "fsdp": {"dpReplicate": 1},
+    "hsdp": {"dpShard": 2},
+    "tensor": {"tp": 2, "dpReplicate": 1},
     "context": {"cp": 2},
     "pipeline": {"pp": 2},
-    "expert": {"ep": 2, "dp_replicate": 1},
+    "expert": {"ep": 2, "dpReplicate": 1},
 }
 
 
@@ -54,7 +54,7 @@ MESHES: dict[str, dict[str, int]] = {
 def test_fewer_pods_and_more_again_train_what_a_constant_size_does(calm: Calm, tmp_path: Path, family: str) -> None:
     model = {"model": MOE} if family == "expert" else {}
     # At a constant rate steps are the same however many follow.
-    training = {"checkpoint": {"every": 50, "keep": 3}, "optimizer": {"lr": 5e-3, "schedule": "constant"}, **model}
+    training = {"checkpoint": {"every": 50, "keep": 3}, "optimizer": {"lr": 5e-3, "schedule": "Constant"}, **model}
     smaller = 3 if family in ("ddp", "fsdp") else 2  # of which the mesh can make use
     job = elastic(small_demo_job(tmp_path, 4, MESHES[family], ENDLESS, **training))
     with live(job, tmp_path / "resized", "stdlib-gpt", faults=SLOW) as run:

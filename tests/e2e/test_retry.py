@@ -13,7 +13,7 @@ from tests.e2e.harness import Calm, run, small_demo_job
 
 @pytest.mark.processes
 def test_smaller_micro_batches_and_skipped_samples_bring_a_run_to_its_end(calm: Calm, tmp_path: Path) -> None:
-    path = small_demo_job(tmp_path, 2, {"dp_replicate": 2}, 30)
+    path = small_demo_job(tmp_path, 2, {"dpReplicate": 2}, 30)
     job = yaml.safe_load(path.read_text())
     job["spec"]["recovery"]["rules"] = [{"name": "bad-data", "causes": ["Diverged"], "action": "SkipData"}]
     path.write_text(yaml.safe_dump(job))

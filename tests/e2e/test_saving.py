@@ -13,10 +13,10 @@ from tests.e2e.harness import LIMIT_S, command, run, small_demo_job, started
 pytestmark = pytest.mark.processes
 
 STEPS = 20
-MESH = {"dp_replicate": 1, "dp_shard": 1}
+MESH = {"dpReplicate": 1, "dpShard": 1}
 
 
-def job_with_timeout(folder: Path, seconds: float, steps: int = STEPS) -> Path:
+def job_with_timeout(folder: Path, seconds: int, steps: int = STEPS) -> Path:
     """A job of one rank that saves each 7 steps, and waits for so long for storage at its end."""
     path = small_demo_job(folder, 1, MESH, steps)
     job = yaml.safe_load(path.read_text())
@@ -26,7 +26,7 @@ def job_with_timeout(folder: Path, seconds: float, steps: int = STEPS) -> Path:
 
 
 def test_a_run_on_a_full_disk_tells_each_failed_save_and_does_not_succeed(tmp_path: Path) -> None:
-    job = job_with_timeout(tmp_path, 1.0)
+    job = job_with_timeout(tmp_path, 1)
     outcome = run(job, tmp_path / "out", ["fill-disk:rank=0,step=1,seconds=1000"])
     assert outcome.exit_code == 1, outcome.output
     lines = outcome.output.splitlines()
@@ -43,7 +43,7 @@ def test_a_run_on_a_full_disk_tells_each_failed_save_and_does_not_succeed(tmp_pa
 
 
 def test_a_disk_that_gets_room_before_the_limit_is_given_the_last_step(tmp_path: Path) -> None:
-    job = job_with_timeout(tmp_path, 600.0)
+    job = job_with_timeout(tmp_path, 600)
     outcome = run(job, tmp_path / "out", [f"fill-disk:rank=0,step={STEPS},seconds=1.5"])
     assert outcome.exit_code == 0, outcome.output
     assert "No space left on device" in outcome.output
@@ -55,7 +55,7 @@ def test_a_disk_that_gets_room_before_the_limit_is_given_the_last_step(tmp_path:
 
 def test_a_file_system_that_freezes_fails_the_run_and_names_what_cannot_be_killed(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    job = job_with_timeout(tmp_path, 1.5)
+    job = job_with_timeout(tmp_path, 2)
     slow = "slow:rank=0,step=8,seconds=0.3,steps=10"
     said = []
     with started(command(job, out, [slow])) as process:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.manifests.pods import build_pod
 from tests.manifests.test_golden import CLUSTER, SMALLEST, TRAINING, job, script
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.manifests import build_pod
 from trainmaster_operator.manifests.volumes import claim_problem
 
 STORAGE = {"directory": "/checkpoints"}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.manifests.pods import build_pod
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.manifests import (
     PodDefaults,
     build_ca_bundle,
-    build_pod,
     build_service,
     max_job_name_length,
     pod_name,
@@ -28,7 +28,7 @@ CLUSTER = PodDefaults(
     in_cluster=True,
 )
 
-TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 8}, "parallelism": {"dp_shard": 2}}
+TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 8}, "parallelism": {"dpShard": 2}}
 
 
 def job(name: str = "demo", **spec: Any) -> DistributedTrainingJob:

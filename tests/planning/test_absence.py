@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.test_grant import ahead, granted
-from tests.planning.world import World, running, verdict
+from tests.planning.world import World, job_spec, opened, running, verdict
 from trainmaster.contract.wire import Trained
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning.observation import Decision
@@ -173,3 +173,18 @@ def test_times_that_cannot_be_are_left_out() -> None:
             world.obey(slot, step=90, resumed=8, trained=(told,))
         world.settle()
         assert world.status.recoveries[0].totalSeconds == pytest.approx(3, abs=0.002)
+
+
+def test_a_stop_that_was_asked_for_before_a_step_was_seen_is_accounted_from_the_first_step() -> None:
+    world = opened()
+    world.spec = job_spec(suspend=True)
+    world.settle()
+    assert (world.status.phase, world.status.firstStepAt) == (JobPhase.SUSPENDING, "")
+    come_back(
+        world,
+        Trained(1, first_step_s=260.0, last_sign_s=250.23, step=30, resumed_step=0),
+        Trained(2, first_step_s=250.0, last_sign_s=0.5, step=277, resumed_step=28),
+        opened=1,
+    )
+    assert world.status.firstStepAt != ""
+    assert 0.9 < float(world.status.goodput) <= 1

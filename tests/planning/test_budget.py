@@ -61,7 +61,7 @@ def test_what_can_no_longer_count_is_forgotten() -> None:
     )
 )
 def test_many_restarts_are_merged_and_none_is_forgotten(history: list[tuple[Rung, str, int]]) -> None:
-    limits = BudgetSpec(windowSeconds=1e9)
+    limits = BudgetSpec(windowSeconds=10**9)
     entries: list[Spent] = []
     step = 0
     for number, (rung, cause, more) in enumerate(history):

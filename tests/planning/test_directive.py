@@ -28,7 +28,7 @@ def test_a_round_that_forms_holds_its_agents() -> None:
 
 def test_an_open_round_assigns_each_slot_its_ranks() -> None:
     spec = job_spec(
-        3, ranks=2, training={"data": {"path": "x"}, "steps": 9, "batch": {"global": 6}, "parallelism": {"dp_shard": 2}}
+        3, ranks=2, training={"data": {"path": "x"}, "steps": 9, "batch": {"global": 6}, "parallelism": {"dpShard": 2}}
     )
     world = opened(spec)
     directives = [told(world, slot) for slot in world.slots]
@@ -37,7 +37,7 @@ def test_an_open_round_assigns_each_slot_its_ranks() -> None:
     assert [(a.first_rank, a.ranks, a.group_rank) for a in assignments] == [(0, 2, 0), (2, 2, 1), (4, 2, 2)]
     assert {(a.world_size, a.group_world_size, a.round, a.restart_count) for a in assignments} == {(6, 3, 1, 0)}
     assert f"{assignments[0].store.host}:{assignments[0].store.port}" == world.status.roundStore
-    assert assignments[0].mesh == {"dp_replicate": 3, "dp_shard": 2}
+    assert assignments[0].mesh == {"dpReplicate": 3, "dpShard": 2}
     assert [d.keep_store for d in directives] == [True, True, False]
 
 

@@ -100,7 +100,7 @@ def test_a_job_shrinks_at_once_and_its_highest_slots_go_after_the_round_has_open
     assert status.roundStore != ""
     told = directive(world.spec, world.status, world.observed(), 0)
     assert told.assignment is not None
-    assert (told.assignment.world_size, told.assignment.mesh) == (3, {"dp_replicate": 3, "dp_shard": 1})
+    assert (told.assignment.world_size, told.assignment.mesh) == (3, {"dpReplicate": 3, "dpShard": 1})
     decision = world.settle()
     assert world.status.incarnations == "0*3"
     assert [d.name for d in decision.delete] == ["job-worker-3-0"]

@@ -103,3 +103,24 @@ def test_a_job_fails_when_its_deadline_passes() -> None:
     assert world.status.phase is JobPhase.FAILED
     assert world.status.lastFailure is not None
     assert world.status.lastFailure.cause == "DeadlineExceeded"
+
+
+def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
+    world = done({"ttlSecondsAfterFinished": 100, "cleanPodPolicy": "None"})
+    decision = world.plan()
+    assert not decision.delete_job
+    assert decision.requeue_after_s == 100
+    world.now += 100
+    assert world.plan().delete_job
+
+
+def test_a_finished_job_without_a_time_to_live_is_kept() -> None:
+    world = done({"cleanPodPolicy": "None"})
+    world.now += 10**9
+    decision = world.plan()
+    assert (decision.delete_job, decision.requeue_after_s) == (False, None)
+
+
+def test_a_job_that_runs_is_not_deleted_by_its_time_to_live() -> None:
+    world = running(job_spec(ttlSecondsAfterFinished=0))
+    assert not world.plan().delete_job

@@ -21,7 +21,7 @@ def partial(**spec: Any) -> World:
 
 
 def released(world: World) -> World:
-    world.now += 2 * (world.spec.scheduling.releaseSeconds or 0)
+    world.now += 2 * world.spec.scheduling.releaseSeconds
     assert world.write().intent
     return world
 
@@ -68,7 +68,7 @@ def test_pods_are_kept_where_giving_them_back_helps_nobody(pods: dict[int, dict[
 
 
 def test_a_job_may_hold_on_for_ever() -> None:
-    world = partial(scheduling={"releaseSeconds": None})
+    world = partial(scheduling={"releaseSeconds": 0})
     world.now += 100_000
     assert not world.plan().intent
 

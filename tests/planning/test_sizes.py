@@ -28,16 +28,16 @@ SCALED: dict[str, Any] = {"global": 24, "scaling": {"ranks": 4, "learningRate": 
         (spec_of(5, {"global": 24}, min=2, max=10), (2, 3, 4, 6, 8), 4),
         (spec_of(12, {"global": 24}, min=1), (1, 2, 3, 4, 6, 8, 12, 24), 12),
         (spec_of(6, {"global": 24, "micro": 4}, min=1), (1, 2, 3, 6), 6),
-        (spec_of(7, {"global": 24}, {"dp_shard": 2}, min=1), (2, 4, 6, 8, 12, 24), 6),
-        (spec_of(7, {"global": 24}, {"dp_replicate": 3}, min=1), (3, 6, 12, 24), 6),
-        (spec_of(9, {"global": 24}, {"dp_replicate": 2, "dp_shard": 2}, min=1), (4,), 4),
+        (spec_of(7, {"global": 24}, {"dpShard": 2}, min=1), (2, 4, 6, 8, 12, 24), 6),
+        (spec_of(7, {"global": 24}, {"dpReplicate": 3}, min=1), (3, 6, 12, 24), 6),
+        (spec_of(9, {"global": 24}, {"dpReplicate": 2, "dpShard": 2}, min=1), (4,), 4),
         (spec_of(5, {"global": 24}, min=1, ranksPerPod=4), (1, 2, 3, 6), 3),
-        (spec_of(3, {"global": 24}, {"dp_shard": 6}, min=1, ranksPerPod=4), (3, 6), 3),
+        (spec_of(3, {"global": 24}, {"dpShard": 6}, min=1, ranksPerPod=4), (3, 6), 3),
         (spec_of(16, {"global": 6}, {"tp": 4}, min=1), (4, 8, 12, 24), 12),  # one sequence for each four ranks
         (spec_of(8, {"global": 8}, {"pp": 2, "tp": 2}, min=1), (4, 8, 16), 8),
         (spec_of(3, {"global": 4}, {"cp": 2}, min=1, ranksPerPod=2), (1, 2, 4), 2),
         (spec_of(7, SCALED, min=5, max=9), (5, 6, 7, 8, 9), 7),
-        (spec_of(7, SCALED, {"dp_shard": 3}, min=1), (3, 6), 6),
+        (spec_of(7, SCALED, {"dpShard": 3}, min=1), (3, 6), 6),
     ],
 )
 def test_legal_sizes_come_from_the_parallelism_and_the_batch(spec: Any, legal: tuple[int, ...], wished: int) -> None:
@@ -64,7 +64,7 @@ def test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_witho
 def test_every_legal_size_is_a_job_and_no_other_is(
     batch: int, micro: int | None, ranks: int, shard: int | None, tensor: int | None, low: int, more: int
 ) -> None:
-    mesh = {axis: n for axis, n in (("dp_shard", shard), ("tp", tensor)) if n}
+    mesh = {axis: n for axis, n in (("dpShard", shard), ("tp", tensor)) if n}
     given_batch = {"global": batch} | ({"micro": micro} if micro else {})
 
     def is_a_job(replicas: int) -> bool:

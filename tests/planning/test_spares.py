@@ -160,7 +160,7 @@ def test_the_loss_of_a_spare_restarts_nobody_and_counts_nothing(harm: dict[str, 
 
 
 def test_a_spare_that_ends_again_and_again_is_replaced_less_and_less_often() -> None:
-    recovery = {"agentLostSeconds": 1e6, "hang": {"limitSeconds": None}}
+    recovery = {"agentLostSeconds": 1e6, "hang": {"mode": "Off"}}
     world = running(job_spec(workers={"replicas": 4, "spares": 1}, recovery=recovery))
     waits = []
     for _ in range(12):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.planning.world import World, opened, running, script_spec, verdict
+from tests.planning.world import World, opened, running, script_spec, store, verdict
 from trainmaster.contract.wire import Trained
 
 
@@ -100,3 +100,43 @@ def test_a_failure_is_told_at_the_step_of_the_job() -> None:
 def test_a_round_that_opens_later_begins_at_the_save_that_was_known() -> None:
     world = crashed_at(300, saved=256)
     assert (world.status.roundLastSave, opened(script_spec(2)).status.roundLastSave) == (256, 0)
+
+
+@pytest.mark.parametrize("heard", [0, 250])
+@pytest.mark.parametrize("at_once", [True, False], ids=["opens at once", "forms first"])
+def test_a_save_that_its_agent_had_not_told_when_the_round_ended_counts_all_the_same(heard: int, at_once: bool) -> None:
+    world = running(script_spec(2), step=255)
+    world.obey(0, step=255, last_save=heard)
+    world.obey(1, step=255, next_store=None)
+    world.write()
+    if not at_once:
+        world.agent(0, next_store=None)
+    crashes(world)
+    assert (world.status.round, bool(world.status.roundStore)) == (2, at_once)
+    world.agent(0, next_store=store(0, 99))
+    world.settle()
+    steps(world, 1, loaded=True, saved_before=256)
+    (recovery,) = world.status.recoveries
+    assert (recovery.resumedStep, world.status.progress.step) == (256, 257)
+
+
+def test_a_save_that_was_told_late_is_where_a_third_round_goes_on_that_follows_before_another_save() -> None:
+    world = crashed_at(255, saved=0)
+    steps(world, 1, loaded=True, saved_before=256)
+    crashes(world)
+    steps(world, 1, loaded=True)
+    assert world.status.progress.step == 257
+
+
+def test_a_save_that_is_told_late_counts_from_where_its_own_process_began() -> None:
+    world = crashed_at(300, saved=256)
+    steps(world, 60, loaded=True)
+    crashes(world)
+    steps(world, 1, loaded=True, saved_before=64)
+    assert world.status.progress.step == 256 + 64 + 1
+
+
+def test_what_was_known_is_not_undone_by_an_earlier_save_of_another_agent() -> None:
+    world = crashed_at(300, saved=256)
+    steps(world, 1, loaded=True, saved_before=200)
+    assert world.status.progress.step == 257

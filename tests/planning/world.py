@@ -61,6 +61,9 @@ class World:
     failed_save: SaveFailed | None = None
     refusal: Refusal | None = None
     deleting: bool = False
+    revision: str = ""
+    waiting: tuple[str, ...] = ()
+    revision_lost: bool = False
     stores: int = 0
     unheard: frozenset[int] = frozenset()  # slots whose agents have not heard that their round is over
 
@@ -82,6 +85,9 @@ class World:
             checkpoint=self.checkpoint,
             failed_save=self.failed_save,
             refusal=self.refusal,
+            revision=self.revision,
+            waiting=self.waiting,
+            revision_lost=self.revision_lost,
             leading_s=self.leading_s,
             report_interval_s=self.report_interval_s,
         )
@@ -136,6 +142,9 @@ class World:
             "upload": None,
             "store_lost": False,
             "pauses": {},
+            "last_save": 0,
+            "saved_before": 0,
+            "loaded": False,
             "round": self.status.round,
             "resumed_step": resumed,
             "stop_ack": None,

@@ -15,7 +15,7 @@ from trainmaster_operator.api.status import Failure, JobStatus
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
 from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.manifests.pods import build_pod, pod_name
+from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.observation import Decision, Observation, PodRecord
 from trainmaster_operator.planning.suspicion import HALF_LIFE_S
@@ -201,7 +201,7 @@ def test_an_operator_that_judges_nodes_writes_down_what_it_meets_and_plans_with_
                 judge_nodes=True,
                 lease=LeaseSettings(namespace="operator", takeover=True),
             ),
-            Policies(plan, _wait, build_pod, build_service, pod_name),
+            Policies(plan, _wait, render_pod, build_service, pod_name),
         )
         running = asyncio.create_task(operator.run())
         await asyncio.sleep(module.WRITE_AFTER_S + 3)

@@ -12,7 +12,7 @@ from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE, ApiError
 from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.manifests.pods import build_pod, pod_name
+from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.observation import (
     Decision,
@@ -69,7 +69,7 @@ async def operating(plan, jobs=("job",), tell=directives, store=None, **options)
         asyncio.get_running_loop().clock,
         chance(),
         Settings(operator_url="http://o", identity="me", lease=LeaseSettings(takeover=True)),
-        Policies(plan, tell, build_pod, build_service, pod_name),
+        Policies(plan, tell, render_pod, build_service, pod_name),
     )
     running = asyncio.create_task(operator.run())
     yield store, spy, operator, running
@@ -234,6 +234,48 @@ def test_a_pod_is_deleted_by_uid_so_that_its_successor_of_the_same_name_survives
     run_virtual(main())
 
 
+def test_a_job_is_deleted_by_uid_and_looked_at_no_more():
+    async def main():
+        async with operating(lambda spec, status, observed, now: Decision(status, delete_job=True)) as (store, spy, *_):
+            await asyncio.sleep(1)
+            assert store.list(JOB).items == []
+            assert spy.calls.count(f"delete {JOB}") == 1
+
+    run_virtual(main())
+
+
+def test_a_job_of_another_controller_is_left_alone():
+    def plan(spec, status, observed, now):
+        raise AssertionError("it was planned")
+
+    async def main():
+        store = MemoryStore()
+        theirs = store.create(JOB, job(managedBy="kueue.x-k8s.io/multikueue"))
+        async with operating(plan, store=store) as (_, spy, _, _):
+            await asyncio.sleep(1)
+            assert spy.calls == []
+            assert store.find(JOB, "space", "job") == theirs
+
+    run_virtual(main())
+
+
+def test_a_job_that_names_this_operator_as_its_controller_is_planned():
+    planned = []
+
+    def plan(spec, status, observed, now):
+        planned.append(spec.managedBy)
+        return Decision(status)
+
+    async def main():
+        store = MemoryStore()
+        store.create(JOB, job(managedBy="trainmaster.dev/operator"))
+        async with operating(plan, store=store):
+            await asyncio.sleep(1)
+            assert planned
+
+    run_virtual(main())
+
+
 def test_a_pod_whose_creation_was_not_answered_is_adopted():
     def plan(spec, status, observed, now):
         return Decision(status, create=() if observed.pods else (PodToCreate("worker", 0, 0),))
@@ -353,7 +395,7 @@ def test_an_operator_that_waits_for_its_turn_stops_when_it_is_asked_to():
         async with operating(nothing) as (_, spy, _, first):
             await asyncio.sleep(1)
             clock = asyncio.get_running_loop().clock
-            policies = Policies(nothing, directives, build_pod, build_service, pod_name)
+            policies = Policies(nothing, directives, render_pod, build_service, pod_name)
             standby = Operator(spy, clock, chance(), Settings(operator_url="http://o", identity="standby"), policies)
             waiting = asyncio.create_task(standby.run())
             await asyncio.sleep(60)

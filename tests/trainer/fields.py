@@ -83,7 +83,7 @@ OF_ONE_RANK = [
     Row("optimizer.momentum", 0.1, "numbers", SGD),
     Row("optimizer.weightDecay", 10.0, "numbers"),
     Row("optimizer.warmupSteps", 2, "numbers"),
-    Row("optimizer.schedule", "constant", "numbers"),
+    Row("optimizer.schedule", "Constant", "numbers"),
     Row("optimizer.minLrRatio", 0.9, "numbers"),
     Row("optimizer.clipNorm", 0.01, "numbers", SGD),
     Row("device", "MPS", "ended"),
@@ -123,7 +123,7 @@ TOP_HEAVY = {
 WIDE = {"model.options": {"layers": 2, "width": 192, "heads": 2, "context": 16}}
 TENSOR = {"parallelism": {"tp": 2, "tensor": {}}}
 CONTEXT = {"parallelism": {"cp": 2, "context": {}}}
-SHARDED = {"parallelism": {"dp_shard": 2, "sharding": {}}}
+SHARDED = {"parallelism": {"dpShard": 2, "sharding": {}}}
 ISLANDS = {"parallelism": {"island": 2}, "steps": 7, "communication.outer": {"every": 2}}
 
 
@@ -132,13 +132,13 @@ def _compressed(**compression: Any) -> dict[str, Any]:
 
 
 OF_TWO_RANKS = [
-    Row("parallelism.dp_replicate", 1, "built"),
-    Row("parallelism.dp_shard", 2, "built"),
+    Row("parallelism.dpReplicate", 1, "built"),
+    Row("parallelism.dpShard", 2, "built"),
     Row("parallelism.island", 2, "numbers", {"steps": 5, "communication": {}}),
     Row("parallelism.pp", 2, "built"),
     Row("parallelism.cp", 2, "built"),
     Row("parallelism.tp", 2, "built"),
-    Row("parallelism.ep", 2, "built", {**MOE, "parallelism": {"dp_shard": 2}}),
+    Row("parallelism.ep", 2, "built", {**MOE, "parallelism": {"dpShard": 2}}),
     Row("parallelism.pipeline.schedule", "GPipe", "built", {**PIPELINE, "parallelism.pipeline": {}}),
     Row("parallelism.pipeline.stagesPerRank", 3, "built", {**INTERLEAVED, **DEEP}),
     Row("parallelism.pipeline.balance", "Parameters", "built", {**PIPELINE, **TOP_HEAVY, "parallelism.pipeline": {}}),

@@ -45,24 +45,24 @@ def mutation(row: Row) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return register
 
 
-REPLICATE = Row("P1", {"dp_replicate": 2})
-ACCUMULATE = Row("P1", {"dp_replicate": 2}, 2)
-SHARD = Row("P2", {"dp_shard": 2}, 2)
-HSDP = Row("P2", {"dp_replicate": 2, "dp_shard": 2}, 2)
+REPLICATE = Row("P1", {"dpReplicate": 2})
+ACCUMULATE = Row("P1", {"dpReplicate": 2}, 2)
+SHARD = Row("P2", {"dpShard": 2}, 2)
+HSDP = Row("P2", {"dpReplicate": 2, "dpShard": 2}, 2)
 LAYERS = Row("P3", {"pp": 2}, 1, devices=2)
-REPLICAS = Row("P3", {"dp_replicate": 3}, 1, devices=3)
+REPLICAS = Row("P3", {"dpReplicate": 3}, 1, devices=3)
 TENSOR = Row("P4", {"tp": 2}, 1)
 PLAIN_TENSOR = Row("P4", {"tp": 2, "tensor": {"sequence": False, "vocabulary": False}}, 1)
 PIPELINE = Row("P5", {"pp": 2}, 4)
 CONTEXT = Row("P6", {"cp": 2}, 1)
 ULYSSES = Row("P6", {"cp": 2, "context": {"method": "Ulysses"}}, 1)
-EXPERT = Row("P7", {"dp_shard": 2, "ep": 2}, 1, "moe")
+EXPERT = Row("P7", {"dpShard": 2, "ep": 2}, 1, "moe")
 EXPERT_CONTEXT = Row("P7", {"cp": 2, "ep": 2}, 1, "moe")
 EXPERT_TENSOR = Row("P7", {"tp": 2}, 1, "moe")
 EVERYTHING = {"communication": {"compression": {"method": "TopK", "share": 1}}}
-COMPRESSED = Row("E7", {"dp_replicate": 2}, 1, training=EVERYTHING)
-COMPRESSED_SHARDS = Row("E7", {"dp_replicate": 2, "dp_shard": 2}, 1, training=EVERYTHING)
-MUON = Row("E8", {"dp_shard": 2}, 1, training={"optimizer": {"name": "muon", "lr": 0.02}}, update=5e-4)
+COMPRESSED = Row("E7", {"dpReplicate": 2}, 1, training=EVERYTHING)
+COMPRESSED_SHARDS = Row("E7", {"dpReplicate": 2, "dpShard": 2}, 1, training=EVERYTHING)
+MUON = Row("E8", {"dpShard": 2}, 1, training={"optimizer": {"name": "muon", "lr": 0.02}}, update=5e-4)
 
 
 @mutation(REPLICATE)
@@ -107,7 +107,7 @@ def _() -> None:
 @mutation(SHARD)
 def _() -> None:
     """shard: the sampler is shifted by one rank's share"""
-    mesh.Mesh.data_rank = property(lambda self: self.coordinates["dp_shard"] + 1)  # type: ignore[method-assign]
+    mesh.Mesh.data_rank = property(lambda self: self.coordinates["dpShard"] + 1)  # type: ignore[method-assign]
 
 
 @mutation(SHARD)

@@ -20,15 +20,15 @@ from trainmaster.contract.config import TrainingConfig
 from trainmaster.parity import CONTEXT, Outcome, Row, example, merged, run, train
 
 ROWS = {
-    "replicate-3": Row("replicate", {"dp_replicate": 3}, 2),
-    "replicate-4": Row("replicate", {"dp_replicate": 4}, 2),
-    "fsdp2-2": Row("fsdp2", {"dp_shard": 2}, 2),
-    "hsdp-2x2": Row("hsdp", {"dp_replicate": 2, "dp_shard": 2}, 2),
+    "replicate-3": Row("replicate", {"dpReplicate": 3}, 2),
+    "replicate-4": Row("replicate", {"dpReplicate": 4}, 2),
+    "fsdp2-2": Row("fsdp2", {"dpShard": 2}, 2),
+    "hsdp-2x2": Row("hsdp", {"dpReplicate": 2, "dpShard": 2}, 2),
     "tensor-2": Row("tensor", {"tp": 2}, 2),
-    "shard-tensor-2x2": Row("shard-tensor", {"dp_shard": 2, "tp": 2}, 2),
+    "shard-tensor-2x2": Row("shard-tensor", {"dpShard": 2, "tp": 2}, 2),
     "context-2": Row("context", {"cp": 2}, 2),
     "pipeline-2": Row("pipeline", {"pp": 2}, 4),
-    "expert-2": Row("expert", {"dp_shard": 2, "ep": 2}, 2, "moe"),
+    "expert-2": Row("expert", {"dpShard": 2, "ep": 2}, 2, "moe"),
 }
 
 

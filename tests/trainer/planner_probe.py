@@ -49,16 +49,16 @@ def compressed(method: str) -> dict[str, Any]:
 
 
 MUON: dict[str, Any] = {"optimizer": {"name": "muon"}}
-HSDP = {"dp_replicate": 2, "dp_shard": 2}
+HSDP = {"dpReplicate": 2, "dpShard": 2}
 REVERSIBLE, STREAMS = {"recompute": "Reversible"}, {"reversible": True}
 ROWS = [
-    Row("replicate-accumulated", {"dp_replicate": 2}, 2),
-    Row("shard", {"dp_shard": 2}),
-    Row("shard-padded", {"dp_shard": 3}, 2),
-    Row("shard-llama", {"dp_shard": 2}, 1, "llama"),
+    Row("replicate-accumulated", {"dpReplicate": 2}, 2),
+    Row("shard", {"dpShard": 2}),
+    Row("shard-padded", {"dpShard": 3}, 2),
+    Row("shard-llama", {"dpShard": 2}, 1, "llama"),
     Row("hsdp", HSDP, 2),
-    Row("zero-1", {"dp_shard": 2, "sharding": {"stage": 1}}, 2),
-    Row("zero-2", {"dp_shard": 2, "sharding": {"stage": 2}}, 2),
+    Row("zero-1", {"dpShard": 2, "sharding": {"stage": 1}}, 2),
+    Row("zero-2", {"dpShard": 2, "sharding": {"stage": 2}}, 2),
     Row("tensor", {"tp": 2}),
     Row("tensor-whole-sequence", {"tp": 2, "tensor": {"sequence": False, "vocabulary": False}}, 1, "llama"),
     Row("context", {"cp": 2}),
@@ -67,26 +67,26 @@ ROWS = [
     Row("pipeline-gpipe", {"pp": 2, "pipeline": {"schedule": "GPipe"}}, 4),
     Row("pipeline-interleaved", {"pp": 2, "pipeline": {"schedule": "Interleaved1F1B"}}, 4),
     Row("pipeline-zero-bubble", {"pp": 2, "pipeline": {"schedule": "ZBV"}}, 4),
-    Row("expert-sharded", {"dp_shard": 4, "ep": 2}, 1, "moe"),
-    Row("expert-tensor", {"dp_shard": 2, "tp": 2, "ep": 2}, 1, "moe"),
-    Row("shard-tensor", {"dp_shard": 2, "tp": 2}),
-    Row("pipeline-shard", {"pp": 2, "dp_shard": 2}, 4),
+    Row("expert-sharded", {"dpShard": 4, "ep": 2}, 1, "moe"),
+    Row("expert-tensor", {"dpShard": 2, "tp": 2, "ep": 2}, 1, "moe"),
+    Row("shard-tensor", {"dpShard": 2, "tp": 2}),
+    Row("pipeline-shard", {"pp": 2, "dpShard": 2}, 4),
     Row("pipeline-context", {"pp": 2, "cp": 2}, 4),
-    Row("recompute", {"dp_shard": 2}, training={"recompute": "Full"}),
-    Row("recompute-products-kept", {"dp_shard": 2}, 1, "llama", training={"recompute": "Selective"}),
+    Row("recompute", {"dpShard": 2}, training={"recompute": "Full"}),
+    Row("recompute-products-kept", {"dpShard": 2}, 1, "llama", training={"recompute": "Selective"}),
     Row("recompute-pipeline", {"pp": 2}, 4, training={"recompute": "Full"}),
-    Row("reversible", {"dp_shard": 2}, training=REVERSIBLE, options=STREAMS),
-    Row("reversible-llama", {"dp_replicate": 2}, 1, "llama", training=REVERSIBLE, options=STREAMS),
+    Row("reversible", {"dpShard": 2}, training=REVERSIBLE, options=STREAMS),
+    Row("reversible-llama", {"dpReplicate": 2}, 1, "llama", training=REVERSIBLE, options=STREAMS),
     Row("reversible-tensor", {"tp": 2}, training=REVERSIBLE, options=STREAMS),
-    Row("fp8", {"dp_shard": 2}, training={"precision": "fp8"}),
-    Row("fp8-products-kept", {"dp_shard": 2}, 1, "llama", training={"precision": "fp8", "recompute": "Selective"}),
-    Row("compressed", {"dp_replicate": 2}, 2, training=compressed("TopK")),
+    Row("fp8", {"dpShard": 2}, training={"precision": "fp8"}),
+    Row("fp8-products-kept", {"dpShard": 2}, 1, "llama", training={"precision": "fp8", "recompute": "Selective"}),
+    Row("compressed", {"dpReplicate": 2}, 2, training=compressed("TopK")),
     Row("compressed-powersgd-hsdp", HSDP, 1, "llama", training=compressed("PowerSGD")),
-    Row("compressed-fp16-pipeline", {"dp_replicate": 2, "pp": 2}, 4, training=compressed("fp16")),
-    Row("muon", {"dp_replicate": 2}, training=MUON),
-    Row("muon-llama", {"dp_shard": 3}, 1, "llama", training=MUON),
-    Row("muon-shard-tensor", {"dp_shard": 2, "tp": 2}, training=MUON),
-    Row("muon-experts", {"dp_shard": 4, "ep": 2}, 1, "moe", training=MUON),
+    Row("compressed-fp16-pipeline", {"dpReplicate": 2, "pp": 2}, 4, training=compressed("fp16")),
+    Row("muon", {"dpReplicate": 2}, training=MUON),
+    Row("muon-llama", {"dpShard": 3}, 1, "llama", training=MUON),
+    Row("muon-shard-tensor", {"dpShard": 2, "tp": 2}, training=MUON),
+    Row("muon-experts", {"dpShard": 4, "ep": 2}, 1, "moe", training=MUON),
     Row("compressed-experts", {**HSDP, "ep": 2}, 1, "moe", training=compressed("PowerSGD")),
 ]
 
@@ -96,7 +96,7 @@ def config(folder: Path, row: Row, **changes: Any) -> TrainingConfig:
     options = {**found.model.options, **OPTIONS}
     model = found.model.model_copy(update={"options": options})
     degrees = row.config.resolve(row.ranks)
-    share = degrees["dp_replicate"] * degrees["dp_shard"]
+    share = degrees["dpReplicate"] * degrees["dpShard"]
     batch = found.batch.model_copy(update={"global_": MICRO * row.accumulation * share, "micro": MICRO})
     return found.model_copy(update={"model": model, "batch": batch, **changes})
 

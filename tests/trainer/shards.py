@@ -22,7 +22,7 @@ def shard_bytes(step: int, rank: int, world_size: int, **common: Any) -> bytes:
         "__metadata__": {
             "chunks": json.dumps({key: ["w", [world_size, 2], [rank, 0]]}),
             "values": json.dumps({"lr": 0.5} if rank == 0 else {}),
-            "common": json.dumps({"mesh": {"dp_shard": world_size}, "data": {"consumed": step * 8}, **common}),
+            "common": json.dumps({"mesh": {"dpShard": world_size}, "data": {"consumed": step * 8}, **common}),
         },
     }
     text = json.dumps(header).encode()

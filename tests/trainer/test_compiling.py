@@ -118,7 +118,7 @@ def test_a_killed_and_resumed_run_has_the_same_bits_and_compiles_nothing_again(
 ) -> None:
     ranks = compiling_ranks
     evaluation = {"every": 4, "data": {"path": str(text)}, "samples": 4}
-    training = {"parallelism": {"dp_shard": 2}, "compile": True, "evaluation": evaluation}
+    training = {"parallelism": {"dpShard": 2}, "compile": True, "evaluation": evaluation}
     whole = Job(ranks, tmp_path / "whole", text, **training)
     assert whole.round(1, env={compiling.CACHE: str(cache)}).codes == [0, 0]
     compiled = {*cache.rglob("*.so")}

@@ -100,8 +100,8 @@ def step(model: nn.Module, parallel: Any, batch: int, number: int) -> list[torch
 @pytest.mark.parametrize("batch", [7, 2], ids=["a smaller last part", "an empty last part"])
 def test_parts_of_other_sizes_come_to_the_same_gradients(batch: int) -> None:
     one, many = llama(), llama()
-    alone = tm.parallelize(one, {"dp_replicate": 1}, devices=["cpu"])
-    several = tm.parallelize(many, {"dp_replicate": 3}, devices=["cpu"] * 3)
+    alone = tm.parallelize(one, {"dpReplicate": 1}, devices=["cpu"])
+    several = tm.parallelize(many, {"dpReplicate": 3}, devices=["cpu"] * 3)
     for found, expected in zip(step(many, several, batch, 0), step(one, alone, batch, 0), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
     again = step(many, several, batch, 0)
@@ -110,7 +110,7 @@ def test_parts_of_other_sizes_come_to_the_same_gradients(batch: int) -> None:
 
 def test_any_loss_of_the_joined_output_gives_whole_gradients() -> None:
     one, many = llama(), llama()
-    parallel = tm.parallelize(many, {"dp_replicate": 2}, devices=["cpu", "cpu"])
+    parallel = tm.parallelize(many, {"dpReplicate": 2}, devices=["cpu", "cpu"])
     numbers = torch.randint(256, (6, 16), generator=torch.Generator().manual_seed(1))
     one(numbers).square().mean().backward()
     parallel.forward(numbers).square().mean().backward()
@@ -154,14 +154,14 @@ def test_weights_without_one_place_are_refused_before_anything_moves(pretended: 
 @pytest.mark.parametrize(
     ("parallelism", "options", "sentence"),
     [
-        ({"tp": 2}, {}, "parallelism.tp: with devices there are only pp and dp_replicate"),
+        ({"tp": 2}, {}, "parallelism.tp: with devices there are only pp and dpReplicate"),
         ({"pp": 0}, {}, "parallelism.pp: a whole number of devices is expected, not 0"),
-        ({"pp": 2, "dp_replicate": 2}, {}, "with devices pp or dp_replicate, not both; ranks can do both"),
-        ({"dp_replicate": 3}, {}, "parallelism: is for 3 devices, but devices has 2"),
+        ({"pp": 2, "dpReplicate": 2}, {}, "with devices pp or dpReplicate, not both; ranks can do both"),
+        ({"dpReplicate": 3}, {}, "parallelism: is for 3 devices, but devices has 2"),
         ({"pp": 2}, {}, "parallelism.pp needs sequence="),
-        ({"dp_replicate": 2}, {"devices": ["cpu", "gpu"]}, "devices: .*gpu"),
-        ({"dp_replicate": 2}, {"devices": ["cpu", "cuda:99"]}, "devices: there is no cuda:99 here"),
-        ({"dp_replicate": 2}, {"precision": "bf16"}, "precision is of ranks"),
+        ({"dpReplicate": 2}, {"devices": ["cpu", "gpu"]}, "devices: .*gpu"),
+        ({"dpReplicate": 2}, {"devices": ["cpu", "cuda:99"]}, "devices: there is no cuda:99 here"),
+        ({"dpReplicate": 2}, {"precision": "bf16"}, "precision is of ranks"),
         ({"pp": 2}, {"devices": ["cpu"] * 5, "sequence": 16}, "parallelism: is for 2 devices, but devices has 5"),
     ],
 )
@@ -173,10 +173,10 @@ def test_what_one_process_cannot_do_is_refused(
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("parallelism", [{"pp": 2}, {"dp_replicate": 2}])
+@pytest.mark.parametrize("parallelism", [{"pp": 2}, {"dpReplicate": 2}])
 def test_a_cpu_and_a_gpu_train_as_the_cpu_alone_does(parallelism: dict[str, int]) -> None:
     one, many = llama(), llama()
-    alone = tm.parallelize(one, {"dp_replicate": 1}, devices=["cpu"])
+    alone = tm.parallelize(one, {"dpReplicate": 1}, devices=["cpu"])
     both = tm.parallelize(many, parallelism, devices=["cpu", "cuda:0"], sequence=16)
     for found, expected in zip(step(many, both, 6, 0), step(one, alone, 6, 0), strict=True):
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-6)

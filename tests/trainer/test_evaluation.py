@@ -42,9 +42,9 @@ def eight_windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "parallelism",
     [
-        {"dp_replicate": 2},
-        {"dp_shard": 2},
-        {"dp_shard": 2, "sharding": {"stage": 2}},
+        {"dpReplicate": 2},
+        {"dpShard": 2},
+        {"dpShard": 2, "sharding": {"stage": 2}},
         {"tp": 2},
         {"cp": 2},
         {"pp": 2},
@@ -85,7 +85,7 @@ def test_a_killed_run_has_the_evaluations_and_the_best_step_of_an_uninterrupted_
 ) -> None:
     (tmp_path / "unlike").mkdir()  # letters that are trained to be unlikely: the loss on them soon rises
     (tmp_path / "unlike" / "a.txt").write_text("ZQXJ" * 64)
-    training: dict[str, Any] = {"parallelism": {"dp_shard": 2}, "checkpoint": {"every": 3, "keep": 1}}
+    training: dict[str, Any] = {"parallelism": {"dpShard": 2}, "checkpoint": {"every": 3, "keep": 1}}
     plain = EvaluatedJob(ranks, tmp_path / "plain", text, **training)
     assert plain.round(1).codes == [0, 0]
     training["checkpoint"]["keepBest"] = True
@@ -183,7 +183,7 @@ def test_an_evaluation_takes_no_more_than_there_is(eight_windows: Path) -> None:
 
 
 def test_a_best_checkpoint_needs_evaluations() -> None:
-    with pytest.raises(ValueError, match=r"checkpoint\.keepBest needs .* training\.evaluation would say it"):
+    with pytest.raises(ValueError, match=r"checkpoint\.keepBest: .* training\.evaluation is missing"):
         TrainingConfig.model_validate(
             {"data": {"path": "/data"}, "steps": 9, "batch": {"global": 8}, "checkpoint": {"keepBest": True}}
         )

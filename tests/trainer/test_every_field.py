@@ -30,7 +30,8 @@ def test_what_a_row_trains_is_a_job_that_anybody_may_have(count: int) -> None:
     refused = {}
     for row in ROWS[count]:
         for training in (row.without(), row.trained()):
-            document = job(TRAINMASTER, spec__workers={"replicas": count}, spec__training=training)
+            saved = {"spec__checkpoint": training.pop("checkpoint")} if "checkpoint" in training else {}
+            document = job(TRAINMASTER, spec__workers={"replicas": count}, spec__training=training, **saved)
             if problems := validate(document):
                 refused[row.field] = [str(problem) for problem in problems]
     assert refused == {}

@@ -59,6 +59,8 @@ def test_a_fault_is_read_and_written(text: str, fault: Fault) -> None:
     [
         ("kil:step=2", r"'kil' is unknown; did you mean kill\?"),
         ("explode:step=2", r"'explode' is unknown; known are api-outage, corrupt-checkpoint"),
+        ("kill-rank:step=2", r"'kill-rank' is unknown; kill strikes a rank, for example kill:rank=1,step=20"),
+        ("kill-pods:step=2", r"'kill-pods' is unknown; did you mean kill-pod\?"),
         ("kill:stepp=2", r"'stepp' is unknown; did you mean step\?"),
         ("kill:steps=2", r"steps belongs to slow, not to kill"),
         ("kill:rank=1", r"step is missing, as in kill:rank=0,step=20"),

@@ -33,7 +33,7 @@ def stopped_children(parent: int, count: int) -> list[int]:
 def test_a_world_that_wakes_up_after_its_replacement_leaves_an_orphan_and_the_lineage_alone(
     ranks: Ranks, tmp_path: Path, text: Path
 ) -> None:
-    parallelism = {"dp_shard": 2}
+    parallelism = {"dpShard": 2}
     old_ranks = ranks.twin()
     shared = {environment.CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
     old = Job(old_ranks, tmp_path / "old", text, parallelism=parallelism, steps=STEPS)

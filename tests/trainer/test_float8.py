@@ -140,7 +140,7 @@ def test_reversible_blocks_in_8_bits_are_refused() -> None:
 @pytest.mark.processes
 def test_a_stopped_and_resumed_run_has_the_same_bits(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     def job(name: str, precision: str = "fp8") -> Job:
-        return Job(ranks, tmp_path / name, text, parallelism={"dp_shard": 2}, precision=precision)
+        return Job(ranks, tmp_path / name, text, parallelism={"dpShard": 2}, precision=precision)
 
     whole, parted, other = job("whole"), job("parted"), job("other", "bf16")
     assert whole.round(1).codes == [0, 0]

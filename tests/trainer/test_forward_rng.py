@@ -51,11 +51,11 @@ def in_a_users_loop(rng: ForwardRng, dropout: nn.Module) -> list[Tensor]:
 
 
 def test_a_mask_follows_from_seed_step_and_place_in_the_batch_alone() -> None:
-    ((first, second),) = drawn({"dp_shard": 1}, step(3, range(0, 4, 2)))
-    ((again, _),) = drawn({"dp_shard": 1}, step(3, range(0, 4, 2)))
-    ((in_another_world,),) = drawn({"dp_shard": 1}, step(3, range(2, 4, 2)))
-    ((later, _),) = drawn({"dp_shard": 1}, step(4, range(0, 4, 2)))
-    ((of_another_seed, _),) = drawn({"dp_shard": 1}, step(3, range(0, 4, 2), seed=8))
+    ((first, second),) = drawn({"dpShard": 1}, step(3, range(0, 4, 2)))
+    ((again, _),) = drawn({"dpShard": 1}, step(3, range(0, 4, 2)))
+    ((in_another_world,),) = drawn({"dpShard": 1}, step(3, range(2, 4, 2)))
+    ((later, _),) = drawn({"dpShard": 1}, step(4, range(0, 4, 2)))
+    ((of_another_seed, _),) = drawn({"dpShard": 1}, step(3, range(0, 4, 2), seed=8))
     assert torch.equal(first, again)
     assert torch.equal(second, in_another_world)
     others = [second, later, of_another_seed]
@@ -66,7 +66,7 @@ def test_each_step_of_a_job_begins_its_count_of_micro_batches_again() -> None:
     def draw(rng: ForwardRng, dropout: nn.Module) -> list[Tensor]:
         return [mask for _ in range(2) for mask in step(5, range(0, 6, 2))(rng, dropout)]
 
-    (masks,) = drawn({"dp_shard": 1}, draw)
+    (masks,) = drawn({"dpShard": 1}, draw)
     assert all(torch.equal(one, other) for one, other in zip(masks[:3], masks[3:], strict=True))
 
 
@@ -77,7 +77,7 @@ def test_an_evaluation_draws_nothing_and_counts_for_nothing() -> None:
             dropout(ONES)
         return [dropout(ONES)]
 
-    assert torch.equal(drawn({"dp_shard": 1}, draw)[0][0], drawn({"dp_shard": 1}, step(3, range(1)))[0][0])
+    assert torch.equal(drawn({"dpShard": 1}, draw)[0][0], drawn({"dpShard": 1}, step(3, range(1)))[0][0])
 
 
 @pytest.mark.parametrize("draw", [step(3, range(1)), in_a_users_loop], ids=["job", "loop"])
@@ -93,7 +93,7 @@ def test_parts_of_a_sequence_have_different_masks(draw: Draw) -> None:
 
 
 def test_in_a_users_loop_ranks_with_other_data_have_other_masks_and_tensor_groups_have_one() -> None:
-    a, b, c, d = drawn({"dp_shard": 2, "tp": 2}, in_a_users_loop)
+    a, b, c, d = drawn({"dpShard": 2, "tp": 2}, in_a_users_loop)
     for index in range(2):
         assert torch.equal(a[index], b[index])
         assert torch.equal(c[index], d[index])
@@ -111,7 +111,7 @@ def test_a_users_own_numbers_stay_the_same_on_all_ranks_and_masks_come_back_with
         torch.rand(4)
         return [after, later, dropout(ONES)]
 
-    (one, later, resumed), (other, _, _) = drawn({"dp_replicate": 2}, draw)
+    (one, later, resumed), (other, _, _) = drawn({"dpReplicate": 2}, draw)
     assert torch.equal(one, other)
     assert torch.equal(later, resumed)
 
@@ -124,7 +124,7 @@ def test_the_stages_of_a_pipeline_that_are_on_one_rank_have_different_masks() ->
         rng.begin(7, 3, range(2))
         return [stage(ONES) for _ in range(2) for stage in stages.values()]
 
-    (masks,) = drawn({"dp_shard": 1}, draw)
+    (masks,) = drawn({"dpShard": 1}, draw)
     assert len({tuple(mask.tolist()) for mask in masks}) == 4
 
 
@@ -138,7 +138,7 @@ def test_a_pass_that_fails_leaves_the_generator_as_it_was() -> None:
             dropout("no tensor")
         return [expected, torch.rand(4)]
 
-    for expected, found in drawn({"dp_replicate": 2}, draw):
+    for expected, found in drawn({"dpReplicate": 2}, draw):
         assert torch.equal(expected, found)
 
 

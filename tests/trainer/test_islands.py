@@ -26,8 +26,8 @@ from trainmaster.reduce.outer import fragments_of
 EVERY = 3
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "alone": (2, {"island": 2}),
-    "replicas": (4, {"island": 2, "dp_replicate": 2}),
-    "shards": (4, {"island": 2, "dp_shard": 2}),
+    "replicas": (4, {"island": 2, "dpReplicate": 2}),
+    "shards": (4, {"island": 2, "dpShard": 2}),
     "tensor": (4, {"island": 2, "tp": 2}),
     "context": (4, {"island": 2, "cp": 2}),
     "pipeline": (4, {"island": 2, "pp": 2}),
@@ -130,7 +130,7 @@ def test_the_outer_optimizer_is_sgd(ranks: Ranks, tmp_path: Path, text: Path, ou
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("mesh", [{"island": 2, "dp_shard": 2}, {"island": 2, "dp_replicate": 2}])
+@pytest.mark.parametrize("mesh", [{"island": 2, "dpShard": 2}, {"island": 2, "dpReplicate": 2}])
 def test_a_stopped_run_goes_on_with_the_same_bits(
     ranks: Ranks, tmp_path: Path, text: Path, mesh: dict[str, int]
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
 
 @pytest.mark.processes
 def test_a_killed_rank_costs_no_completed_step(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    mesh, outer = {"island": 2, "dp_shard": 2}, {"outer": {"every": 2}}
+    mesh, outer = {"island": 2, "dpShard": 2}, {"outer": {"every": 2}}
     whole = RamJob(ranks, tmp_path / "whole", text, parallelism=mesh, communication=outer)
     whole.sound(1, 4)
     job = RamJob(ranks, tmp_path / "broken", text, parallelism=mesh, communication=outer)
@@ -174,7 +174,7 @@ def test_a_lost_island_rejoins_from_what_all_have_in_common(ranks: Ranks, tmp_pa
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("size", "mesh"), [(3, {"island": 3}), (2, {}), (4, {"island": 2, "dp_shard": 2}), (2, {"dp_shard": 2})]
+    ("size", "mesh"), [(3, {"island": 3}), (2, {}), (4, {"island": 2, "dpShard": 2}), (2, {"dpShard": 2})]
 )
 def test_other_islands_and_none_go_on_with_the_common_model(
     ranks: Ranks, tmp_path: Path, text: Path, size: int, mesh: dict[str, int]
@@ -201,7 +201,7 @@ def test_other_islands_and_none_go_on_with_the_common_model(
 
 @pytest.mark.processes
 def test_a_run_without_islands_goes_on_with_some(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = Job(ranks, tmp_path, text, parallelism={"dp_replicate": 2})
+    job = Job(ranks, tmp_path, text, parallelism={"dpReplicate": 2})
     assert job.round(1, agent=True, stop_at=5, stop_bound=1).codes == [ExitCode.SAVED] * 2
     assert islands(ranks, tmp_path, text, {"island": 2}).round(2).codes == [0, 0]
     steps = tensors(job, "islands.1.optimizer.")
@@ -260,7 +260,7 @@ def test_a_large_parameter_leaves_fewer_fragments() -> None:
         ),
         ({"parallelism": {"island": 2}, "precision": "fp16"}, "bf16 or fp32 would do"),
         (
-            {"parallelism": {"island": 2, "dp_shard": 2, "sharding": {"offload": True}}},
+            {"parallelism": {"island": 2, "dpShard": 2, "sharding": {"offload": True}}},
             "one of them has to be left out",
         ),
         (
@@ -280,5 +280,5 @@ def test_a_number_of_ranks_that_islands_cant_share_is_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"island 2 doesn't divide the job's 3 ranks; 2 and 4 would"):
         config.parallelism.resolve(3)
-    assert config.parallelism.resolve(4) == {"island": 2, "dp_replicate": 2, "dp_shard": 1}
+    assert config.parallelism.resolve(4) == {"island": 2, "dpReplicate": 2, "dpShard": 1}
     assert config.accumulation(4) == (1, 1)

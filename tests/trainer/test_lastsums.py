@@ -12,7 +12,7 @@ from tests.trainer.test_ram import RamJob
 
 pytestmark = pytest.mark.processes
 
-MESHES = {"replicate": (3, {"dp_replicate": 3}), "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2})}
+MESHES = {"replicate": (3, {"dpReplicate": 3}), "hsdp": (4, {"dpReplicate": 2, "dpShard": 2})}
 DEAD = 1
 STEP = 5
 
@@ -58,7 +58,7 @@ def test_those_behind_complete_the_step_with_the_sums_of_who_is_through(
 
 
 def test_a_step_that_nobody_is_through_is_not_waited_for(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = RamJob(ranks, tmp_path, text, every="0", parallelism={"dp_replicate": 3}, batch={"global": 12})
+    job = RamJob(ranks, tmp_path, text, every="0", parallelism={"dpReplicate": 3}, batch={"global": 12})
     script = tmp_path / "broken.py"
     script.write_text(SCRIPT.format(step=STEP, passes=-1, dead=DEAD))
     env = {**job.ram, "LOCAL_WORLD_SIZE": "3"}

@@ -73,7 +73,7 @@ def test_what_divides_is_allowed(parallelism: dict[str, Any]) -> None:
             "parallelism.pp: 4 x 2 stages per rank needs at least 8 layers, and model.options.layers is 4; at most 2 "
             "would do",
         ),
-        ({"dp_shard": 2, "ep": 2}, {}, "parallelism.ep: model llama has no experts; only 1 would do"),
+        ({"dpShard": 2, "ep": 2}, {}, "parallelism.ep: model llama has no experts; only 1 would do"),
     ],
 )
 def test_what_does_not_divide_is_refused(parallelism: dict[str, Any], options: dict[str, Any], sentence: str) -> None:
@@ -86,17 +86,17 @@ def test_experts_are_dealt_out_evenly() -> None:
     with pytest.raises(
         ConfigError, match=r"parallelism\.ep: 4 doesn't divide model.options.experts 6; 1, 2, 3, 6 would"
     ):
-        layout.validate(config({"dp_shard": 4, "ep": 4}, "moe", experts=6))
+        layout.validate(config({"dpShard": 4, "ep": 4}, "moe", experts=6))
 
 
 @pytest.mark.parametrize(
     ("parallelism", "world", "degrees"),
     [
-        ({}, 4, {"dp_replicate": 4, "dp_shard": 1}),
-        ({"tp": 2}, 8, {"dp_replicate": 4, "dp_shard": 1, "tp": 2}),
-        ({"tp": 2, "dp_replicate": 2}, 8, {"dp_replicate": 2, "dp_shard": 2, "tp": 2}),
-        ({"pp": 2, "cp": 2, "tp": 2, "dp_shard": 2}, 16, {"pp": 2, "dp_replicate": 1, "dp_shard": 2, "cp": 2, "tp": 2}),
-        ({"dp_shard": 2, "cp": 2, "ep": 4}, 4, {"dp_replicate": 1, "dp_shard": 2, "cp": 2, "ep": 4}),
+        ({}, 4, {"dpReplicate": 4, "dpShard": 1}),
+        ({"tp": 2}, 8, {"dpReplicate": 4, "dpShard": 1, "tp": 2}),
+        ({"tp": 2, "dpReplicate": 2}, 8, {"dpReplicate": 2, "dpShard": 2, "tp": 2}),
+        ({"pp": 2, "cp": 2, "tp": 2, "dpShard": 2}, 16, {"pp": 2, "dpReplicate": 1, "dpShard": 2, "cp": 2, "tp": 2}),
+        ({"dpShard": 2, "cp": 2, "ep": 4}, 4, {"dpReplicate": 1, "dpShard": 2, "cp": 2, "ep": 4}),
     ],
 )
 def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees: dict[str, int]) -> None:
@@ -109,20 +109,20 @@ def test_one_degree_is_derived(parallelism: dict[str, Any], world: int, degrees:
         ({"tp": 4}, 6, "tp 4 doesn't divide the job's 6 ranks; 4 and 8 would"),
         ({"tp": 2, "pp": 2}, 6, "pp 2 x tp 2 = 4 doesn't divide the job's 6 ranks; 4 and 8 would"),
         (
-            {"tp": 2, "dp_shard": 3},
+            {"tp": 2, "dpShard": 3},
             8,
-            "dp_shard 3 x tp 2 = 6 doesn't divide the job's 8 ranks, so dp_replicate can't be derived",
+            "dpShard 3 x tp 2 = 6 doesn't divide the job's 8 ranks, so dpReplicate can't be derived",
         ),
-        ({"dp_shard": 3, "tp": 2}, 2, "dp_shard 3 x tp 2 = 6 ranks, but the job has 2"),
-        ({"dp_shard": 3, "tp": 4}, 6, "dp_shard 3 x tp 4 = 12 ranks, but the job has 6"),
-        ({"dp_replicate": 2, "dp_shard": 2, "pp": 2}, 4, "pp 2 x dp_replicate 2 x dp_shard 2 = 8 ranks, but the job"),
-        ({"dp_replicate": 1, "dp_shard": 2}, 4, "dp_replicate 1 x dp_shard 2 = 2 ranks, but the job has 4"),
-        ({"island": 2, "dp_replicate": 3}, 4, "island 2 x dp_replicate 3 = 6 ranks, but the job has 4"),
-        ({"dp_shard": 3}, 2, "dp_shard 3 doesn't divide the job's 2 ranks, so dp_replicate can't be derived"),
+        ({"dpShard": 3, "tp": 2}, 2, "dpShard 3 x tp 2 = 6 ranks, but the job has 2"),
+        ({"dpShard": 3, "tp": 4}, 6, "dpShard 3 x tp 4 = 12 ranks, but the job has 6"),
+        ({"dpReplicate": 2, "dpShard": 2, "pp": 2}, 4, "pp 2 x dpReplicate 2 x dpShard 2 = 8 ranks, but the job"),
+        ({"dpReplicate": 1, "dpShard": 2}, 4, "dpReplicate 1 x dpShard 2 = 2 ranks, but the job has 4"),
+        ({"island": 2, "dpReplicate": 3}, 4, "island 2 x dpReplicate 3 = 6 ranks, but the job has 4"),
+        ({"dpShard": 3}, 2, "dpShard 3 doesn't divide the job's 2 ranks, so dpReplicate can't be derived"),
         (
-            {"dp_shard": 4, "ep": 3},
+            {"dpShard": 4, "ep": 3},
             4,
-            "ep 3 doesn't divide dp_shard x cp = 4 ranks, which experts are dealt out to; 1, 2, 4 would",
+            "ep 3 doesn't divide dpShard x cp = 4 ranks, which experts are dealt out to; 1, 2, 4 would",
         ),
     ],
 )
@@ -134,8 +134,8 @@ def test_a_world_that_does_not_divide_is_refused(parallelism: dict[str, Any], wo
 
 def test_only_what_is_given_is_serialized() -> None:
     """Trainers of older images refuse fields that they don't know."""
-    assert ParallelismConfig().model_dump() == {"dp_replicate": None, "dp_shard": None}
-    assert ParallelismConfig(tp=2).model_dump() == {"dp_replicate": None, "dp_shard": None, "tp": 2}
+    assert ParallelismConfig().model_dump() == {"dpReplicate": None, "dpShard": None}
+    assert ParallelismConfig(tp=2).model_dump() == {"dpReplicate": None, "dpShard": None, "tp": 2}
 
 
 @pytest.mark.parametrize("options", ["pipeline", "tensor", "context"])

@@ -30,7 +30,7 @@ MOE = {
         (SHALLOW, {"cp": 2}),
         (SHALLOW, {"pp": 2}),
         (LLAMA, {"pp": 2, "pipeline": {"schedule": "ZBV"}}),
-        (MOE, {"dp_shard": 2, "ep": 2}),
+        (MOE, {"dpShard": 2, "ep": 2}),
     ],
     ids=["tensor", "context", "pipeline", "zero-bubble", "expert"],
 )
@@ -59,18 +59,18 @@ def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupt
 @pytest.mark.parametrize(
     ("model", "micro", "layouts"),
     [
-        (LLAMA, 2, [(4, {"dp_shard": 2, "tp": 2}), (2, {"dp_shard": 2}), (4, {"pp": 2, "tp": 2})]),
-        (LLAMA, 2, [(2, {"pp": 2}), (4, {"dp_replicate": 2, "dp_shard": 2}), (2, {"cp": 2})]),
+        (LLAMA, 2, [(4, {"dpShard": 2, "tp": 2}), (2, {"dpShard": 2}), (4, {"pp": 2, "tp": 2})]),
+        (LLAMA, 2, [(2, {"pp": 2}), (4, {"dpReplicate": 2, "dpShard": 2}), (2, {"cp": 2})]),
         (
             LLAMA,
             1,  # or there are too few micro-batches for the last of these
             [
                 (2, {"pp": 2, "pipeline": {"schedule": "ZBV"}}),
                 (1, {}),
-                (4, {"pp": 2, "dp_shard": 2, "pipeline": {"schedule": "Interleaved1F1B"}}),
+                (4, {"pp": 2, "dpShard": 2, "pipeline": {"schedule": "Interleaved1F1B"}}),
             ],
         ),
-        (MOE, 2, [(4, {"dp_shard": 4, "ep": 2}), (2, {"tp": 2}), (2, {"pp": 2})]),
+        (MOE, 2, [(4, {"dpShard": 4, "ep": 2}), (2, {"tp": 2}), (2, {"pp": 2})]),
     ],
     ids=["shard-tensor", "pipeline", "zero-bubble", "expert"],
 )

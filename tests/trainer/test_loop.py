@@ -16,7 +16,7 @@ from trainmaster.faults import Fault, encode, parse
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize("parallelism", [{"dp_replicate": 2}, {"dp_shard": 2}], ids=["replicate", "shard"])
+@pytest.mark.parametrize("parallelism", [{"dpReplicate": 2}, {"dpShard": 2}], ids=["replicate", "shard"])
 def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupted_one(
     ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path, parallelism: dict[str, int]
 ) -> None:
@@ -47,7 +47,7 @@ def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupt
 
 @pytest.mark.parametrize(
     ("world_size", "mesh"),
-    [(3, {"dp_replicate": 3}), (4, {"dp_replicate": 2, "dp_shard": 2})],
+    [(3, {"dpReplicate": 3}), (4, {"dpReplicate": 2, "dpShard": 2})],
     ids=["replicate-3", "hsdp-2x2"],
 )
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_at_any_world_size(
@@ -78,8 +78,8 @@ def test_a_batch_that_scales_is_in_each_world_what_its_rule_says(ranks: Ranks, t
 def test_a_run_goes_on_in_another_world_size_with_the_same_losses(
     ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
 ) -> None:
-    whole = undisturbed(2, parallelism={"dp_replicate": 1})
-    moving = Job(ranks, tmp_path / "moving", text, parallelism={"dp_replicate": 1}, steps=9)
+    whole = undisturbed(2, parallelism={"dpReplicate": 1})
+    moving = Job(ranks, tmp_path / "moving", text, parallelism={"dpReplicate": 1}, steps=9)
     for number, (size, until) in enumerate([(2, 3), (1, 6), (2, 9)], start=1):
         outcome = moving.round(number, size, agent=True, stop_at=until, stop_bound=1)
         assert outcome.codes == [0 if until == 9 else ExitCode.SAVED] * size, outcome.output
@@ -89,7 +89,7 @@ def test_a_run_goes_on_in_another_world_size_with_the_same_losses(
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_people_are_told(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = Job(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    job = Job(ranks, tmp_path, text, parallelism={"dpShard": 2})
     assert job.round(1).codes == [0, 0]
     before = job.final
     shutil.rmtree(tmp_path / "checkpoints" / "step-9.r1")
@@ -117,7 +117,7 @@ def test_a_job_whose_steps_were_lowered_below_its_checkpoint_is_done(ranks: Rank
 
 
 def test_a_bound_stop_saves_the_same_step_on_all_ranks(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = Job(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    job = Job(ranks, tmp_path, text, parallelism={"dpShard": 2})
     outcome = job.round(1, agent=True, stop_at=4, stop_bound=1)
     assert outcome.codes == [ExitCode.SAVED, ExitCode.SAVED], outcome.output
     assert [m["step"] for m in outcome.said("saved")] == [4, 4]
@@ -137,7 +137,7 @@ def test_an_older_round_cannot_take_the_storage_back(ranks: Ranks, tmp_path: Pat
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = Job(ranks, tmp_path, text, optimizer={"lr": 1e9, "clipNorm": None, "name": "sgd"})
+    job = Job(ranks, tmp_path, text, optimizer={"lr": 1e9, "clipNorm": 0, "name": "sgd"})
     outcome = job.round(1, agent=True)
     assert outcome.codes == [ExitCode.DIVERGED, ExitCode.DIVERGED], outcome.output
     assert {m["cause"] for m in outcome.said("failed")} == {"Diverged"}
@@ -147,7 +147,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(ranks: Ranks, tmp_pa
 @pytest.mark.parametrize(
     ("training", "env", "sentence"),
     [
-        ({"parallelism": {"dp_shard": 3}}, {}, "dp_shard 3 doesn't divide the job's 1 ranks"),
+        ({"parallelism": {"dpShard": 3}}, {}, "dpShard 3 doesn't divide the job's 1 ranks"),
         ({"batch": {"global": 8, "micro": 3}}, {}, "batch.micro 3 doesn't divide"),
         ({}, {environment.RESUME: "/nowhere/step-3.r1"}, "checkpoint.resume: /nowhere/step-3.r1 can't be used"),
         ({}, {environment.RESUME: "/nowhere"}, "is neither a checkpoint"),
@@ -215,7 +215,7 @@ def test_a_smaller_micro_batch_after_the_device_ran_out_of_memory_has_the_same_l
 
 
 def test_the_samples_of_a_step_that_diverged_are_left_out_and_stay_so(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    steady = {"optimizer": {"warmupSteps": 2, "lr": 1e-2, "schedule": "constant"}}
+    steady = {"optimizer": {"warmupSteps": 2, "lr": 1e-2, "schedule": "Constant"}}
     job = Job(ranks, tmp_path / "job", text, **steady)
     socket = tmp_path / "faults"
     faults = {environment.FAULTS: encode([parse("nan:rank=1,step=5")]), environment.FAULT_SOCKET: str(socket)}

@@ -61,7 +61,7 @@ def one_survey(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_survey")
-@pytest.mark.parametrize("parallelism", [{}, {"dp_shard": 2}, {"pp": 2}, {"tp": 2}], ids=str)
+@pytest.mark.parametrize("parallelism", [{}, {"dpShard": 2}, {"pp": 2}, {"tp": 2}], ids=str)
 def test_it_is_the_largest_one_that_fits(parallelism: dict[str, int]) -> None:
     job = config(parallelism=parallelism)
     for micro in (8, 4, 2):

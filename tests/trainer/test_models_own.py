@@ -113,7 +113,7 @@ loop.main()
 class OwnJob(Job):
     def __init__(self, ranks: Ranks, output: Path, text: Path, function: str = "build", **training: Any) -> None:
         model = {"name": f"of_a_job:{function}", "options": {"context": 16, "wide": 8}}
-        super().__init__(ranks, output, text, model=model, parallelism={"dp_shard": 2}, **training)
+        super().__init__(ranks, output, text, model=model, parallelism={"dpShard": 2}, **training)
 
     def trained(self, number: int) -> Outcome:
         self.output.mkdir(exist_ok=True)

@@ -154,7 +154,7 @@ def config(**fields: Any) -> dict[str, Any]:
 
 
 def test_shards_in_host_memory_are_refused() -> None:
-    sharding = {"dp_shard": 2, "sharding": {"offload": True}}
+    sharding = {"dpShard": 2, "sharding": {"offload": True}}
     with pytest.raises(ValidationError, match=r"optimizer.name muon .* parallelism.sharding.offload .* adamw would do"):
         TrainingConfig.model_validate(config(parallelism=sharding, optimizer={"name": "muon"}))
 
@@ -174,7 +174,7 @@ def test_momentum_is_written_as_a_number(optimizer: dict[str, Any], momentum: fl
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("model", "parallelism"),
-    [(LLAMA, {"dp_replicate": 2}), (LLAMA, {"dp_shard": 2}), (MOE, {"tp": 2})],
+    [(LLAMA, {"dpReplicate": 2}), (LLAMA, {"dpShard": 2}), (MOE, {"tp": 2})],
     ids=["replicate", "shard", "tensor"],
 )
 def test_a_killed_and_resumed_run_has_the_losses_and_the_state_of_an_uninterrupted_one(
@@ -200,7 +200,7 @@ def test_survivors_complete_the_last_step_without_the_rank_that_had_a_part_of_ea
     ranks: Ranks, tmp_path: Path, text: Path
 ) -> None:
     """Rank 1 dies in step 5 before all gradients are summed: the others have step 4, whose updates needed it."""
-    mesh = {"dp_replicate": 2, "dp_shard": 2}
+    mesh = {"dpReplicate": 2, "dpShard": 2}
     whole = RamJob(ranks, tmp_path / "whole", text, parallelism=mesh, optimizer=MUON)
     whole.sound(1, 4)
     job = RamJob(ranks, tmp_path / "broken", text, parallelism=mesh, optimizer=MUON, every="100")
@@ -217,7 +217,7 @@ def test_a_run_goes_on_in_other_layouts_with_the_same_losses(ranks: Ranks, tmp_p
     whole = Job(ranks, tmp_path / "whole", text, **training)
     assert whole.round(1, world_size=1).codes == [0]
     moving = Job(ranks, tmp_path / "moving", text, **training)
-    layouts = [(2, {"dp_shard": 2}), (4, {"dp_shard": 2, "tp": 2}), (2, {"pp": 2})]
+    layouts = [(2, {"dpShard": 2}), (4, {"dpShard": 2, "tp": 2}), (2, {"pp": 2})]
     for number, (size, parallelism) in enumerate(layouts, start=1):
         moving.config["parallelism"] = parallelism
         outcome = moving.round(number, size, agent=True, stop_at=3 * number, stop_bound=1)
@@ -231,7 +231,7 @@ def test_a_run_goes_on_in_other_layouts_with_the_same_losses(ranks: Ranks, tmp_p
 
 @pytest.mark.processes
 def test_a_run_of_adamw_goes_on_with_muon(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = Job(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    job = Job(ranks, tmp_path, text, parallelism={"dpShard": 2})
     assert job.round(1).codes == [0, 0]
     for path in (job.output / "checkpoints").glob("step-*"):
         if int(path.name.split(".")[0].removeprefix("step-")) > 6:

@@ -70,9 +70,9 @@ def by_hand(job: Job, small: list[range]) -> float:
     ("mesh", "ranks_", "small"),
     [
         ({}, 1, [range(2)]),
-        ({"dp_replicate": 2}, 2, [range(2)]),
-        ({"dp_shard": 2}, 2, [range(2), range(4, 6)]),
-        ({"dp_shard": 4}, 4, [range(0, 1), range(2, 3), range(4, 5), range(6, 7)]),
+        ({"dpReplicate": 2}, 2, [range(2)]),
+        ({"dpShard": 2}, 2, [range(2), range(4, 6)]),
+        ({"dpShard": 4}, 4, [range(0, 1), range(2, 3), range(4, 5), range(6, 7)]),
         ({"tp": 2}, 2, [range(2)]),
         ({"cp": 2}, 2, [range(2)]),
     ],
@@ -117,7 +117,7 @@ def test_where_no_rank_has_the_gradients_of_one_micro_batch_it_is_refused() -> N
 
     for parallelism, words in (
         ({"pp": 2}, "a pipeline never has the gradients of one micro-batch alone; pp 1 would do"),
-        ({"dp_shard": 2, "sharding": {"stage": 2}}, "stage 2 gradients are out of sight until the last micro-batch; 3"),
+        ({"dpShard": 2, "sharding": {"stage": 2}}, "stage 2 gradients are out of sight until the last micro-batch; 3"),
         ({"island": 2}, "is of one batch that all ranks share; islands have one each"),
     ):
         with pytest.raises(ValidationError, match=words):
@@ -126,7 +126,7 @@ def test_where_no_rank_has_the_gradients_of_one_micro_batch_it_is_refused() -> N
 
 @pytest.mark.parametrize(
     ("degrees", "precision"),
-    [({"dp_replicate": 2, "dp_shard": 2}, "fp32"), ({"dp_replicate": 2, "dp_shard": 1}, "bf16")],
+    [({"dpReplicate": 2, "dpShard": 2}, "fp32"), ({"dpReplicate": 2, "dpShard": 1}, "bf16")],
 )
 def test_what_replicas_have_yet_to_sum_may_be_out_of_sight(degrees: dict[str, int], precision: str) -> None:
     batch = {"global": 8, "micro": 1, "noiseScale": {"every": 2}}

@@ -103,7 +103,7 @@ def test_the_noise_scale_is_refused() -> None:
         "data": {"path": "@stdlib"},
         "steps": 2,
         "batch": {"global": 8, "micro": 2, "noiseScale": {}},
-        "parallelism": {"dp_shard": 2, "sharding": {"offload": True}},
+        "parallelism": {"dpShard": 2, "sharding": {"offload": True}},
     }
     with pytest.raises(ValidationError, match=r"batch\.noiseScale: with parallelism\.sharding\.offload the gradients"):
         TrainingConfig.model_validate(training)
@@ -113,6 +113,6 @@ def test_a_users_loop_without_shards_is_refused() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(ConfigError, match=r"parallelism\.sharding\.offload keeps shards in .* 2 or more would do"):
-            tm.parallelize(nn.Linear(2, 2), {"dp_shard": 1, "sharding": {"offload": True}})
+            tm.parallelize(nn.Linear(2, 2), {"dpShard": 1, "sharding": {"offload": True}})
     finally:
         dist.destroy_process_group()

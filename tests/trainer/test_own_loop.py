@@ -100,7 +100,7 @@ if dist.get_rank() == 0:
 """
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "shard": {"dp_shard": 2},
+    "shard": {"dpShard": 2},
     "tensor": {"tp": 2},
     "pipeline": {"pp": 2},
 }
@@ -163,7 +163,7 @@ def test_it_goes_on_in_another_layout(ranks: Ranks, tmp_path: Path, alone: dict[
 def test_compressed_gradients_are_summed_and_what_is_kept_is_saved(
     ranks: Ranks, tmp_path: Path, alone: dict[str, float]
 ) -> None:
-    replicas, everything = {"dp_replicate": 2}, {"method": "TopK", "share": 1}
+    replicas, everything = {"dpReplicate": 2}, {"method": "TopK", "share": 1}
     for name, more in (("whole", {}), ("by-hand", {"BY_HAND": "1"})):
         found = losses(ranks, tmp_path / name, 2, replicas, compression=everything, **more)
         assert found == {step: pytest.approx(loss, rel=2e-6) for step, loss in alone.items()}
@@ -182,11 +182,11 @@ def test_blocks_are_compiled_and_compute_in_eight_bits(
     compiling_ranks: Ranks, tmp_path: Path, alone: dict[str, float]
 ) -> None:
     ranks = compiling_ranks
-    compiled = losses(ranks, tmp_path / "compiled", 2, {"dp_shard": 2}, MORE='{"compile": true, "recompute": "Full"}')
+    compiled = losses(ranks, tmp_path / "compiled", 2, {"dpShard": 2}, MORE='{"compile": true, "recompute": "Full"}')
     assert compiled == {step: pytest.approx(loss, rel=1e-5) for step, loss in alone.items()}
-    eight = losses(ranks, tmp_path / "eight", 2, {"dp_shard": 2}, MORE='{"precision": "fp8"}')
+    eight = losses(ranks, tmp_path / "eight", 2, {"dpShard": 2}, MORE='{"precision": "fp8"}')
     assert eight == {step: pytest.approx(loss, rel=2e-2) for step, loss in alone.items()}
-    half = losses(ranks, tmp_path / "half", 2, {"dp_shard": 2}, MORE='{"precision": "bf16"}')
+    half = losses(ranks, tmp_path / "half", 2, {"dpShard": 2}, MORE='{"precision": "bf16"}')
     assert eight != half
 
 
@@ -219,7 +219,7 @@ def one_rank() -> Iterator[None]:
 
 def test_a_process_group_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"needs torch\.distributed\.init_process_group"):
-        tm.parallelize(torch.nn.Linear(2, 2), {"dp_shard": 2})
+        tm.parallelize(torch.nn.Linear(2, 2), {"dpShard": 2})
 
 
 def test_devices_of_one_process_compile_by_torchs_own_call() -> None:

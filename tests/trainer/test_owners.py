@@ -81,8 +81,8 @@ def test_a_report_that_fails_does_not_hide_what_happened() -> None:
 
 
 MESHES: dict[str, tuple[int, dict[str, Any]]] = {
-    "replicate": (2, {"dp_replicate": 2}),
-    "shard": (2, {"dp_shard": 2}),
+    "replicate": (2, {"dpReplicate": 2}),
+    "shard": (2, {"dpShard": 2}),
     "tensor": (2, {"tp": 2}),
     "pipeline": (2, {"pp": 2}),
 }

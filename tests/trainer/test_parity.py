@@ -20,16 +20,16 @@ ROOT = Path(__file__).parents[2]
 
 
 CHOSEN = [
-    "P1-replicate gpt dp_replicate=3 accumulation=2",
-    "P2-fsdp2 gpt dp_shard=2 accumulation=2",
-    "P2-hsdp gpt dp_replicate=2 dp_shard=2 accumulation=2",
-    "P2-zero-1 gpt dp_shard=2 accumulation=2",
-    "P2-zero-2 gpt dp_shard=2 accumulation=2",
-    "P2-offload gpt dp_shard=2 accumulation=2",
+    "P1-replicate gpt dpReplicate=3 accumulation=2",
+    "P2-fsdp2 gpt dpShard=2 accumulation=2",
+    "P2-hsdp gpt dpReplicate=2 dpShard=2 accumulation=2",
+    "P2-zero-1 gpt dpShard=2 accumulation=2",
+    "P2-zero-2 gpt dpShard=2 accumulation=2",
+    "P2-offload gpt dpShard=2 accumulation=2",
     "P3-layers gpt pp=3 devices=3 accumulation=1",
     "P3-layers gpt pp=2 accumulation=1",
-    "P3-replicas gpt dp_replicate=3 devices=3 accumulation=2",
-    "P3-replicas moe dp_replicate=2 devices=2 accumulation=1",
+    "P3-replicas gpt dpReplicate=3 devices=3 accumulation=2",
+    "P3-replicas moe dpReplicate=2 devices=2 accumulation=1",
     "P4-tensor llama tp=2 accumulation=2",
     "P4-tensor-sequence-vocabulary gpt tp=2 accumulation=2",
     "P5-GPipe gpt pp=2 accumulation=4",
@@ -41,42 +41,42 @@ CHOSEN = [
     "P6-AllGather-HeadTail gpt cp=2 accumulation=1",
     "P6-Ulysses llama cp=2 accumulation=2",
     "P7-dense-tensor moe tp=2 accumulation=1",
-    "P7-expert moe dp_shard=2 ep=2 accumulation=2",
-    "P7-expert-shard moe dp_shard=4 ep=2 accumulation=1",
+    "P7-expert moe dpShard=2 ep=2 accumulation=2",
+    "P7-expert-shard moe dpShard=4 ep=2 accumulation=1",
     "P7-expert-context moe cp=2 ep=2 accumulation=1",
-    "P7-expert-tensor moe dp_shard=2 tp=2 ep=2 accumulation=1",
-    "P7-expert-pipeline moe pp=2 dp_shard=2 ep=2 accumulation=4",
+    "P7-expert-tensor moe dpShard=2 tp=2 ep=2 accumulation=1",
+    "P7-expert-pipeline moe pp=2 dpShard=2 ep=2 accumulation=4",
     "P9-profile gpt pp=3 accumulation=3",
-    "P8-shard-tensor llama dp_shard=2 tp=2 accumulation=1",
+    "P8-shard-tensor llama dpShard=2 tp=2 accumulation=1",
     "P8-context-tensor-ulysses gpt cp=2 tp=2 accumulation=1",
-    "P8-1F1B-shard gpt pp=2 dp_shard=2 accumulation=4",
+    "P8-1F1B-shard gpt pp=2 dpShard=2 accumulation=4",
     "P8-1F1B-context gpt pp=2 cp=2 accumulation=4",
     "P8-ZBV-tensor gpt pp=2 tp=2 accumulation=4",
-    "M1-bert-shard bert dp_shard=2 accumulation=2",
+    "M1-bert-shard bert dpShard=2 accumulation=2",
     "M1-bert-tensor bert tp=2 accumulation=1",
     "M1-bert-1F1B bert pp=2 accumulation=4",
-    "M2-cnn-dp_replicate cnn dp_replicate=2 accumulation=2",
-    "M2-cnn-dp_shard cnn dp_shard=2 accumulation=2",
-    "E2-bf16-shard gpt dp_shard=2 precision=bf16 accumulation=2",
+    "M2-cnn-dpReplicate cnn dpReplicate=2 accumulation=2",
+    "M2-cnn-dpShard cnn dpShard=2 accumulation=2",
+    "E2-bf16-shard gpt dpShard=2 precision=bf16 accumulation=2",
     "E2-fp16-1F1B gpt pp=2 precision=fp16 accumulation=4",
     "E5-recompute-tensor gpt tp=2 recompute=Full accumulation=1",
     "E5-recompute-ZBV gpt pp=2 recompute=Full accumulation=4",
-    "E7-replicate gpt dp_replicate=3 method=TopK share=1 accumulation=2",
-    "E7-hsdp gpt dp_replicate=2 dp_shard=2 method=TopK share=1 accumulation=2",
-    "E7-expert moe dp_replicate=2 dp_shard=2 ep=2 method=TopK share=1 accumulation=1",
-    "E7-fp16 gpt dp_replicate=2 method=fp16 accumulation=1",
-    "E7-PowerSGD-1F1B gpt pp=2 dp_replicate=2 method=PowerSGD rank=4 accumulation=4",
-    "E7-TopK-tensor gpt dp_replicate=2 tp=2 method=TopK share=0.1 accumulation=1",
+    "E7-replicate gpt dpReplicate=3 method=TopK share=1 accumulation=2",
+    "E7-hsdp gpt dpReplicate=2 dpShard=2 method=TopK share=1 accumulation=2",
+    "E7-expert moe dpReplicate=2 dpShard=2 ep=2 method=TopK share=1 accumulation=1",
+    "E7-fp16 gpt dpReplicate=2 method=fp16 accumulation=1",
+    "E7-PowerSGD-1F1B gpt pp=2 dpReplicate=2 method=PowerSGD rank=4 accumulation=4",
+    "E7-TopK-tensor gpt dpReplicate=2 tp=2 method=TopK share=0.1 accumulation=1",
     "E8-diloco gpt island=2 every=3 accumulation=2",
     "E8-fragments gpt island=2 every=4 fragments=3 accumulation=1",
-    "E8-shard gpt island=2 dp_shard=2 every=3 accumulation=1",
+    "E8-shard gpt island=2 dpShard=2 every=3 accumulation=1",
     "E8-1F1B gpt island=2 pp=2 every=3 accumulation=4",
-    "E8-muon-replicate gpt dp_replicate=2 name=muon lr=0.02 accumulation=2",
-    "E8-muon-shard-tensor llama dp_shard=2 tp=2 name=muon lr=0.02 accumulation=1",
-    "E8-muon-1F1B gpt pp=2 dp_shard=2 name=muon lr=0.02 accumulation=4",
-    "E8-muon-expert-tensor moe dp_shard=4 tp=2 ep=4 name=muon lr=0.02 accumulation=1",
-    "E8-muon-cnn cnn dp_shard=2 name=muon lr=0.02 accumulation=1",
-    "E9-compile-shard llama dp_shard=2 compile=True accumulation=1",
+    "E8-muon-replicate gpt dpReplicate=2 name=muon lr=0.02 accumulation=2",
+    "E8-muon-shard-tensor llama dpShard=2 tp=2 name=muon lr=0.02 accumulation=1",
+    "E8-muon-1F1B gpt pp=2 dpShard=2 name=muon lr=0.02 accumulation=4",
+    "E8-muon-expert-tensor moe dpShard=4 tp=2 ep=4 name=muon lr=0.02 accumulation=1",
+    "E8-muon-cnn cnn dpShard=2 name=muon lr=0.02 accumulation=1",
+    "E9-compile-shard llama dpShard=2 compile=True accumulation=1",
 ]
 """One row of each path; the whole table takes longer than a test may."""
 
@@ -92,7 +92,7 @@ def test_a_strategy_trains_as_one_process_does(ranks: Ranks, row: str) -> None:
 
 @pytest.mark.processes
 def test_the_command_writes_the_rows_that_were_asked_for(tmp_path: Path) -> None:
-    names = ["M2-cnn-dp_shard cnn dp_shard=2 accumulation=2", "P1-replicate gpt dp_replicate=2 accumulation=1"]
+    names = ["M2-cnn-dpShard cnn dpShard=2 accumulation=2", "P1-replicate gpt dpReplicate=2 accumulation=1"]
     file = tmp_path / "table.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer"), "OMP_NUM_THREADS": "1"}
     only = [word for name in names for word in ("--only", name)]
@@ -159,7 +159,7 @@ def test_another_start_fails_whatever_the_end() -> None:
 
 
 def test_rows_are_chosen_by_a_part_of_their_name() -> None:
-    assert [row.parallelism for row in select(["P2-hsdp"])] == [{"dp_replicate": 2, "dp_shard": 2}] * 2
+    assert [row.parallelism for row in select(["P2-hsdp"])] == [{"dpReplicate": 2, "dpShard": 2}] * 2
     assert select([]) == ROWS
 
 
@@ -175,5 +175,5 @@ def test_a_pattern_without_a_row_is_refused_with_a_few_that_there_are(capsys: py
 def test_rows_are_listed_without_training_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--only", "P2-hsdp"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("P2-hsdp gpt dp_replicate=2 dp_shard=2 accumulation=1 ")
+    assert first.startswith("P2-hsdp gpt dpReplicate=2 dpShard=2 accumulation=1 ")
     assert second.endswith("shards summed over replicas after the last micro-batch alone")

@@ -71,8 +71,8 @@ def test_operations_that_are_queued_for_a_device_take_no_time_beside_what_they_c
     ("parallelism", "ranks", "collectives"),
     [
         ({}, 1, 0),
-        ({"dp_replicate": 4}, 4, 1 + 1),  # one bucket
-        ({"dp_shard": 4, "sharding": {"stage": 3}}, 4, 1 + 4 * 3 + 2),  # blocks twice gathered, the rest once
+        ({"dpReplicate": 4}, 4, 1 + 1),  # one bucket
+        ({"dpShard": 4, "sharding": {"stage": 3}}, 4, 1 + 4 * 3 + 2),  # blocks twice gathered, the rest once
         ({"pp": 2}, 2, 1 + 2 * 2),  # two micro-batches, there and back
     ],
 )

@@ -86,4 +86,4 @@ def test_the_peak_is_within_a_quarter_and_not_too_low(ranks: Ranks, row: Row) ->
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "compressed" in row.name], ids=lambda row: row.name)
 def test_what_is_sent_of_gradients_is_exact(ranks: Ranks, row: Row) -> None:
-    assert estimated(row).sent["dp_replicate"] == max(rank["sent"] for rank in measured(ranks, row))
+    assert estimated(row).sent["dpReplicate"] == max(rank["sent"] for rank in measured(ranks, row))

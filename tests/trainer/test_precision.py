@@ -18,7 +18,7 @@ from trainmaster.faults import encode, parse
 from trainmaster.optimizer import ShardOptimizer
 from trainmaster.precision import LossScale, exhausted
 
-MESHES = {"shard": {"dp_shard": 2}, "pipeline": {"pp": 2}, "tensor": {"tp": 2}}
+MESHES = {"shard": {"dpShard": 2}, "pipeline": {"pp": 2}, "tensor": {"tp": 2}}
 
 
 def test_the_scale_is_halved_at_an_overflow_and_doubled_after_many_steps_without() -> None:

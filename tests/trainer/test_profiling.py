@@ -85,7 +85,7 @@ def test_steps_that_cant_be_recorded_are_refused(steps: list[int], message: str)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("parallelism", [{"dp_replicate": 2}, {"dp_shard": 2}], ids=["replicate", "shard"])
+@pytest.mark.parametrize("parallelism", [{"dpReplicate": 2}, {"dpShard": 2}], ids=["replicate", "shard"])
 def test_recorded_steps_change_nothing_and_tell_whom_the_others_wait_for(
     ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path, parallelism: dict[str, int]
 ) -> None:

@@ -19,9 +19,9 @@ from trainmaster.faults import Fault, encode
 pytestmark = pytest.mark.processes
 
 MESHES = {
-    "replicate": (2, {"dp_replicate": 2}),
-    "shard": (2, {"dp_shard": 2}),
-    "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2}),
+    "replicate": (2, {"dpReplicate": 2}),
+    "shard": (2, {"dpShard": 2}),
+    "hsdp": (4, {"dpReplicate": 2, "dpShard": 2}),
 }
 
 
@@ -106,7 +106,7 @@ def test_survivors_rescue_the_last_step_where_every_shard_has_a_replica(
 def test_a_damaged_copy_in_memory_is_passed_over_for_a_replica_an_older_step_and_storage(
     ranks: Ranks, tmp_path: Path, text: Path
 ) -> None:
-    job = RamJob(ranks, tmp_path, text, parallelism={"dp_shard": 2}, checkpoint={"every": 3, "keep": 3})
+    job = RamJob(ranks, tmp_path, text, parallelism={"dpShard": 2}, checkpoint={"every": 3, "keep": 3})
     job.broken(1, 2, Fault("kill", step=6, rank=1))
     assert sorted(job.folder.names()) == [(step, 1, rank) for step in (4, 5) for rank in (0, 1)]
     _flip(job.folder.path(5, 1, 1))
@@ -123,8 +123,8 @@ def test_a_damaged_copy_in_memory_is_passed_over_for_a_replica_an_older_step_and
 def test_a_damaged_copy_of_one_rank_is_taken_from_its_replica(
     ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
 ) -> None:
-    whole = undisturbed(2, parallelism={"dp_replicate": 2})
-    job = RamJob(ranks, tmp_path / "broken", text, parallelism={"dp_replicate": 2})
+    whole = undisturbed(2, parallelism={"dpReplicate": 2})
+    job = RamJob(ranks, tmp_path / "broken", text, parallelism={"dpReplicate": 2})
     job.broken(1, 2, Fault("kill", step=6, rank=0))
     _flip(job.folder.path(5, 1, 0))
     second = job.sound(2, 2)
@@ -144,7 +144,7 @@ def test_a_state_that_does_not_fit_turns_memory_off_and_people_are_told(
 
 
 def test_two_files_of_each_rank_take_turns(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = RamJob(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    job = RamJob(ranks, tmp_path, text, parallelism={"dpShard": 2})
     job.broken(1, 2, Fault("kill", step=6, rank=1))
     before = {path.stat().st_ino for path in job.memory.glob("step-*/rank-*")}
     assert len(before) == 4
@@ -216,7 +216,7 @@ def test_a_users_loop_goes_on_from_memory_with_buffers_generators_and_loaders(
 
 
 def test_the_end_of_a_run_that_only_memory_had_comes_to_storage(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    job = RamJob(ranks, tmp_path, text, parallelism={"dp_shard": 2})
+    job = RamJob(ranks, tmp_path, text, parallelism={"dpShard": 2})
     job.sound(1, 2)
     before = job.final
     shutil.rmtree(tmp_path / "checkpoints" / "step-9.r1")

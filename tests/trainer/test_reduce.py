@@ -37,7 +37,7 @@ class Net(torch.nn.Module):
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 model = Net()
-reducer = Reducer(model, Mesh({"dp_replicate": ranks}, "cpu"), CompressionConfig.model_validate_json(os.environ["HOW"]))
+reducer = Reducer(model, Mesh({"dpReplicate": ranks}, "cpu"), CompressionConfig.model_validate_json(os.environ["HOW"]))
 
 def gradients(seed):
     generator = torch.Generator().manual_seed(seed)
@@ -127,10 +127,10 @@ def test_a_ring_sends_all_but_one_part_twice() -> None:
 
 
 MESHES = {
-    "TopK, replicate": (2, {"dp_replicate": 2}, {"method": "TopK", "share": 0.1}),
-    "PowerSGD, hsdp": (4, {"dp_replicate": 2, "dp_shard": 2}, {"method": "PowerSGD", "rank": 2}),
-    "TopK, pipeline": (4, {"dp_replicate": 2, "pp": 2}, {"method": "TopK", "share": 0.1}),
-    "PowerSGD, tensor": (4, {"dp_replicate": 2, "tp": 2}, {"method": "PowerSGD", "rank": 2}),
+    "TopK, replicate": (2, {"dpReplicate": 2}, {"method": "TopK", "share": 0.1}),
+    "PowerSGD, hsdp": (4, {"dpReplicate": 2, "dpShard": 2}, {"method": "PowerSGD", "rank": 2}),
+    "TopK, pipeline": (4, {"dpReplicate": 2, "pp": 2}, {"method": "TopK", "share": 0.1}),
+    "PowerSGD, tensor": (4, {"dpReplicate": 2, "tp": 2}, {"method": "PowerSGD", "rank": 2}),
 }
 
 
@@ -159,7 +159,7 @@ def test_a_killed_run_goes_on_from_memory_and_from_storage_with_the_same_bits(
 def test_survivors_cannot_save_what_a_dead_rank_alone_had_kept(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     """Its parameters have a replica, but what it hadn't sent has none: so the newest step of all ranks counts."""
     training = {
-        "parallelism": {"dp_replicate": 2},
+        "parallelism": {"dpReplicate": 2},
         "communication": {"compression": {"method": "TopK"}},
         "checkpoint": {"every": 3, "keep": 3},
     }
@@ -171,7 +171,7 @@ def test_survivors_cannot_save_what_a_dead_rank_alone_had_kept(ranks: Ranks, tmp
 @pytest.mark.processes
 def test_halves_keep_nothing_so_that_survivors_save_the_last_step(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     training = {
-        "parallelism": {"dp_replicate": 2, "dp_shard": 2},
+        "parallelism": {"dpReplicate": 2, "dpShard": 2},
         "communication": {"compression": {"method": "bf16"}},
     }
     job = RamJob(ranks, tmp_path, text, every="0", **training)
@@ -184,10 +184,10 @@ def test_the_first_steps_of_a_run_send_everything_also_after_a_resume(
     ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
 ) -> None:
     training = {
-        "parallelism": {"dp_replicate": 2},
+        "parallelism": {"dpReplicate": 2},
         "communication": {"compression": {"method": "PowerSGD", "warmupSteps": 5}},
     }
-    whole, exact = undisturbed(2, **training), undisturbed(2, parallelism={"dp_replicate": 2})
+    whole, exact = undisturbed(2, **training), undisturbed(2, parallelism={"dpReplicate": 2})
     losses = [whole.losses[step] == pytest.approx(exact.losses[step], rel=1e-6) for step in range(1, 10)]
     assert losses == [True] * 6 + [False] * 3  # the sixth loss is of the sum of the fifth
     sent = [line["gradient_bytes"] < line["gradient_bytes_uncompressed"] for line in whole.metrics]
@@ -216,13 +216,13 @@ def residuals(job: Job) -> dict[str, torch.Tensor]:
 
 
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
-    "alike": (3, {"dp_replicate": 3}),
-    "grown": (4, {"dp_replicate": 4}),
-    "shrunk": (2, {"dp_replicate": 2}),
+    "alike": (3, {"dpReplicate": 3}),
+    "grown": (4, {"dpReplicate": 4}),
+    "shrunk": (2, {"dpReplicate": 2}),
     "alone": (1, {}),
-    "sharded": (4, {"dp_replicate": 2, "dp_shard": 2}),
-    "pipeline": (4, {"dp_replicate": 2, "pp": 2}),
-    "tensor": (4, {"dp_replicate": 2, "tp": 2}),
+    "sharded": (4, {"dpReplicate": 2, "dpShard": 2}),
+    "pipeline": (4, {"dpReplicate": 2, "pp": 2}),
+    "tensor": (4, {"dpReplicate": 2, "tp": 2}),
 }
 
 
@@ -234,7 +234,7 @@ def test_what_is_kept_comes_along_into_another_layout(ranks: Ranks, tmp_path: Pa
         compression = {"compression": {"method": "TopK", "share": share}}
         return Job(ranks, folder, text, parallelism=mesh, batch={"global": 12}, communication=compression)
 
-    before = job(tmp_path / "before", {"dp_replicate": 3}, 0.05)
+    before = job(tmp_path / "before", {"dpReplicate": 3}, 0.05)
     assert before.round(1, 3, agent=True, stop_at=6, stop_bound=1).codes == [ExitCode.SAVED] * 3
     assert all(tensor.norm() > 0 for name, tensor in residuals(before).items() if name.endswith("weight"))
     norms = {}
@@ -245,7 +245,7 @@ def test_what_is_kept_comes_along_into_another_layout(ranks: Ranks, tmp_path: Pa
         assert outcome.codes == [ExitCode.SAVED] * size, (name, outcome.output)
         assert after.metrics[-1]["step"] == 7
         norms[name] = after.metrics[-1]["grad_norm"]
-    fresh = job(tmp_path / "fresh", {"dp_replicate": 3}, 1.0)
+    fresh = job(tmp_path / "fresh", {"dpReplicate": 3}, 1.0)
     shutil.copytree(before.output / "checkpoints", tmp_path / "fresh" / "checkpoints")
     fresh.config.pop("communication")
     assert fresh.round(2, 3, agent=True, stop_at=7, stop_bound=1).codes == [ExitCode.SAVED] * 3
@@ -255,7 +255,7 @@ def test_what_is_kept_comes_along_into_another_layout(ranks: Ranks, tmp_path: Pa
 
 @pytest.mark.processes
 def test_a_run_begins_to_compress_in_the_middle_and_ends_it_again(ranks: Ranks, tmp_path: Path, text: Path) -> None:
-    mesh = {"parallelism": {"dp_replicate": 2}}
+    mesh = {"parallelism": {"dpReplicate": 2}}
     job = Job(ranks, tmp_path, text, **mesh)
     assert job.round(1, agent=True, stop_at=3, stop_bound=1).codes == [ExitCode.SAVED] * 2
     compressed = Job(ranks, tmp_path, text, **mesh, communication={"compression": {"method": "PowerSGD"}})
@@ -274,8 +274,8 @@ def config(**fields: Any) -> dict[str, Any]:
     ("fields", "words"),
     [
         (
-            {"communication": {"compression": {"method": "TopK"}}, "parallelism": {"dp_replicate": 1, "dp_shard": 4}},
-            "communication.compression is of gradients that replicas sum, and parallelism.dp_replicate 1 leaves none",
+            {"communication": {"compression": {"method": "TopK"}}, "parallelism": {"dpReplicate": 1, "dpShard": 4}},
+            "communication.compression is of gradients that replicas sum, and parallelism.dpReplicate 1 leaves none",
         ),
         (
             {"communication": {"compression": {"method": "TopK"}}, "parallelism": {"sharding": {"offload": True}}},

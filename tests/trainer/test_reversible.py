@@ -125,7 +125,7 @@ def test_a_mixture_of_experts_cant_be_reversible() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("parallelism", [{"dp_replicate": 2}, {"dp_shard": 2}], ids=["replicate", "shard"])
+@pytest.mark.parametrize("parallelism", [{"dpReplicate": 2}, {"dpShard": 2}], ids=["replicate", "shard"])
 def test_a_killed_run_goes_on_with_the_same_bits(
     ranks: Ranks, tmp_path: Path, text: Path, parallelism: dict[str, int]
 ) -> None:

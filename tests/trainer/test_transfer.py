@@ -27,15 +27,15 @@ from trainmaster.world import World
 
 STEPS = 9
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "replicas": {"parallelism": {"dp_replicate": 2}},
-    "replicas in bf16": {"parallelism": {"dp_replicate": 2}, "precision": "bf16"},
-    "a loss scale": {"parallelism": {"dp_shard": 2}, "precision": "fp16"},
-    "shards": {"parallelism": {"dp_shard": 2}},
-    "replicas of shards": {"parallelism": {"dp_replicate": 2, "dp_shard": 2}},
+    "replicas": {"parallelism": {"dpReplicate": 2}},
+    "replicas in bf16": {"parallelism": {"dpReplicate": 2}, "precision": "bf16"},
+    "a loss scale": {"parallelism": {"dpShard": 2}, "precision": "fp16"},
+    "shards": {"parallelism": {"dpShard": 2}},
+    "replicas of shards": {"parallelism": {"dpReplicate": 2, "dpShard": 2}},
     "tensor": {"parallelism": {"tp": 2}},
     "context": {"parallelism": {"cp": 2}},
-    "muon": {"parallelism": {"dp_shard": 2}, "optimizer": {"name": "muon", "lr": 1e-2}},
-    "recomputed": {"parallelism": {"dp_shard": 2}, "recompute": "Selective"},
+    "muon": {"parallelism": {"dpShard": 2}, "optimizer": {"name": "muon", "lr": 1e-2}},
+    "recomputed": {"parallelism": {"dpShard": 2}, "recompute": "Selective"},
 }
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from trainmaster import pod
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.faults import ARMED, DISK_FULL, SOCKET, ask
 from trainmaster.errors import ConfigError, unknown
@@ -91,11 +92,19 @@ class Fault:
         return f"{self.kind}:{','.join(said)}"
 
 
+def _unknown_kind(text: str, kind: str) -> str:
+    """A sentence for a kind that does not exist. What strikes a rank alone is named without the word."""
+    plain = kind.removesuffix("-rank")
+    if plain in KINDS and KINDS[plain].by == "rank":
+        return f"fault {text!r}: {kind!r} is unknown; {plain} strikes a rank, for example {plain}:rank=1,step=20"
+    return unknown(f"fault {text!r}", kind, KINDS)
+
+
 def parse(text: str, *, now: bool = False) -> Fault:
     """The fault that `text` describes. `now`: without a step it is meant for now. Raises ConfigError in words."""
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
-        raise ConfigError(unknown(f"fault {text!r}", kind, KINDS))
+        raise ConfigError(_unknown_kind(text, kind))
     values: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
@@ -178,20 +187,13 @@ def may_fire(fault: Fault, step: int = 0) -> bool:
         path = os.path.join(folder, SOCKET)
     if not path:
         raise ConfigError(f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: nobody counts the faults")
-    question = {"fire": fault.id, "pod": pod_name(), "rank": fault.rank, "step": fault.step or step}
+    question = {"fire": fault.id, "pod": pod.name(), "rank": fault.rank, "step": fault.step or step}
     try:
         reply = ask(path, question, REPLY_TIMEOUT_S)
     except OSError as error:
         log.warning("fault %s stays away: nobody answers on %s: %s", fault, path, error)
         return False
     return reply.get("go") is True
-
-
-def pod_name() -> str:
-    """The pod that this process runs in; "" outside of one."""
-    parts = (environment.JOB, environment.ROLE, environment.SLOT, environment.INCARNATION)
-    values = [os.environ.get(part, "") for part in parts]
-    return "-".join(values) if all(values) else ""
 
 
 def fire(fault: Fault, step: int = 0, numbers: Callable[[], Iterable[Any]] | None = None) -> None:

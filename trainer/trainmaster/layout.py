@@ -22,8 +22,8 @@ def validate(config: TrainingConfig) -> None:
 
 def is_plain(degrees: Mapping[str, int], precision: str) -> bool:
     """Whether parameters stay as they are on each rank: nothing is sharded, cast, or split among replicas."""
-    whole = all(degrees.get(axis, 1) == 1 for axis in ("dp_shard", "cp"))
-    return precision == "fp32" and whole and (degrees.get("dp_replicate", 1) == 1 or degrees.get("tp", 1) == 1)
+    whole = all(degrees.get(axis, 1) == 1 for axis in ("dpShard", "cp"))
+    return precision == "fp32" and whole and (degrees.get("dpReplicate", 1) == 1 or degrees.get("tp", 1) == 1)
 
 
 def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:

@@ -301,7 +301,7 @@ class Training:
 
     def _factor(self, norm: Tensor) -> Tensor | None:
         """What gradients of this norm are multiplied by: clipped, and without the loss's scale."""
-        if self.config.optimizer.clipNorm is not None:
+        if self.config.optimizer.clipNorm > 0:
             factor = (self.config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
             return self.scale.unscaled(factor)
         return 1 / self.scale.value if self.scale.on else None

@@ -36,13 +36,13 @@ class NoiseScale:
         """None if the job doesn't ask. Raises ConfigError where there is nothing to compare."""
         if config.batch.noiseScale is None:
             return None
-        whole, shards = config.batch.global_, degrees["dp_shard"]
+        whole, shards = config.batch.global_, degrees["dpShard"]
         sharded = shards * degrees.get("cp", 1) > 1
-        if degrees["dp_replicate"] > 1 and (sharded or not is_plain(degrees, config.precision)):
+        if degrees["dpReplicate"] > 1 and (sharded or not is_plain(degrees, config.precision)):
             # torch puts them together where nobody else looks.
             raise ConfigError(
                 f"batch.noiseScale: gradients that replicas of shards, or replicas in {config.precision}, have yet to "
-                f"sum are out of sight; with parallelism.dp_replicate 1, or with replicas in fp32 alone, it would do"
+                f"sum are out of sight; with parallelism.dpReplicate 1, or with replicas in fp32 alone, it would do"
             )
         if accumulation == 1:
             better = "a smaller batch.micro" if micro > 1 else "a larger batch.global"

@@ -95,7 +95,7 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
     """Of step 1 to `steps`: linear warm-up, then a cosine down to minLrRatio, or constant."""
     if step <= config.warmupSteps:
         return config.lr * step / config.warmupSteps
-    if config.schedule == "constant":
+    if config.schedule == "Constant":
         return config.lr
     done = (step - config.warmupSteps) / max(1, steps - config.warmupSteps)
     return config.lr * (config.minLrRatio + (1 - config.minLrRatio) * 0.5 * (1 + math.cos(math.pi * done)))

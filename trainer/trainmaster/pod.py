@@ -1,4 +1,4 @@
-"""Which ranks of the job are in this rank's pod, and so share its memory and its agent.
+"""The pod of this rank: its name, and which ranks of the job are in it, and so share its memory and its agent.
 
 A pod need not be what torchrun calls a node: pods on one machine are one node (`agent.settings.node_variables`).
 """
@@ -8,6 +8,13 @@ from __future__ import annotations
 import os
 
 from trainmaster.contract.wire import environment
+
+
+def name() -> str:
+    """Return the name of the pod that this process runs in; "" outside of one."""
+    parts = (environment.JOB, environment.ROLE, environment.SLOT, environment.INCARNATION)
+    values = [os.environ.get(part, "") for part in parts]
+    return "-".join(values) if all(values) else ""
 
 
 def local_rank() -> int:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from trainmaster.contract.config import BatchConfig, ParallelismConfig, divisors, multiples_near, share_of_each_rank
+from trainmaster.contract.config import (
+    BatchConfig,
+    ParallelismConfig,
+    best_refusal,
+    divisors,
+    multiples_near,
+    share_of_each_rank,
+)
 from trainmaster_operator.api.problem import Path, placed
 from trainmaster_operator.api.rules import unfit
 
@@ -49,6 +56,12 @@ def of_framework(spec: JobSpec) -> Iterator[Breach]:
         )
 
 
+def of_the_best(spec: JobSpec) -> Iterator[Breach]:
+    """A best checkpoint that nothing tells from the others."""
+    if spec.training is not None and (words := best_refusal(spec.checkpoint, spec.training.evaluation)):
+        yield placed(words)
+
+
 def of_size(spec: JobSpec) -> Iterator[Breach]:
     """A number of ranks that the model's parallelism or the batch can't have."""
     if spec.framework.value != "Trainmaster" or spec.training is None:
@@ -76,7 +89,7 @@ def of_size(spec: JobSpec) -> Iterator[Breach]:
         yield (*where, *place), words
 
 
-RULES: tuple[Rule, ...] = (of_failures, of_framework)
+RULES: tuple[Rule, ...] = (of_failures, of_framework, of_the_best)
 """`of_size` is asked beside these: a plan of a layout doesn't need it."""
 
 

@@ -41,48 +41,87 @@ _INNER = " * ".join(f"(has({_MESH}.{axis}) ? {_MESH}.{axis} : 1)" for axis in ("
 _DATA = f"({_WORLD}) / ({_INNER})"
 """Data-parallel ranks, each with a share of the batch of its own."""
 _SHARDS = (
-    f"(has({_MESH}.dp_shard) ? {_MESH}.dp_shard : has({_MESH}.dp_replicate) ? {_DATA} / {_MESH}.dp_replicate : 1)"
+    f"(has({_MESH}.dpShard) ? {_MESH}.dpShard : has({_MESH}.dpReplicate) ? {_DATA} / {_MESH}.dpReplicate : 1)"
     f" * (has({_MESH}.cp) ? {_MESH}.cp : 1)"
 )
 _ELASTIC = "has(self.workers.min) || has(self.workers.max)"
 _SAVES = "has(self.checkpoint.volume) || has(self.checkpoint.directory)"
 
 _OPEN = "x-kubernetes-preserve-unknown-fields"
-_WORDS = {"type": "array", "maxItems": 1024, "items": {"type": "string", "maxLength": 131072}}
+
+
+def _words(description: str) -> Schema:
+    word = {"type": "string", "maxLength": 131072}
+    return {"type": "array", "description": description, "maxItems": 1024, "items": word}
+
+
 _CONTAINER = {
     "type": "object",
     _OPEN: True,
     "properties": {
-        "name": {"type": "string", "maxLength": 63},
-        "image": {"type": "string", "maxLength": 1024},
-        "command": _WORDS,
-        "args": _WORDS,
+        "name": {"type": "string", "description": "The name of the container in the pod.", "maxLength": 63},
+        "image": {
+            "type": "string",
+            "description": "The container image. Default: the trainer's image, for framework Trainmaster.",
+            "maxLength": 1024,
+        },
+        "command": _words(
+            "The command of the container as a list of words. In the first container it is the command of each rank,"
+            " which framework PyTorch needs and framework Trainmaster does not use. Default in other containers: the"
+            " entry point of the image."
+        ),
+        "args": _words("Arguments that follow the command, as a list of words. Default: the arguments of the image."),
     },
 }
-_SHORT = {"type": "string", "maxLength": 63}
+
+
+def _short(description: str) -> Schema:
+    return {"type": "string", "description": description, "maxLength": 63}
+
+
 TEMPLATE: dict[str, Any] = {
     "type": "object",
     _OPEN: True,
     "properties": {
-        "metadata": {"type": "object", _OPEN: True},
+        "metadata": {
+            "type": "object",
+            "description": "Labels and annotations of the pods. Default: only those of the operator.",
+            _OPEN: True,
+        },
         "spec": {
             "type": "object",
+            "description": "The specification of the pods, with all fields of a Kubernetes pod. kubectl explain"
+            " pod.spec describes those that are not listed here.",
             _OPEN: True,
             "properties": {
-                "restartPolicy": _SHORT,
-                "hostname": _SHORT,
-                "subdomain": _SHORT,
-                "containers": {"type": "array", "minItems": 1, "maxItems": 64, "items": _CONTAINER},
+                "restartPolicy": _short("Never, because the operator restarts the ranks. Default: Never."),
+                "hostname": _short("The operator sets the host name of each pod. This field is refused."),
+                "subdomain": _short("The operator sets the subdomain of each pod. This field is refused."),
+                "containers": {
+                    "type": "array",
+                    "description": "The containers of each pod. The first one runs the ranks, and all others run beside"
+                    " it. Default: one container, for framework Trainmaster.",
+                    "minItems": 1,
+                    "maxItems": 64,
+                    "items": _CONTAINER,
+                },
             },
         },
     },
 }
 """Of a PodTemplate what rules speak of; the rest is an open map, which the API server checks when it gets a pod."""
 
+SPEC = "What the job is to do. It may be changed while the job exists, except where a field says otherwise."
+
 SPEC_RULES = [
     {
         "rule": "self.framework == oldSelf.framework",
         "message": "framework can't be changed: create another job",
+    },
+    {
+        "rule": "has(self.managedBy) == has(oldSelf.managedBy)"
+        " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+        "message": "managedBy can't be changed: create another job",
     },
     {
         "rule": "self.framework != 'Trainmaster' || has(self.training)",
@@ -155,26 +194,26 @@ SPEC_RULES = [
         "message": "training.parallelism: pp x cp x tp must divide workers.replicas x workers.ranksPerPod",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || !has({_MESH}.dp_shard)"
-        f" || {_MESH}.dp_replicate * {_MESH}.dp_shard * {_INNER} == {_WORLD}",
-        "message": "training.parallelism: dp_replicate x dp_shard x pp x cp x tp must be workers.replicas x"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dpReplicate) || !has({_MESH}.dpShard)"
+        f" || {_MESH}.dpReplicate * {_MESH}.dpShard * {_INNER} == {_WORLD}",
+        "message": "training.parallelism: dpReplicate x dpShard x pp x cp x tp must be workers.replicas x"
         " workers.ranksPerPod",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_replicate) || has({_MESH}.dp_shard)"
-        f" || ({_DATA}) % {_MESH}.dp_replicate == 0",
-        "message": "training.parallelism: dp_replicate must divide workers.replicas x workers.ranksPerPod /"
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dpReplicate) || has({_MESH}.dpShard)"
+        f" || ({_DATA}) % {_MESH}.dpReplicate == 0",
+        "message": "training.parallelism: dpReplicate must divide workers.replicas x workers.ranksPerPod /"
         " (pp x cp x tp)",
     },
     {
-        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dp_shard) || has({_MESH}.dp_replicate)"
-        f" || ({_DATA}) % {_MESH}.dp_shard == 0",
-        "message": "training.parallelism: dp_shard must divide workers.replicas x workers.ranksPerPod / (pp x cp x tp)",
+        "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.dpShard) || has({_MESH}.dpReplicate)"
+        f" || ({_DATA}) % {_MESH}.dpShard == 0",
+        "message": "training.parallelism: dpShard must divide workers.replicas x workers.ranksPerPod / (pp x cp x tp)",
     },
     {
         "rule": f"{_ELASTIC} || !has(self.training) || !has({_MESH}.ep) || ({_WORLD}) % ({_INNER}) != 0"
         f" || ({_SHARDS}) % {_MESH}.ep == 0",
-        "message": "training.parallelism: ep must divide dp_shard x cp",
+        "message": "training.parallelism: ep must divide dpShard x cp",
     },
     {
         "rule": f"{_ELASTIC} || !has(self.training) || {_DATA} < 1 || has({_BATCH}.scaling)"
@@ -194,6 +233,11 @@ SPEC_RULES = [
     {
         "rule": "!has(self.training) || self.training.optimizer.warmupSteps < self.training.steps",
         "message": "training.optimizer.warmupSteps must be lower than training.steps",
+    },
+    {
+        "rule": "!has(self.training) || !self.checkpoint.keepBest || has(self.training.evaluation)",
+        "message": "checkpoint.keepBest: the best checkpoint is known by its evaluation loss;"
+        " training.evaluation is missing",
     },
     *unused.CEL_RULES,
 ]
@@ -322,7 +366,8 @@ def job_schema() -> Schema:
     status = structural(source["$defs"]["JobStatus"], source["$defs"], defaults=False)
     _require_nothing(status)
     return {
-        "description": "A distributed training run.",
+        "description": "A distributed training job: ranks that train one model together, in pods that the operator"
+        " creates, watches and replaces.",
         "type": "object",
         "required": ["metadata", "spec"],
         "properties": {
@@ -332,7 +377,7 @@ def job_schema() -> Schema:
                 "type": "object",
                 "properties": {"name": {"type": "string", "maxLength": NAME_LIMIT, "pattern": NAME_PATTERN}},
             },
-            "spec": {**spec, "x-kubernetes-validations": SPEC_RULES},
+            "spec": {"description": SPEC, **spec, "x-kubernetes-validations": SPEC_RULES},
             "status": status,
         },
     }
@@ -361,7 +406,7 @@ def definition() -> Schema:
                 "plural": JOB_PLURAL,
                 "singular": JOB_KIND.lower(),
                 "shortNames": ["dtj"],
-                "categories": ["all"],
+                "categories": ["all", "training"],
             },
             "versions": [
                 {

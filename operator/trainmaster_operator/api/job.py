@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainmaster.contract.config import Name, Strict, TrainingConfig
+from trainmaster.contract.config import CheckpointConfig, Name, Strict, TrainingConfig, TrainingSpec
 from trainmaster_operator.api import across
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.problem import dotted
@@ -22,9 +22,14 @@ SHAPES = {
     "sharedMemory": "an amount of memory such as 8Gi or 512Mi",
     "claim": "the name of a PersistentVolumeClaim (lower-case letters, digits, '-' and '.')",
     "hostPath": "an absolute path such as /mnt/checkpoints",
+    "managedBy": "a controller's name with its domain, such as kueue.x-k8s.io/multikueue,",
     "limit": "an amount of memory such as 8Gi, or 0 for none,",
 }
 """Fields that must match a pattern, in words: a pattern is no sentence."""
+
+
+Controller = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$")]
+"""The name of a controller of jobs, with its domain in front."""
 
 
 class Framework(str, Enum):
@@ -39,40 +44,65 @@ class WorkersSpec(Strict):
         1,
         ge=1,
         le=100_000,
-        description="Pods. With min or max it is a wish, rounded down to a number that the parallelism and the batch "
-        "allow.",
+        description="Number of pods that train. If workers.min or workers.max is set, the job uses the largest number "
+        "up to this value that the parallelism and the batch allow. Default: 1.",
     )
     min: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="The job goes on with fewer pods, down to so many, when nothing else is left.",
+        description="Smallest number of pods with which the job continues. If pods are lost and cannot be replaced, "
+        "the job continues with fewer pods, but never with fewer than this number. It must not be greater "
+        "than workers.replicas. Default: the job does not shrink.",
     )
-    max: int | None = Field(None, ge=1, le=100_000, description="The largest number of replicas that may be asked for.")
+    max: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Largest number of pods that workers.replicas can be set to while the job exists. It must not be "
+        "less than workers.replicas. Default: no limit.",
+    )
     spares: int = Field(
-        0, ge=0, le=1000, description="Further pods that wait, warm, to take the place of one that is lost."
+        0,
+        ge=0,
+        le=1000,
+        description="Number of additional pods that do not train. A spare pod is started in advance and takes the "
+        "place of a pod that is lost. workers.replicas and workers.spares together are at most 100000. "
+        "Default: 0.",
     )
-    ranksPerPod: int = Field(1, ge=1, le=256, description="Processes in each pod; usually one per accelerator.")
+    ranksPerPod: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="Number of ranks in each pod. A rank is one process of the training, so there is usually one rank "
+        "for each accelerator of the pod. It can be changed only while the job is suspended. Default: 1.",
+    )
     pinning: bool = Field(
         False,
-        description="Give each of a pod's ranks whole cores of its own, of one NUMA node where that is possible. For "
-        "pods that have their cores to themselves.",
+        description="If true, each rank is bound to CPU cores that no other rank of its pod uses, within one NUMA "
+        "node if possible. Use it only if no other pod uses these cores. Default: false.",
     )
     sharedMemory: Quantity | None = Field(
         None,
-        description="Size of each pod's /dev/shm, for example 8Gi. It is memory of the pod's container, so it counts "
-        "towards that container's own limit. Default: 1Gi for each rank of the pod.",
+        description="Size of /dev/shm in each pod, as a Kubernetes quantity such as 8Gi. This memory counts towards "
+        "the memory limit of the container. Default: 1Gi for each rank of the pod.",
     )
     restartCommand: (
         Annotated[list[Annotated[str, Field(max_length=131072)]], Field(min_length=1, max_length=1024)] | None
     ) = Field(
         None,
-        description="The command of a script from the job's second round on, for scripts that go on by an option such "
-        "as --resume: it runs after every restart, also in a new pod, and after a suspended job is resumed. Default: "
-        "the command of the template. Not for framework Trainmaster, which goes on by itself.",
+        description="The command that a script runs after a restart instead of the command in workers.template, as a "
+        "list of words. It is for scripts that continue only with an additional option, such as --resume. "
+        "It is used after every restart, also in a new pod and after a suspended job is resumed. It is "
+        "refused with framework Trainmaster, which continues without it. Default: the command in "
+        "workers.template.",
     )
     template: dict[str, Any] = Field(
-        default_factory=dict, description="A PodTemplate. Only what is unset and harmless is added to it."
+        default_factory=dict,
+        description="The pod template (metadata and spec) from which all pods of the job are created. The first "
+        "container runs the ranks. The operator adds only fields that are not set. restartPolicy must be Never, and "
+        "hostname and subdomain must not be set. Default: one container with the trainer's image, for framework "
+        "Trainmaster; framework PyTorch needs a container with a command.",
     )
 
     @model_validator(mode="after")
@@ -90,10 +120,16 @@ class CheckpointVolume(Strict):
     """Storage that every pod of the job sees. On a cluster only: a local run has its output folder."""
 
     claim: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = Field(
-        None, description="A PersistentVolumeClaim of the job's namespace; ReadWriteMany when the job has several pods."
+        None,
+        description="The name of a PersistentVolumeClaim in the namespace of the job. If the job has several pods, "
+        "the claim must have the access mode ReadWriteMany. It excludes hostPath; one of the two fields "
+        "is required.",
     )
     hostPath: Annotated[str, Field(max_length=4096, pattern="^/.")] | None = Field(
-        None, description="A folder of each node, shared by the nodes in some other way (NFS, a parallel file system)."
+        None,
+        description="The absolute path of a directory on each node. All nodes must see the same files there, for "
+        "example through NFS or a parallel file system. It excludes claim; one of the two fields is "
+        "required.",
     )
 
     @model_validator(mode="after")
@@ -104,27 +140,40 @@ class CheckpointVolume(Strict):
         return self
 
 
-class CheckpointSpec(Strict):
+class CheckpointSpec(CheckpointConfig):
     resume: Annotated[str, Field(max_length=4096)] = Field(
-        "Auto", description="Auto: the newest valid checkpoint. Never: from the start. Or the path of a checkpoint."
+        "Auto",
+        description="The checkpoint from which the job starts. Auto: the newest valid checkpoint in the checkpoint "
+        "directory, or the first step if there is none. Never: the first step. Any other value is the path of a "
+        "checkpoint. When the job has completed a step, it always continues from its own newest checkpoint. "
+        "Default: Auto.",
     )
     directory: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         None,
-        description="Where checkpoints lie, as the pods see it. With a volume, /checkpoints is the volume's root and "
-        "the default; a folder below it keeps jobs apart that share a volume. A local run: OUT/checkpoints.",
+        description="The directory for checkpoints, as a path in the pods. With checkpoint.volume it must be an "
+        "absolute path; a directory below /checkpoints is a directory of the volume, so that several jobs "
+        "can share one volume. Default: /checkpoints if checkpoint.volume is set, the output folder in a "
+        "local run, and otherwise no checkpoints are saved.",
     )
-    volume: CheckpointVolume | None = Field(None, description="Storage to mount there.")
-    timeoutSeconds: float = Field(
+    volume: CheckpointVolume | None = Field(
+        None,
+        description="The storage that the operator mounts for checkpoints. All pods of the job must be able to use it "
+        "at the same time. A local run ignores it and saves to its output folder. Default: nothing is "
+        "mounted.",
+    )
+    timeoutSeconds: int = Field(
         900,
-        gt=0,
+        ge=1,
         le=10**7,
-        description="When all steps are done and storage is full or does not answer, the last save is tried again for "
-        "this many seconds. Then the job fails with the cause CheckpointFailed.",
+        description="Number of seconds for which the last checkpoint of the job is retried if the storage is full or "
+        "does not answer. After this time the job fails with the cause CheckpointFailed. The value is a "
+        "whole number. Default: 900.",
     )
     ram: RamSpec | None = Field(
         None,
-        description="Checkpoints in the memory of the pods. They need storage (directory or volume) beside them. "
-        "Default: framework Trainmaster keeps them, scripts don't.",
+        description="Checkpoints in the memory of the pods. They are faster than checkpoints on storage and are used "
+        "first after a failure. They are used only if the job also saves to storage (checkpoint.directory "
+        "or checkpoint.volume). Default: framework Trainmaster keeps them, and scripts do not.",
     )
 
     @property
@@ -148,37 +197,107 @@ class CheckpointSpec(Strict):
 
 
 class SchedulingSpec(Strict):
-    releaseSeconds: float | None = Field(
+    releaseSeconds: int = Field(
         120,
-        gt=0,
+        ge=0,
         le=SECONDS,
-        description="When some pods have a place and others find none for so long, all are given back and tried again "
-        "later, so that two jobs that each got half of what they need don't block each other. null: never.",
+        description="Number of seconds for which some pods of the job may hold places while other pods find none. "
+        "After once to twice this time all pods of the job are deleted and created again later, so that "
+        "two jobs do not block each other. The value is a whole number, and 0 means that the places are "
+        "never released. Default: 120.",
     )
 
 
 class JobSpec(Strict):
-    framework: Framework = Framework.TRAINMASTER
-    workers: WorkersSpec = Field(default_factory=WorkersSpec)
-    training: TrainingConfig | None = None
-    checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
-    recovery: RecoverySpec = Field(default_factory=RecoverySpec)
-    scheduling: SchedulingSpec = Field(default_factory=SchedulingSpec)
-    suspend: bool = False
-    activeDeadlineSeconds: float | None = Field(
-        None, gt=0, le=SECONDS, description="The job fails when it runs longer."
+    framework: Framework = Field(
+        Framework.TRAINMASTER,
+        description="What the ranks run. Trainmaster: the built-in trainer, which trains what spec.training "
+        "describes. PyTorch: the command of workers.template, which gets the environment variables that "
+        "torchrun sets. This field cannot be changed after the job was created. Default: Trainmaster.",
     )
-    pendingDeadlineSeconds: float | None = Field(
+    workers: WorkersSpec = Field(
+        default_factory=WorkersSpec,
+        description="The pods that run the ranks: how many there are, how many ranks each of them runs, and what the "
+        "pods look like.",
+    )
+    training: TrainingSpec | None = Field(
         None,
-        gt=0,
-        le=SECONDS,
-        description="The job fails when its pods don't all run within so long, at its start or a restart.",
+        description="What the built-in trainer trains: model, data, batch, optimizer and parallelism. Framework "
+        "Trainmaster needs this field; with framework PyTorch it is refused.",
     )
-    cleanPodPolicy: Literal["All", "Running", "None"] = Field("Running", description="Pods to delete at the end.")
+    checkpoint: CheckpointSpec = Field(
+        default_factory=CheckpointSpec,
+        description="When the job saves its state, where it saves it, how many checkpoints it keeps, and from which "
+        "checkpoint it starts.",
+    )
+    recovery: RecoverySpec = Field(
+        default_factory=RecoverySpec,
+        description="What happens after a failure, how often it may happen, and how ranks that hang are found.",
+    )
+    scheduling: SchedulingSpec = Field(
+        default_factory=SchedulingSpec, description="How the job waits for places for its pods."
+    )
+    suspend: bool = Field(
+        False,
+        description="If true, the job saves a checkpoint and deletes its pods. If the field is set to false again, "
+        "the job continues from its newest checkpoint. A local run refuses true. Default: false.",
+    )
+    restart: int = Field(
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="Raise this number to restart a running job: all ranks save and stop, and the job goes on with "
+        "fresh pods and with everything that was edited meanwhile. The command trainmaster restart raises it by 1. A "
+        "lower number changes nothing. Default: 0.",
+    )
+    activeDeadlineSeconds: int | None = Field(
+        None,
+        ge=1,
+        le=SECONDS,
+        description="Number of seconds, counted from the start of the job, after which the job fails if it is not "
+        "finished. The time starts again when a suspended job is resumed. The value is a whole number. "
+        "Default: no deadline.",
+    )
+    pendingDeadlineSeconds: int | None = Field(
+        None,
+        ge=1,
+        le=SECONDS,
+        description="Number of seconds within which all pods of the job must run, at the start of the job and after "
+        "each restart. If they do not, the job fails. The value is a whole number. Default: no deadline.",
+    )
+    cleanPodPolicy: Literal["All", "Running", "None"] = Field(
+        "Running",
+        description="Which pods are deleted when the job is finished. Running: the pods that still run. All: all "
+        "pods, and with them their logs. None: no pod. Default: Running.",
+    )
+    ttlSecondsAfterFinished: int | None = Field(
+        None,
+        ge=0,
+        le=SECONDS,
+        description="Number of seconds after the end of the job, successful or not, after which the operator deletes "
+        "the job and its pods. 0 deletes the job as soon as it is finished. Checkpoints are kept. The "
+        "value is a whole number. A local run refuses this field. Default: the job is not deleted.",
+    )
+    managedBy: Controller | None = Field(
+        None,
+        description="The name of the controller that is responsible for the job, such as kueue.x-k8s.io/multikueue. "
+        "The operator ignores a job that names another controller than trainmaster.dev/operator. This "
+        "field cannot be changed after the job was created, and a local run refuses another controller. "
+        "Default: this operator is responsible.",
+    )
 
     @property
     def world_size(self) -> int:
         return self.workers.replicas * self.workers.ranksPerPod
+
+    @property
+    def training_config(self) -> TrainingConfig | None:
+        """What the ranks of framework Trainmaster read; None for scripts."""
+        if self.training is None:
+            return None
+        computed = {name: getattr(self.training, name) for name in TrainingSpec.model_fields}
+        saved = {name: getattr(self.checkpoint, name) for name in CheckpointConfig.model_fields}
+        return TrainingConfig(**computed, checkpoint=CheckpointConfig(**saved))
 
     @property
     def ram(self) -> RamSpec | None:

@@ -10,6 +10,8 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 JOB_KIND = "DistributedTrainingJob"
 JOB_PLURAL = "distributedtrainingjobs"
+CONTROLLER = f"{GROUP}/operator"
+"""What spec.managedBy calls this operator; a job without the field is managed by it too."""
 
 
 def pack_ranges(numbers: Iterable[int]) -> str:

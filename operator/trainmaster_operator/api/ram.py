@@ -27,21 +27,23 @@ class RamSpec(Strict):
         None,
         ge=0,
         le=10**9,
-        description="Save each rank's state to its pod's memory after so many steps. 0: only when a peer has failed. "
-        "Default: as often as it costs at most a hundredth of the time.",
+        description="Number of steps between two checkpoints in memory. 0 saves only when another rank has failed. "
+        "Default: the number of steps with which saving takes at most 1 % of the time.",
     )
     peers: int = Field(
         1,
         ge=0,
         le=1,
-        description="Pods on other nodes that keep a copy of what is saved so, in order that the loss of a pod loses "
-        "no state.",
+        description="Number of copies of each pod's checkpoints that are kept in pods on other nodes. With 1 the loss "
+        "of one pod loses no saved state; with 0 the checkpoints in memory are lost with their pod. "
+        "Default: 1.",
     )
     limit: QuantityOrNone | None = Field(
         None,
-        description="Memory of each pod for these checkpoints, its own and those that it keeps for a peer; a saved "
-        "state takes up to two times its size on either side. It is added to the memory requests and limits that the "
-        "template gives the first container. Default: 1Gi for each rank of the pod. 0: no memory tier.",
+        description="Memory of each pod for checkpoints, as a Kubernetes quantity such as 4Gi. It must hold the pod's "
+        "own checkpoints and the copies for another pod, each up to twice the size of the saved state. It "
+        "is added to the memory request and limit of the first container. 0 means that no checkpoints are "
+        "kept in memory; then every and peers must not be set. Default: 1Gi for each rank of the pod.",
     )
 
 

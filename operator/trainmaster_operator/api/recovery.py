@@ -9,8 +9,8 @@ from pydantic import Field
 from trainmaster.contract.config import Strict
 from trainmaster_operator.api.rules import RuleSpec
 
-SECONDS = 1e9
-"""The longest time that a field can say: thirty years, which a clock can add to any date."""
+SECONDS = 10**9
+"""The longest time that a field can say, in whole seconds: thirty years, which a clock can add to any date."""
 
 
 HANG_LIMIT_S = 600
@@ -18,6 +18,7 @@ HANG_LIMIT_S = 600
 
 
 class HangMode(str, Enum):
+    OFF = "Off"  # nothing is watched
     OBSERVE = "Observe"  # the status and the metrics tell
     NOTIFY = "Notify"  # and an event
     ENFORCE = "Enforce"  # and the ranks restart
@@ -26,25 +27,29 @@ class HangMode(str, Enum):
 class HangSpec(Strict):
     """Shorter limits than this one are learned from the run: steps, saves and evaluations each have their own."""
 
-    limitSeconds: float | None = Field(
+    limitSeconds: int = Field(
         HANG_LIMIT_S,
-        gt=0,
+        ge=1,
         le=SECONDS,
-        description="Ranks that say nothing for so long, and whose Python stacks stand still, are stuck. Where more is "
-        "known of a run, less is enough. With the default, 600, a script of your own is never stuck before it has "
-        "completed a step of an optimizer, since it may evaluate or prepare data; any other value holds from the "
-        "start. null: nothing is watched.",
+        description="Number of seconds without any sign of life after which a rank hangs, if its Python stack does "
+        "not change either. After a few steps the job learns shorter limits from its own steps, saves and "
+        "evaluations. With 600 a script hangs only after its first step, because it may prepare data "
+        "before; every other value applies from the start. The value is a whole number. It is refused "
+        "with mode Off. Default: 600.",
     )
     mode: HangMode = Field(
         HangMode.ENFORCE,
-        description="What happens to stuck ranks. Observe: nothing; Notify: an event; Enforce: a restart.",
+        description="What happens to ranks that hang. Enforce: the ranks are restarted. Notify: a warning event names "
+        "them. Observe: only status and metrics show them. Off: ranks are not watched, and limitSeconds and factor "
+        "must not be set; write it in quotes, because YAML reads Off as false. Default: Enforce.",
     )
     factor: float = Field(
         3,
         ge=1,
         le=100,
-        description="How many times the longest silence that is to be expected after what was seen counts as stuck. "
-        "A rank whose stack moves has so many times limitSeconds.",
+        description="Factor between the longest silence that is expected from earlier steps and the limit after which "
+        "a rank hangs. A rank whose Python stack changes hangs only after this factor times limitSeconds. "
+        "It is refused with mode Off. Default: 3.",
     )
 
 
@@ -60,40 +65,77 @@ class StragglerSpec(Strict):
         1.5,
         gt=1,
         le=1e6,
-        description="It counts as a straggler when it computes so many times as long as the median rank.",
+        description="A rank is a straggler if it computes at least this many times as long as the median rank. "
+        "Default: 1.5.",
     )
-    windowSeconds: float = Field(60, gt=0, le=SECONDS, description="It must have been so for so long.")
+    windowSeconds: int = Field(
+        60,
+        ge=1,
+        le=SECONDS,
+        description="Number of seconds for which a rank must be a straggler before the action is taken. The value is "
+        "a whole number. Default: 60.",
+    )
     action: StragglerAction = Field(
-        StragglerAction.NOTIFY, description="Notify: an event. Replace: its pod is replaced, within the budget."
+        StragglerAction.NOTIFY,
+        description="What happens to a straggler. Notify: a warning event names it. Replace: its pod is replaced, "
+        "which counts towards recovery.budget.pod. Default: Notify.",
     )
 
 
 class BudgetSpec(Strict):
     """How many failures are worth a restart. Evictions and suspends are free."""
 
-    inPlace: int = Field(10, ge=0, le=10_000, description="Restarts of processes, within the window.")
-    pod: int = Field(5, ge=0, le=10_000, description="Replacements of pods, within the window.")
-    full: int = Field(2, ge=0, le=10_000, description="Restarts of all pods, within the window.")
-    windowSeconds: float = Field(3600, gt=0, le=SECONDS, description="Restarts older than this no longer count.")
+    inPlace: int = Field(
+        10,
+        ge=0,
+        le=10_000,
+        description="Number of restarts of processes in their pods that are allowed within windowSeconds. Default: 10.",
+    )
+    pod: int = Field(
+        5,
+        ge=0,
+        le=10_000,
+        description="Number of replacements of a pod that are allowed within windowSeconds. Default: 5.",
+    )
+    full: int = Field(
+        2,
+        ge=0,
+        le=10_000,
+        description="Number of restarts of all pods that are allowed within windowSeconds. When this budget is "
+        "exhausted too, the job fails, or shrinks if workers.min allows it. Default: 2.",
+    )
+    windowSeconds: int = Field(
+        3600,
+        ge=1,
+        le=SECONDS,
+        description="Number of seconds after which a restart no longer counts towards the budget. Evictions, "
+        "suspensions and changes of the size never count. The value is a whole number. Default: 3600.",
+    )
     perCause: int = Field(
-        3, ge=1, le=10_000, description="Restarts for the same cause without a step of progress, before a higher rung."
+        3,
+        ge=1,
+        le=10_000,
+        description="Number of restarts for the same cause without a completed step after which a larger restart is "
+        "tried. Default: 3.",
     )
 
 
 class ElasticSpec(Strict):
     """With `workers.min`: when a job goes on with fewer pods, and when it takes more again."""
 
-    waitSeconds: float = Field(
+    waitSeconds: int = Field(
         30,
         ge=0,
         le=SECONDS,
-        description="How long a round waits for pods that don't come before it opens with fewer.",
+        description="Number of seconds for which the job waits for missing pods before it continues with fewer pods. "
+        "It has an effect only if workers.min is set. The value is a whole number. Default: 30.",
     )
-    cooldownSeconds: float = Field(
+    cooldownSeconds: int = Field(
         60,
         ge=0,
         le=SECONDS,
-        description="How long a job stays at the smaller size at least before it takes pods that came back.",
+        description="Number of seconds for which a job that shrank keeps its size before it uses more pods again. The "
+        "value is a whole number. Default: 60.",
     )
 
 
@@ -102,8 +144,8 @@ class NodesSpec(Strict):
 
     avoid: bool = Field(
         True,
-        description="New pods keep away from nodes that failed again and again, or whose hardware did: a share of all "
-        "nodes at most, and only while other places are found.",
+        description="If true, new pods avoid nodes that failed several times or whose hardware failed. A limited "
+        "share of all nodes is avoided at most, and only while the pods find other places. Default: true.",
     )
 
 
@@ -111,18 +153,36 @@ class RecoverySpec(Strict):
     rules: list[RuleSpec] = Field(
         default_factory=list,
         max_length=32,
-        description="What is done about failures: the first that fits one decides; where none fits, restarts do, the "
-        "smallest first. RestartInPlace, ReplacePod and RestartAll count in the budget, and the next of them follows "
-        "when it is spent; RestartWithoutCounting has no limit. Shrink goes on with fewer pods. SkipData leaves out "
-        "the samples of a step that diverged. Hold stops the ranks and keeps the pods until a person suspends and "
-        "resumes the job. Fail ends it.",
+        description="What happens after certain failures. The first rule that matches a failure decides. If no rule "
+        "matches, the smallest restart that can help is tried first: the processes, then the pod, then "
+        "all pods. Default: no rules.",
     )
-    budget: BudgetSpec = Field(default_factory=BudgetSpec)
-    hang: HangSpec = Field(default_factory=HangSpec)
-    straggler: StragglerSpec = Field(default_factory=StragglerSpec)
-    elastic: ElasticSpec = Field(default_factory=ElasticSpec)
-    nodes: NodesSpec = Field(default_factory=NodesSpec)
-    zygote: bool = Field(True, description="Fork ranks from a process that has imported what they need.")
-    agentLostSeconds: float = Field(
-        20, gt=0, le=SECONDS, description="Silence after which a pod's agent counts as dead."
+    budget: BudgetSpec = Field(
+        default_factory=BudgetSpec, description="How many restarts the job may have before it fails."
+    )
+    hang: HangSpec = Field(
+        default_factory=HangSpec, description="How ranks that hang are found, and what happens to them."
+    )
+    straggler: StragglerSpec = Field(
+        default_factory=StragglerSpec,
+        description="How a rank is found that is much slower than the others, and what happens to its pod.",
+    )
+    elastic: ElasticSpec = Field(
+        default_factory=ElasticSpec, description="When a job with workers.min shrinks, and when it grows again."
+    )
+    nodes: NodesSpec = Field(
+        default_factory=NodesSpec, description="How the job treats nodes on which jobs have failed."
+    )
+    zygote: bool = Field(
+        True,
+        description="If true, ranks are forked from a process that has already imported their modules, which makes "
+        "restarts faster. Set it to false for scripts that cannot be forked after their imports. Default: "
+        "true.",
+    )
+    agentLostSeconds: int = Field(
+        20,
+        ge=1,
+        le=SECONDS,
+        description="Number of seconds without a report after which the agent of a pod is considered lost and the pod "
+        "is replaced. The value is a whole number. Default: 20.",
     )

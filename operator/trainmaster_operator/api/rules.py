@@ -49,21 +49,35 @@ NEEDS_ANOTHER_POD = ("HardwareFault", "Evicted", "NodeLost", "AgentLost", "Refus
 class RuleSpec(Strict):
     """The first rule that fits a failure decides. One without any condition fits whatever is the job's own failure."""
 
-    name: Annotated[str, Field(max_length=63)] = Field("", description="What events call it.")
+    name: Annotated[str, Field(max_length=63)] = Field(
+        "", description="The name of the rule in events. Default: its position, such as recovery.rules[0]."
+    )
     causes: list[RuledCause] = Field(
         default_factory=list,
         max_length=15,
-        description="It fits only these. Without causes it fits no eviction, preemption, lost node and lost store.",
+        description="The causes of failures that the rule matches. Default: all failures of the job itself, but no "
+        "eviction, preemption, lost node or lost store.",
     )
     exitCodes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
-        default_factory=list, max_length=64, description="It fits only these of the rank; 128 + n for signal n."
+        default_factory=list,
+        max_length=64,
+        description="The exit codes of a rank that the rule matches, from 1 to 255. A rank that was ended by signal n "
+        "has the exit code 128 + n, for example 137 after SIGKILL. Default: all exit codes.",
     )
     message: Annotated[str, Field(min_length=1, max_length=pattern.LIMIT)] | None = Field(
         None,
-        description="A pattern to be found in what the rank said last, its message, traceback or output, such as "
-        "'NCCL .* timeout': a regular expression without counts in braces, back-references and looking around.",
+        description="A regular expression that must be found in the last message, traceback or output of the rank, "
+        "for example 'NCCL .* timeout'. Counts in braces, back-references and look-around are refused. "
+        "Default: all messages.",
     )
-    action: RuleAction = Field(description="What is done about it.")
+    action: RuleAction = Field(
+        description="What happens after a failure that the rule matches. RestartInPlace, ReplacePod and RestartAll "
+        "restart the processes, the pod or all pods; they count towards recovery.budget, and the next "
+        "larger one follows when a budget is exhausted. RestartWithoutCounting restarts without a limit. "
+        "Shrink continues with fewer pods and needs workers.min. SkipData continues without the samples "
+        "of the step that diverged; it needs causes: [Diverged] and framework Trainmaster. Hold stops the "
+        "ranks and keeps the pods until somebody suspends and resumes the job. Fail ends the job."
+    )
 
     @field_validator("message")
     @classmethod

@@ -212,10 +212,14 @@ class JobStatus(Loose):
     roundPods: str = ""  # which pods they are: a checksum of their uids, in the map's order
     roundOpenedAt: str = ""  # while it forms: since when
     roundPeers: int = 0  # copies of a slot's memory go to the one so many places further in the map; 0: nowhere
-    roundLastSave: int = 0  # progress.lastSave when it opened
+    roundLastSave: int = 0  # progress.lastSave when the round before it ended...
+    roundSavedFrom: int = 0  # ...and the step from which the processes of that round counted theirs
     roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
     lastStore: str = ""  # of the last rounds that were open, newest first: never used again
     incarnations: str = ""  # of each slot, run-length: "0*4"
+    revision: str = ""  # the ControllerRevision that all pods of this run are built from
+    revisions: list[str] = Field(default_factory=list, max_length=3)  # of the last runs that differ, newest first
+    restartObeyed: int = 0  # the highest spec.restart that a run has begun for
     avoidNodes: list[str] = Field(default_factory=list, max_length=32)  # pods that are made now keep away from them
     stopAt: int | None = None
     stopBound: bool = False

@@ -31,9 +31,9 @@ def of_optimizer(spec: JobSpec) -> Iterator[Breach]:
     if optimizer.name == "sgd":
         for name in _set(optimizer, "betas", "eps"):
             yield (*where, name), "sgd has no such option; leave it out, or let name be adamw or muon"
-    if optimizer.schedule == "constant":
+    if optimizer.schedule == "Constant":
         for name in _set(optimizer, "minLrRatio"):
-            yield (*where, name), "it says where the cosine ends, and schedule is constant; leave it out"
+            yield (*where, name), "it says where the cosine ends, and schedule is Constant; leave it out"
 
 
 def of_divergence(spec: JobSpec) -> Iterator[Breach]:
@@ -47,6 +47,13 @@ def of_divergence(spec: JobSpec) -> Iterator[Breach]:
             yield ("training", "divergence", name), words
 
 
+def of_checkpoints(spec: JobSpec) -> Iterator[Breach]:
+    """How often to save, where a script decides that itself."""
+    if spec.framework.value != "Trainmaster":
+        for name in _set(spec.checkpoint, "every", "keep", "keepBest"):
+            yield ("checkpoint", name), "a script saves its own checkpoints, when it decides to; leave it out"
+
+
 def of_memory(spec: JobSpec) -> Iterator[Breach]:
     """Options of a memory tier that the job doesn't want."""
     ram = spec.checkpoint.ram
@@ -58,9 +65,9 @@ def of_memory(spec: JobSpec) -> Iterator[Breach]:
 def of_hangs(spec: JobSpec) -> Iterator[Breach]:
     """How stuck ranks are told, where nobody looks."""
     hang = spec.recovery.hang
-    if hang.limitSeconds is None:
-        for name in _set(hang, "mode", "factor"):
-            yield ("recovery", "hang", name), "nothing is watched with limitSeconds null; leave one of them out"
+    if hang.mode.value == "Off":
+        for name in _set(hang, "limitSeconds", "factor"):
+            yield ("recovery", "hang", name), "nothing is watched with mode Off; leave one of them out"
 
 
 def of_axes(spec: JobSpec) -> Iterator[Breach]:
@@ -81,7 +88,7 @@ def of_shards(spec: JobSpec) -> Iterator[Breach]:
         return
     where = ("training", "parallelism", "sharding")
     if _never(spec, lambda degrees: _shards(degrees) > 1):
-        yield where, "it says how shards work, and dp_shard x cp is 1; leave it out, or let dp_shard be 2 or more"
+        yield where, "it says how shards work, and dpShard x cp is 1; leave it out, or let dpShard be 2 or more"
     elif (training.parallelism.pp or 1) > 1 and (name := next(_set(training.parallelism.sharding, "stage"), None)):
         words = "a pipeline gathers parameters and sums gradients once in a step at every stage; leave it out"
         yield (*where, name), words
@@ -96,10 +103,10 @@ def of_buckets(spec: JobSpec) -> Iterator[Breach]:
         why = "compression sends all gradients of a step at once"
     elif training.precision != "fp32":
         why = f"gradients travel block by block with precision {training.precision}"
-    elif _never(spec, lambda degrees: degrees["dp_replicate"] > 1):
-        why = "gradients of replicas travel in buckets, and dp_replicate is 1"
-    elif _never(spec, lambda degrees: degrees["dp_replicate"] > 1 and _shards(degrees) * degrees.get("tp", 1) == 1):
-        why = "gradients of replicas that dp_shard, cp or tp take apart travel block by block"
+    elif _never(spec, lambda degrees: degrees["dpReplicate"] > 1):
+        why = "gradients of replicas travel in buckets, and dpReplicate is 1"
+    elif _never(spec, lambda degrees: degrees["dpReplicate"] > 1 and _shards(degrees) * degrees.get("tp", 1) == 1):
+        why = "gradients of replicas that dpShard, cp or tp take apart travel block by block"
     else:
         return
     yield ("training", "communication", "bucketMiB"), f"{why}; leave it out"
@@ -110,13 +117,13 @@ def of_compression(spec: JobSpec) -> Iterator[Breach]:
     training = spec.training
     if training is None or training.communication is None or training.communication.compression is None:
         return
-    # Where dp_replicate 1 is given, the model itself refuses it.
-    if training.parallelism.dp_replicate != 1 and _never(spec, lambda degrees: degrees["dp_replicate"] > 1):
-        words = "it is of gradients that replicas sum, and dp_replicate is 1; leave it out, or let dp_shard be less"
+    # Where dpReplicate 1 is given, the model itself refuses it.
+    if training.parallelism.dpReplicate != 1 and _never(spec, lambda degrees: degrees["dpReplicate"] > 1):
+        words = "it is of gradients that replicas sum, and dpReplicate is 1; leave it out, or let dpShard be less"
         yield ("training", "communication", "compression"), words
 
 
-RULES: tuple[Rule, ...] = (of_optimizer, of_divergence, of_memory, of_hangs)
+RULES: tuple[Rule, ...] = (of_optimizer, of_divergence, of_checkpoints, of_memory, of_hangs)
 RULES_OF_DEGREES: tuple[Rule, ...] = (of_axes, of_shards, of_buckets, of_compression)
 
 
@@ -127,7 +134,7 @@ def _set(model: BaseModel, *names: str) -> Iterator[str]:
 
 
 def _shards(degrees: Degrees) -> int:
-    return degrees["dp_shard"] * degrees.get("cp", 1)
+    return degrees["dpShard"] * degrees.get("cp", 1)
 
 
 def _never(spec: JobSpec, used: Used) -> bool:
@@ -157,18 +164,25 @@ def _one(axis: str) -> str:
     return f"(!has({_MESH}.{axis}) || {_MESH}.{axis} == 1)"
 
 
-_RAM = "self.checkpoint.ram"
+_CHECKPOINT = "self.checkpoint"
+_RAM = f"{_CHECKPOINT}.ram"
 _HANG = "self.recovery.hang"
 
 CEL_RULES: list[dict[str, Any]] = [
+    {
+        "rule": "self.framework == 'Trainmaster'"
+        f" || ({_CHECKPOINT}.every == 50 && {_CHECKPOINT}.keep == 3 && !{_CHECKPOINT}.keepBest)",
+        "message": "checkpoint: a script saves its own checkpoints, when it decides to; leave every, keep and keepBest"
+        " out",
+    },
     {
         "rule": f"!has({_RAM}) || !has({_RAM}.limit) || {_RAM}.limit != '0'"
         f" || (!has({_RAM}.every) && {_RAM}.peers == 1)",
         "message": "checkpoint.ram: nothing is kept in memory with limit 0; leave every and peers out",
     },
     {
-        "rule": f"has({_HANG}.limitSeconds) || ({_HANG}.mode == 'Enforce' && {_HANG}.factor == 3.0)",
-        "message": "recovery.hang: nothing is watched with limitSeconds null; leave mode and factor out",
+        "rule": f"{_HANG}.mode != 'Off' || ({_HANG}.limitSeconds == 600 && {_HANG}.factor == 3.0)",
+        "message": "recovery.hang: nothing is watched with mode Off; leave limitSeconds and factor out",
     },
     {
         "rule": f"!has({_TRAINING}) || !has({_OPTIMIZER}.momentum) || {_OPTIMIZER}.name != 'adamw'",
@@ -180,8 +194,8 @@ CEL_RULES: list[dict[str, Any]] = [
         "message": "training.optimizer: sgd has neither betas nor eps; leave them out",
     },
     {
-        "rule": f"!has({_TRAINING}) || {_OPTIMIZER}.schedule != 'constant' || {_OPTIMIZER}.minLrRatio == 0.1",
-        "message": "training.optimizer.minLrRatio says where the cosine ends, and schedule is constant; leave it out",
+        "rule": f"!has({_TRAINING}) || {_OPTIMIZER}.schedule != 'Constant' || {_OPTIMIZER}.minLrRatio == 0.1",
+        "message": "training.optimizer.minLrRatio says where the cosine ends, and schedule is Constant; leave it out",
     },
     {
         "rule": f"!has({_TRAINING}) || {_DIVERGENCE}.window == 100 || has({_DIVERGENCE}.spikeFactor)"
@@ -198,8 +212,8 @@ CEL_RULES: list[dict[str, Any]] = [
     ),
     {
         "rule": f"!has({_TRAINING}) || !has({_MESH}.sharding) || !{_one('cp')}"
-        f" || (has({_MESH}.dp_shard) ? {_MESH}.dp_shard > 1 : has({_MESH}.dp_replicate))",
-        "message": "training.parallelism.sharding says how shards work: dp_shard or cp must be 2 or more",
+        f" || (has({_MESH}.dpShard) ? {_MESH}.dpShard > 1 : has({_MESH}.dpReplicate))",
+        "message": "training.parallelism.sharding says how shards work: dpShard or cp must be 2 or more",
     },
     {
         "rule": f"!has({_TRAINING}) || !has({_MESH}.sharding) || {_MESH}.sharding.stage == 3 || {_one('pp')}",
@@ -208,7 +222,7 @@ CEL_RULES: list[dict[str, Any]] = [
     {
         "rule": f"!has({_TRAINING}) || !has({_COMMUNICATION}) || {_COMMUNICATION}.bucketMiB == 25"
         f" || (!has({_COMMUNICATION}.compression) && {_TRAINING}.precision == 'fp32' && {_one('tp')} && {_one('cp')}"
-        f" && {_one('dp_shard')} && (!has({_MESH}.dp_replicate) || {_MESH}.dp_replicate > 1))",
+        f" && {_one('dpShard')} && (!has({_MESH}.dpReplicate) || {_MESH}.dpReplicate > 1))",
         "message": "training.communication.bucketMiB is of whole gradients in fp32 that replicas sum without"
         " compression; leave it out",
     },

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainmaster_operator.api import across, launch_command, partly, template, unused
+from trainmaster_operator.api import across, former, launch_command, partly, template, unused
 from trainmaster_operator.api.crd import NAME_LIMIT, NAME_PATTERN
 from trainmaster_operator.api.job import SHAPES, CheckpointSpec, DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
@@ -120,6 +120,8 @@ def _translate(detail: ErrorDetails, document: dict[str, Any]) -> Problem | None
         return (
             None if path in (("metadata",), ("metadata", "name")) else Problem(path, _said(kind, context, given, path))
         )
+    if words := former.refusal(path, given):
+        return Problem(path, words)
     if kind == "value_error":
         # The rules of these two are told by `_across`: all of them, at the field that a person would change.
         return None if path in (_SPEC, _TRAINING) else Problem(path, str(context.get("error", detail["msg"])))
@@ -137,6 +139,8 @@ def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
         return f"{words} {_number(context[key])} is expected, not {shown(given)}"
     if kind in ("literal_error", "enum"):
         known = re.findall(r"'([^']*)'", str(context["expected"]))
+        if given is False and "Off" in known:
+            return f'one of {", ".join(known)} is expected; YAML reads Off without quotes as false, so write "Off"'
         near = _nearest(str(given), known)
         hint = f"; did you mean {near}?" if near else ""
         return f"one of {', '.join(known)} is expected, not {shown(given)}{hint}"
@@ -150,6 +154,8 @@ def _said(kind: str, context: dict[str, Any], given: Any, path: Path) -> str:
         return f"{SHAPES.get(str(path[-1]), 'text of another form')} is expected, not {shown(given)}"
     word = _WORDS.get(kind.split("_")[0])
     if word is not None:
+        if kind.startswith("int") and str(path[-1]).endswith("Seconds"):
+            word = f"{word} of seconds"
         return f"{word} is expected, not {shown(given)}"
     return f"{kind.replace('_', ' ')}: {shown(given)}"
 
@@ -211,10 +217,10 @@ def _places(model: type[BaseModel] = DistributedTrainingJob, above: Path = ()) -
 
 
 def _described(path: Path) -> str:
-    """What the field is for, as a clause; "" when its model doesn't say."""
+    """The first sentence about the field, as a clause; "" when its model doesn't say."""
     model = _model_at(path[:-1])
     field = next((f for n, f in model.model_fields.items() if (f.alias or n) == path[-1]), None) if model else None
-    return f": {field.description.rstrip('.')}" if field and field.description else ""
+    return f": {field.description.split('. ')[0].rstrip('.')}" if field and field.description else ""
 
 
 def _metadata(metadata: Any) -> Iterator[Problem]:

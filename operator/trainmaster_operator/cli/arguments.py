@@ -97,6 +97,15 @@ def parser() -> argparse.ArgumentParser:
         help="the job is for a cluster: don't look for its folders, programs and scripts on this machine",
     )
 
+    migrate = commands.add_parser(
+        "migrate",
+        help="rewrite a job in the spelling of now",
+        description="Prints a job whose file has the spelling of before the first release in the spelling of now. What "
+        "was changed is printed to standard error, and the file itself is not changed. Comments are not kept. Exit "
+        "code 0: the job was printed. 2: the file is no job.",
+    )
+    migrate.add_argument("job", type=Path, metavar="job.yaml")
+
     plan = commands.add_parser(
         "plan",
         help="list the ways that a job's ranks could share the work, best first",
@@ -274,6 +283,15 @@ def parser() -> argparse.ArgumentParser:
         "--steps", type=int, default=3, metavar="N", help="number of steps to record (default: 3, at most 100)"
     )
     _cluster_options(profile)
+
+    restart = commands.add_parser(
+        "restart",
+        help="restart a job on a cluster, so that it goes on with what was edited",
+        description="All ranks save and stop, and the job goes on with fresh pods, the present spec and the operator's "
+        "present images. A suspended job takes its edits when it is resumed.",
+    )
+    restart.add_argument("name", metavar="NAME")
+    _cluster_options(restart)
 
     delete = commands.add_parser("delete", help="delete a job on a cluster; its checkpoints stay")
     delete.add_argument("name", metavar="NAME")

@@ -106,6 +106,24 @@ def load(file: Path) -> Document:
             loader.dispose()
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that Kubernetes' tools would read as a number."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _FLOAT.fullmatch(text) else None)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def dump(value: Any) -> str:
+    """Return JSON values as YAML that `load` reads as the same values."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+
+
 class _Reader:
     """Makes JSON values of the nodes of a document, and notes the line of each on the way."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from trainmaster.contract.config import DataConfig, ModelConfig, TrainingConfig
+from trainmaster.contract.config import DataConfig, ModelConfig, TrainingSpec
 from trainmaster_operator.api.problem import Path, Problem, placed
 
 _TRAINING: Path = ("spec", "training")
@@ -50,7 +50,7 @@ def option_problems(training: Any) -> Iterator[Problem]:
             yield from _problems(partial(module.validate, config), above)
 
 
-def layout_problems(training: TrainingConfig) -> Iterator[Problem]:
+def layout_problems(training: TrainingSpec) -> Iterator[Problem]:
     """Parallelism and data that the model doesn't allow. `training` has valid options."""
     layout = trainer("layout")
     if layout is not None:
@@ -60,14 +60,14 @@ def layout_problems(training: TrainingConfig) -> Iterator[Problem]:
         yield from _problems(partial(data.objective, training))
 
 
-def checkpoint_problems(training: TrainingConfig, saved: Any, directory: Any) -> Iterator[Problem]:
+def checkpoint_problems(training: TrainingSpec, saved: Any, directory: Any) -> Iterator[Problem]:
     """A checkpoint of another model: `saved` is what its manifest says of it. `training` has valid options."""
     models = trainer("models")
     if models is not None and isinstance(saved, dict):
         yield from _problems(partial(models.check_same, saved, training.model, f"checkpoint {directory}"))
 
 
-def data_problems(training: TrainingConfig, world_size: int) -> Iterator[Problem]:
+def data_problems(training: TrainingSpec, world_size: int) -> Iterator[Problem]:
     """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
     data = trainer("data")
     if data is None:
@@ -79,7 +79,7 @@ def data_problems(training: TrainingConfig, world_size: int) -> Iterator[Problem
         yield from _problems(lambda: heldout.find(training, evaluation))
 
 
-def unigram_entropy(training: TrainingConfig) -> float | None:
+def unigram_entropy(training: TrainingSpec) -> float | None:
     """Nats per token of the text's own byte frequencies; None for other data, or without the trainer."""
     data = trainer("data")
     if data is None or training.data.source != "text":

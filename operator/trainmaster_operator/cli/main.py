@@ -36,11 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(options: argparse.Namespace) -> int:
     # Imported here: `trainmaster validate` needs neither an event loop nor a display.
+    if options.command == "migrate":
+        from trainmaster_operator.cli.migrate import migrate
+
+        return migrate(options.job)
     if options.command == "validate":
         from trainmaster_operator.cli.validate import validate
 
         return validate(options.job, cluster=options.cluster)
-    if options.command in ("status", "submit", "watch", "logs", "delete", "fault", "profile"):
+    if options.command in ("status", "submit", "watch", "logs", "delete", "restart", "fault", "profile"):
         return _dispatch_to_cluster(options)
     if options.command == "parity":
         from trainmaster_operator.cli.parity import parity
@@ -139,6 +143,10 @@ def _dispatch_to_cluster(options: argparse.Namespace) -> int:
         from trainmaster_operator.cli.profile import profile
 
         return profile(options.what, options.steps, where)
+    if options.command == "restart":
+        from trainmaster_operator.cli.restart import restart
+
+        return restart(where, options.name)
     from trainmaster_operator.cli.submit import delete
 
     return delete(where, options.name)

@@ -94,8 +94,14 @@ def described(failure: Failure) -> str:
     end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
     if end and end not in words:
         words = f"{end}: {words}" if words else end
-    where = f"after step {failure.step}" if failure.cause == Cause.CHECKPOINT_FAILED else f"in step {failure.step + 1}"
-    return f"{who}: {failure.cause} {where}" + (f": {cut(words)}" if words else "")
+    return f"{who}: {failure.cause} {when(failure)}" + (f": {cut(words)}" if words else "")
+
+
+def when(failure: Failure) -> str:
+    """The step of a failure. The first steps of a script that tells none may be long over."""
+    if failure.cause == Cause.CHECKPOINT_FAILED:
+        return f"after step {failure.step}"
+    return f"in step {failure.step + 1}" if failure.step else "before any completed step was seen"
 
 
 def cut(words: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from trainmaster.contract.wire import recording
 from trainmaster.contract.wire.temporary import replace
@@ -152,7 +153,13 @@ def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJ
     name = before["metadata"]["name"]
     if name != now.metadata.name:
         raise Refusal(f"{path}: is the output folder of job {name}, not of {now.metadata.name}; choose another --out")
-    old = DistributedTrainingJob.model_validate({**before, "status": {}})
+    try:
+        old = DistributedTrainingJob.model_validate({**before, "status": {}})
+    except ValidationError:
+        raise Refusal(
+            f"{path}: holds a run of job {name} that another version of trainmaster wrote; choose another --out, or "
+            f"throw the old run away with --fresh"
+        ) from None
     changed = list(_changes(old, now))
     if changed:
         raise Refusal(
@@ -189,6 +196,8 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
         update={
             "phase": JobPhase.SUSPENDED if used else JobPhase.PENDING,
             "leaderEpoch": 0,  # of leases in a store that is no more
+            "revision": "",  # it lay in that store too
+            "revisions": [],
             "round": used + 1 if used else 0,  # forming: it opens once the new pods have joined
             "roundStore": "",
             "stopAt": None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.config import TrainingSpec
 from trainmaster_operator.api.ram import bytes_of
 from trainmaster_operator.cli import child
 from trainmaster_operator.cli.image import trainer
@@ -67,7 +67,7 @@ def _check(options: PlanOptions) -> None:
     child.check_file("--json", options.json)
 
 
-def _check_layouts(config: TrainingConfig, ranks: int) -> None:
+def _check_layouts(config: TrainingSpec, ranks: int) -> None:
     layouts: Any = trainer("planner.layouts")
     legal: Callable[..., Any] = layouts.legal
     if next(legal(config, ranks), None) is None:

@@ -16,6 +16,7 @@ from trainmaster.contract.launch import LaunchRefused, UnknownOption, parse
 from trainmaster.contract.launch.ask import OwnParsers
 from trainmaster_operator.api import partly, template
 from trainmaster_operator.api.job import Framework, JobSpec
+from trainmaster_operator.api.meta import CONTROLLER
 from trainmaster_operator.api.problem import Problem
 from trainmaster_operator.cli import device_plan, devices, image, interpreter
 from trainmaster_operator.cluster import variables
@@ -55,6 +56,7 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     """
     checks = (
         _suspended,
+        _of_clusters,
         _data_problems,
         _device_problems,
         _command_problems,
@@ -68,6 +70,16 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 def _suspended(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if spec.suspend:
         yield Problem(("spec", "suspend"), "is true: a suspended job doesn't run; leave it out")
+
+
+def _of_clusters(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    """What only an operator on a cluster obeys."""
+    if spec.ttlSecondsAfterFinished is not None:
+        words = "only a cluster deletes finished jobs, a run on this machine keeps its output folder; leave it out"
+        yield Problem(("spec", "ttlSecondsAfterFinished"), words)
+    if spec.managedBy not in (None, CONTROLLER):
+        words = f"{spec.managedBy} is a controller on a cluster, and this machine has none; leave it out"
+        yield Problem(("spec", "managedBy"), words)
 
 
 def _data_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:

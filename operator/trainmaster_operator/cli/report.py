@@ -16,7 +16,7 @@ from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
 from trainmaster_operator.cli.memory import MemoryTrack, Most
 from trainmaster_operator.cli.metrics import Metrics, read
-from trainmaster_operator.cli.news import count, loss, memory, rate, seconds
+from trainmaster_operator.cli.news import count, loss, memory, rate, seconds, when
 from trainmaster_operator.cli.refusal import Refusal, why
 
 MARKERS = 40
@@ -248,7 +248,7 @@ def _failure(status: JobStatus) -> str:
     assert failure is not None
     facts = [failure.cause, f"rank {failure.rank}" if failure.rank is not None else "", failure.pod, failure.node]
     facts.append(failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else ""))
-    facts.append(f"in step {failure.step + 1}, round {failure.round}")
+    facts.append(f"{when(failure)}, round {failure.round}")
     text = "\n\n".join(part for part in (failure.message.strip(), failure.traceback.strip()) if part)
     title = "Why it failed" if status.phase is JobPhase.FAILED else "The last failure"
     return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text))

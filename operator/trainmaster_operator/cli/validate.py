@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster.contract.config import ParallelismConfig, TrainingConfig
+from trainmaster.contract.config import ParallelismConfig, TrainingSpec
 from trainmaster_operator.api import launch_command, partly, validation
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec, WorkersSpec
 from trainmaster_operator.cli import image, preflight
@@ -35,7 +35,7 @@ def load_job(file: Path, *, here: Path | None = None) -> tuple[Document, Distrib
     return document, DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
 
 
-def load_training(file: Path) -> tuple[TrainingConfig | None, int]:
+def load_training(file: Path) -> tuple[TrainingSpec | None, int]:
     """(what a job trains, its number of ranks), for a plan of its layout: its degrees and its number of ranks needn't
     suit each other.
 
@@ -78,9 +78,9 @@ def _of_the_trainer(spec: dict[str, Any], *, planned: bool) -> Iterator[validati
         yield from image.layout_problems(training)
 
 
-def _training(spec: dict[str, Any]) -> TrainingConfig | None:
+def _training(spec: dict[str, Any]) -> TrainingSpec | None:
     """None if there is none, or none that the models take."""
     try:
-        return TrainingConfig.model_validate(spec.get("training"))
+        return TrainingSpec.model_validate(spec.get("training"))
     except ValidationError:
         return None

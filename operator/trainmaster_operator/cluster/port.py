@@ -30,6 +30,7 @@ EVENT = "Event"
 CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"
 CLAIM = "PersistentVolumeClaim"
+REVISION = "ControllerRevision"
 
 KINDS: dict[str, Kind] = {
     JOB: Kind("trainmaster.dev/v1alpha1", "distributedtrainingjobs", True),
@@ -40,6 +41,7 @@ KINDS: dict[str, Kind] = {
     CONFIG_MAP: Kind("v1", "configmaps", False),
     SECRET: Kind("v1", "secrets", False),
     CLAIM: Kind("v1", "persistentvolumeclaims", True),
+    REVISION: Kind("apps/v1", "controllerrevisions", False),
 }
 
 ADDED: Literal["ADDED"] = "ADDED"

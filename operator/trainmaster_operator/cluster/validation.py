@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from trainmaster_operator.cluster.objects import finalizers, owners
-from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, KINDS, POD, SECRET, SERVICE, Invalid, Object
+from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, KINDS, POD, REVISION, SECRET, SERVICE, Invalid, Object
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -37,6 +37,8 @@ def check_update(kind: str, old: Object, new: Object) -> None:
             )
     if kind == POD and _fixed_pod_spec(old) != _fixed_pod_spec(new):
         problems.append("spec: Forbidden: pod updates may not change fields other than images and tolerations")
+    if kind == REVISION and old.get("data") != new.get("data"):
+        problems.append("data: field is immutable")
     _refuse(kind, new, problems)
 
 

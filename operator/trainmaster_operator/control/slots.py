@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from trainmaster.contract.wire import (
@@ -40,6 +41,7 @@ class SlotState:
     polls: int = 0  # open join polls
     polled_at: float = float("-inf")  # when the last one ended
     facts: dict[str, Any] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
     warming: bool = False
     _news: Hashable = None
 
@@ -52,10 +54,10 @@ class SlotState:
         if request.facts:
             self.facts = request.facts
         self.peer = request.peer
-        warmed = self._take_warmth(request.warming)
+        told = self._take_pod(request)
         if 0 < request.round < self.round:
-            return False
-        news = self._enter(request.round) or warmed
+            return told
+        news = self._enter(request.round) or told
         news = self._take_park(request.round) or news
         return self._take_offer(request.next_store) or news
 
@@ -63,13 +65,13 @@ class SlotState:
         """True when this tells something new, not mere progress. A report of an older round is fenced off; an agent
         that has ended its ranks, and so runs none, may still have opened the store that the next round needs."""
         self.heard_at = now
-        warmed = self._take_warmth(report.warming)
+        told = self._take_pod(report)
         if report.round < self.round:
             if report.round:
-                return False
-            news = self._take_park(0)
+                return told
+            news = self._take_park(0) or told
             return self._take_offer(report.next_store) or news
-        news = self._enter(report.round) or warmed
+        news = self._enter(report.round) or told
         news = self._take_park(report.round) or news
         if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
             self.verdict = report.verdict
@@ -96,6 +98,7 @@ class SlotState:
             ),
             joined=self.joined(now),
             warming=self.warming,
+            software=self.software,
             silent_s=now - self.heard_at,
             ranks=tuple(report.ranks),
             verdict=self.verdict,
@@ -115,6 +118,7 @@ class SlotState:
             resumed_tier=report.resumed_tier,
             memory_step=report.memory_step,
             last_save=report.last_save,
+            saved_before=report.saved_before,
             loaded=report.loaded,
             draining=report.draining_s is not None,
             clock={**report.clock, **clock},
@@ -134,9 +138,11 @@ class SlotState:
         self.parked = parked
         return news
 
-    def _take_warmth(self, warming: bool) -> bool:
-        news = warming != self.warming
-        self.warming = warming
+    def _take_pod(self, message: JoinRequest | Report) -> bool:
+        """What is so whatever round the pod is in."""
+        software = _shared(tuple(message.software.items())) if message.software else self.software
+        news = (message.warming, software) != (self.warming, self.software)
+        self.warming, self.software = message.warming, software
         return news
 
     def _take_offer(self, store: StoreAddress | None) -> bool:
@@ -152,6 +158,12 @@ class SlotState:
         self.verdict = None
         self._news = None
         return True
+
+
+@lru_cache(maxsize=256)
+def _shared(software: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """One object for all pods that tell the same: each pass compares thousands of them."""
+    return dict(software)
 
 
 def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRecord]) -> CheckpointSeen | None:

@@ -2,8 +2,16 @@
 
 from trainmaster_operator.manifests.certificates import build_ca_bundle
 from trainmaster_operator.manifests.labels import max_job_name_length, pod_name
-from trainmaster_operator.manifests.pods import build_pod
+from trainmaster_operator.manifests.pods import fill_pod, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.manifests.settings import PodDefaults
 
-__all__ = ["PodDefaults", "build_ca_bundle", "build_pod", "build_service", "max_job_name_length", "pod_name"]
+__all__ = [
+    "PodDefaults",
+    "build_ca_bundle",
+    "build_service",
+    "fill_pod",
+    "max_job_name_length",
+    "pod_name",
+    "render_pod",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.manifests import affinity, security, volumes
+from trainmaster_operator.manifests import security, volumes
 from trainmaster_operator.manifests.objects import Object, joined
 from trainmaster_operator.manifests.settings import PodDefaults
 
@@ -53,7 +53,6 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
         main["securityContext"] = context
     if spec.get("hostNetwork"):
         spec = {"dnsPolicy": "ClusterFirstWithHostNet", **spec}  # the operator has a name of the cluster's
-    spec = affinity.away_from(spec, job.status.avoidNodes)
     spec, main = volumes.with_volumes(spec, main, wanted)
     return {**spec, "containers": [main, *others]}
 

@@ -9,6 +9,7 @@ JOB = f"{GROUP}/job"
 ROLE = f"{GROUP}/role"
 SLOT = f"{GROUP}/slot"
 INCARNATION = f"{GROUP}/incarnation"
+REVISION = f"{GROUP}/revision"  # the name of the ControllerRevision that the pod is built from
 CURRENT = f"{GROUP}/current"
 """The job's Service leads to pods that have it; a pod that is to be replaced loses it first."""
 
@@ -16,11 +17,11 @@ NAME_LENGTH = 63  # of a DNS label, which hostnames and label values must be
 INCARNATION_DIGITS = 4
 
 
-def pod_name(job: str, role: str, slot: int, incarnation: int) -> str:
+def pod_name(job: str, role: str, slot: int | str, incarnation: int | str) -> str:
     return f"{job}-{role}-{slot}-{incarnation}"
 
 
-def hostname(job: str, role: str, slot: int) -> str:
+def hostname(job: str, role: str, slot: int | str) -> str:
     """The same for every incarnation of a slot."""
     return f"{job}-{role}-{slot}"
 

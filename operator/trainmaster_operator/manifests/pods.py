@@ -1,44 +1,56 @@
-"""The pod of one slot and incarnation: the user's template, with what is unset and harmless added.
+"""The pod of a job: the user's template, with what is unset and harmless added.
 
 Ours, whatever the template says: name, owner, our labels and variables, restartPolicy, hostname, subdomain, and the
 command of the first container, which is the agent's; the user's own command goes to the agent.
+
+A pod is made in two steps. `render_pod` makes what all pods of a run have in common, with placeholders where they
+differ; it is kept while the run lasts. `fill_pod` makes the pod of one slot and incarnation from it.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.manifests import labels
+from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
+from trainmaster_operator.manifests import affinity, labels
 from trainmaster_operator.manifests.cluster_pod import in_a_cluster
-from trainmaster_operator.manifests.labels import max_job_name_length, pod_name
+from trainmaster_operator.manifests.labels import pod_name
 from trainmaster_operator.manifests.settings import PodDefaults
 
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"
 RAM_RESERVE = 32  # one part in so many of the memory tier: files take whole pages
+PROGRAM_DIGITS = 16  # hexadecimal, of a SHA-256
 GRACE_RESERVE_S = 5  # of the pod's grace period: for the agent's own end, after its ranks'
 
 
-def build_pod(
-    job: DistributedTrainingJob, role: str, slot: int, incarnation: int, defaults: PodDefaults
-) -> dict[str, Any]:
+SLOT, INCARNATION, OPERATOR_URL = "{slot}", "{incarnation}", "{operatorUrl}"
+"""Placeholders of a rendered pod. The operator's address is one: it may move while a run lasts."""
+
+_FILLED = (environment.SLOT, environment.INCARNATION, environment.OPERATOR_URL)
+"""Variables of the first container that hold a placeholder."""
+
+
+def render_pod(job: DistributedTrainingJob, role: str, defaults: PodDefaults) -> dict[str, Any]:
+    """Return what all pods of a role have in common. Nodes to keep away from are left out: they change in a run."""
     template = copy.deepcopy(job.spec.workers.template)
     given = template.get("metadata") or {}
     spec = template.get("spec") or {}
     name = job.metadata.name
     metadata = {
-        "name": pod_name(name, role, slot, incarnation),
+        "name": pod_name(name, role, SLOT, INCARNATION),
         "namespace": job.metadata.namespace,
         "labels": {
             **(given.get("labels") or {}),
             labels.JOB: name,
             labels.ROLE: role,
-            labels.SLOT: str(slot),
-            labels.INCARNATION: str(incarnation),
+            labels.SLOT: SLOT,
+            labels.INCARNATION: INCARNATION,
             labels.CURRENT: "true",
         },
         "ownerReferences": [labels.owner(job)],
@@ -46,19 +58,54 @@ def build_pod(
     if given.get("annotations"):
         metadata["annotations"] = given["annotations"]
     containers = spec.get("containers") or [{}]
-    main = _container(containers[0], _variables(job, role, slot, incarnation, defaults), defaults)
+    main = _container(containers[0], _variables(job, role, defaults), defaults)
     spec = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **spec,
         "restartPolicy": "Never",
-        "hostname": labels.hostname(name, role, slot),
+        "hostname": labels.hostname(name, role, SLOT),
         "subdomain": name,
         "containers": [main, *containers[1:]],
     }
     if defaults.in_cluster:
         spec = in_a_cluster(spec, job, defaults)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def fill_pod(
+    rendered: dict[str, Any],
+    slot: int,
+    incarnation: int,
+    defaults: PodDefaults,
+    *,
+    revision: str = "",
+    avoid: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the pod of one slot and incarnation. Shares with `rendered` what is the same in all pods.
+
+    `revision`: the name of what the run keeps, as a label; "": none. `avoid`: names of nodes to keep away from.
+    """
+    values = {SLOT: str(slot), INCARNATION: str(incarnation), OPERATOR_URL: defaults.operator_url}
+
+    def filled(text: str) -> str:
+        for placeholder, value in values.items():
+            text = text.replace(placeholder, value)
+        return text
+
+    metadata, spec = rendered["metadata"], rendered["spec"]
+    marked = {labels.REVISION: revision} if revision else {}
+    known = {labels.SLOT: str(slot), labels.INCARNATION: str(incarnation)}
+    metadata = {**metadata, "name": filled(metadata["name"]), "labels": {**metadata["labels"], **known, **marked}}
+    main, *others = spec["containers"]
+    variables = [
+        {**variable, "value": filled(variable["value"])} if variable["name"] in _FILLED else variable
+        for variable in main["env"]
+    ]
+    spec = {**spec, "hostname": filled(spec["hostname"]), "containers": [{**main, "env": variables}, *others]}
+    if defaults.in_cluster:
+        spec = affinity.away_from(spec, avoid)
+    return {**rendered, "metadata": metadata, "spec": spec}
 
 
 def _container(given: dict[str, Any], variables: list[dict[str, Any]], defaults: PodDefaults) -> dict[str, Any]:
@@ -77,18 +124,16 @@ def _container(given: dict[str, Any], variables: list[dict[str, Any]], defaults:
     return container
 
 
-def _variables(
-    job: DistributedTrainingJob, role: str, slot: int, incarnation: int, defaults: PodDefaults
-) -> list[dict[str, Any]]:
+def _variables(job: DistributedTrainingJob, role: str, defaults: PodDefaults) -> list[dict[str, Any]]:
     spec = job.spec
     values = {
         environment.JOB_UID: job.metadata.uid,
         environment.NAMESPACE: job.metadata.namespace,
         environment.JOB: job.metadata.name,
         environment.ROLE: role,
-        environment.SLOT: str(slot),
-        environment.INCARNATION: str(incarnation),
-        environment.OPERATOR_URL: defaults.operator_url,
+        environment.SLOT: SLOT,
+        environment.INCARNATION: INCARNATION,
+        environment.OPERATOR_URL: OPERATOR_URL,
         environment.FRAMEWORK: spec.framework.value,
         environment.RANKS_PER_POD: str(spec.workers.ranksPerPod),
         environment.ZYGOTE_ENABLED: "1" if spec.recovery.zygote else "0",
@@ -98,12 +143,9 @@ def _variables(
     grace_s = (spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
     if grace_s is not None:
         values[environment.GRACE_S] = str(max(1, int(grace_s) - GRACE_RESERVE_S))
-    if spec.framework is Framework.TRAINMASTER and spec.training is not None:
-        values[environment.CONFIG] = json.dumps(spec.training.model_dump(mode="json"), separators=(",", ":"))
-    else:
-        values[environment.COMMAND] = json.dumps(spec.command())
-        if spec.workers.restartCommand is not None:
-            values[environment.RESTART_COMMAND] = json.dumps(spec.workers.restartCommand)
+    program = _program(spec)
+    values.update(program)
+    values[environment.PROGRAM] = hashlib.sha256("\n".join(program.values()).encode()).hexdigest()[:PROGRAM_DIGITS]
     folder = spec.checkpoint.folder if defaults.in_cluster else spec.checkpoint.directory
     if folder:
         values[environment.CHECKPOINT_DIR] = folder
@@ -119,4 +161,14 @@ def _variables(
     ]
 
 
-__all__ = ["build_pod", "max_job_name_length", "pod_name"]
+def _program(spec: JobSpec) -> dict[str, str]:
+    """The variables that say what ranks run: the same text for the same program."""
+    if spec.framework is Framework.TRAINMASTER and (config := spec.training_config) is not None:
+        return {environment.CONFIG: json.dumps(config.model_dump(mode="json"), separators=(",", ":"))}
+    command = {environment.COMMAND: json.dumps(spec.command())}
+    if spec.workers.restartCommand is not None:
+        command[environment.RESTART_COMMAND] = json.dumps(spec.workers.restartCommand)
+    return command
+
+
+__all__ = ["fill_pod", "pod_name", "render_pod"]

@@ -27,7 +27,7 @@ def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
     status, known = view.status, list(recoveries)
     account, progress, fields = Account(status), status.progress, {}
     for number, times in sorted(rounds_that_trained(view).items()):
-        if number == status.round and status.phase in _TRAINS:
+        if number == status.round and status.phase in _TRAINS and account.has_begun:
             _go_on(account, times, status)
         else:
             under_way = [r for r in known if r.totalSeconds is None and r.round <= number]

@@ -22,6 +22,7 @@ from trainmaster_operator.planning import (
     hang,
     hold,
     leaver,
+    pod_differences,
     repetition,
     retry,
     rounds,
@@ -58,8 +59,9 @@ _ADVICE = {
 def first_cause(view: View) -> Fault | None:
     """The one failure to answer: never the cascade behind it.
 
-    Words that a restart can't help with come first, then proof (pods that ended, a lost store), then the earliest
-    verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing better shows up in time.
+    Words that a restart can't help with come first, then pods whose software differs, then proof (pods that ended, a
+    lost store), then the earliest verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing
+    better shows up in time.
     """
     verdicts = _verdicts(view)
     causes = [a for a in verdicts if a.verdict and not a.verdict.cascade]
@@ -71,6 +73,8 @@ def first_cause(view: View) -> Fault | None:
     if hopeless is not None and hopeless.verdict is not None:
         fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
         return replace(fault, hopeless=repetition.EVERY_RANK)
+    if (differing := pod_differences.differing_pods(view)) is not None:
+        return differing
     found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
     if found is not None:
         return found

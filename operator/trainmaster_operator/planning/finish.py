@@ -62,6 +62,18 @@ def overdue_s(view: View) -> float | None:
     return None if limit is None else limit - since(view.status.startTime, view.now)
 
 
+def is_expired(view: View) -> bool:
+    """Whether a finished job is older than ttlSecondsAfterFinished."""
+    left = expiry_s(view)
+    return left is not None and left <= 0
+
+
+def expiry_s(view: View) -> float | None:
+    """Seconds until a finished job is deleted; None: it is kept."""
+    ttl = view.spec.ttlSecondsAfterFinished
+    return None if ttl is None else ttl - since(view.status.completionTime, view.now)
+
+
 def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
     """Pods of a finished job to delete now, and when there may be more."""
     policy = view.spec.cleanPodPolicy

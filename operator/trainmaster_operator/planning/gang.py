@@ -55,7 +55,7 @@ def retry_in_s(view: View) -> float:
 def _due_s(view: View) -> float | None:
     """When the pods are given back; None: there is no reason to."""
     hold = view.spec.scheduling.releaseSeconds
-    if hold is None or view.round_is_open or not any(_holds(pod) for pod in view.pods):
+    if hold == 0 or view.round_is_open or not any(_holds(pod) for pod in view.pods):
         return None
     if view.observed.refusal is None and not any(_finds_no_place(pod) for pod in view.pods):
         return None

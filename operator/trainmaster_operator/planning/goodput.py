@@ -34,6 +34,11 @@ class Account:
         self._lost = dict(status.lost) if self._counts else {}
         self._goodput = status.goodput if self._counts else ""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a first step is accounted. A stop may be under way before one is."""
+        return self._counts
+
     def stand_still(self, until: float, under_way: Sequence[Recovery]) -> None:
         """No step was made up to `until`: each failure gets its part of the time, up to the one that followed. The
         account begins at the first step of the job."""

@@ -138,7 +138,7 @@ def _adopted(view: View, known: list[Granted]) -> Change:
         round=last.round,
         roundMinor=view.status.roundMinor + len(known),
         roundOpenedAt=rfc3339(view.now - last.age_s),
-        roundLastSave=step_count.last_save(view),
+        **step_count.at_the_end(view),
         **rounds.on_store(view, rounds.address(last.store)),
         **fields,
     )

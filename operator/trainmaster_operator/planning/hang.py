@@ -59,7 +59,7 @@ def hang(view: View) -> Fault | None:
     """Ranks that are stuck for certain, where the spec wants something done about it; or an agent that never started
     the round."""
     spec = view.spec.recovery.hang
-    if spec.limitSeconds is None or spec.mode is not HangMode.ENFORCE or not view.round_is_open:
+    if spec.mode is not HangMode.ENFORCE or not view.round_is_open:
         return None
     silences, over = _look(view)
     if over and _confirmed(view, over):
@@ -87,7 +87,7 @@ def asks_stacks(status: JobStatus) -> bool:
 def start_limit_s(spec: JobSpec) -> float:
     """Seconds after which an agent ends a round that has not completed a step, without a further look; 0: never."""
     hang = spec.recovery.hang
-    if hang.mode is not HangMode.ENFORCE or hang.limitSeconds is None or not _counts_before_steps(spec):
+    if hang.mode is not HangMode.ENFORCE or not _counts_before_steps(spec):
         return 0.0
     return hang.limitSeconds
 
@@ -95,12 +95,12 @@ def start_limit_s(spec: JobSpec) -> float:
 def hang_due_s(view: View) -> float | None:
     """When something may have to be done. At that time the agent's word is asked for, hence one report later at
     least."""
-    limit = view.spec.recovery.hang.limitSeconds
-    if limit is None or not view.round_is_open:
+    spec = view.spec.recovery.hang
+    if spec.mode is HangMode.OFF or not view.round_is_open:
         return None
     silences = _silences(view)
     due = [max(view.interval_s, s.limit_s - s.rank.silent_s - s.agent.silent_s) for s in silences]
-    late = limit - _told_for_s(view)
+    late = spec.limitSeconds - _told_for_s(view)
     if late > 0 and len(view.in_round()) < len(view.members):
         due.append(late)
     return min(due, default=None)
@@ -115,10 +115,10 @@ def _known(view: View) -> Suspicion | None:
 @once
 def _look(view: View) -> tuple[list[Silence], list[Silence]]:
     """All that are watched, and those that may be stuck. In most passes a glance is enough."""
-    limit = view.spec.recovery.hang.limitSeconds
-    if limit is None or not view.round_is_open:
+    spec = view.spec.recovery.hang
+    if spec.mode is HangMode.OFF or not view.round_is_open:
         return [], []
-    shortest = min(limit, SHORTEST_S)
+    shortest = min(spec.limitSeconds, SHORTEST_S)
     if not any(rank.silent_s >= shortest for agent in view.in_round() for rank in agent.ranks):
         return [], []
     silences = _silences(view)

@@ -6,7 +6,7 @@ Suspending the job lets the pods go; resuming it goes on with fresh ones (docs/d
 from __future__ import annotations
 
 from trainmaster_operator.api.status import JobPhase
-from trainmaster_operator.planning import budget, rounds, suspend
+from trainmaster_operator.planning import budget, revision, rounds, suspend
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.view import View
@@ -31,7 +31,7 @@ def held(view: View, fault: Fault) -> Change:
 
 def released(view: View) -> Change | None:
     """Suspended, once a person wants that. Whoever looked at a failure has answered it: its cause counts afresh."""
-    if not view.spec.suspend:
+    if not view.spec.suspend and not revision.restart_asked(view):
         return None
     change = suspend.stopped(view, "it was held, and nothing had to be saved")
     spent = budget.cleared(view.status.spent)

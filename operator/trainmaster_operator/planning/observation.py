@@ -67,9 +67,11 @@ class AgentRecord:
     resumed_tier: str = ""
     memory_step: int = 0
     last_save: int = 0  # of a script: the step after which it last called torch.save; 0: after none
+    saved_before: int = 0  # the same of the round before, in steps of its process
     loaded: bool = False  # of a script that counts from 0 in each process: it loaded a file before its first step
     draining: bool = False
     warming: bool = False  # what its ranks are forked from isn't ready
+    software: dict[str, str] = field(default_factory=dict)  # that its ranks run, see `wire.software`
     clock: dict[str, float] = field(default_factory=dict)
     pauses: dict[str, list[float]] = field(default_factory=dict)  # phase -> [how many, typical, longest, total]
     trained: tuple[Trained, ...] = ()  # when its rounds did, with ages at its last report...
@@ -119,6 +121,9 @@ class Observation:
     refusal: Refusal | None = None
     report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
     suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
+    revision: str = ""  # the name of what a run would keep that began now
+    waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
+    revision_lost: bool = False  # what this run keeps can't be had any more
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
 
 
@@ -156,13 +161,14 @@ class Decision:
     happens in this pass (`create` and `delete` are empty).
 
     Otherwise the status differs from the observed one in progress at most, which may be written later, and the pass
-    acts: deletes, then creates, both idempotent.
+    acts: deletes, then creates, both idempotent. `delete_job`: the job itself is deleted, and its pods with it.
     """
 
     status: JobStatus
     intent: bool = False
     create: tuple[PodToCreate, ...] = ()
     delete: tuple[PodToDelete, ...] = ()
+    delete_job: bool = False
     events: tuple[PlannedEvent, ...] = ()
     requeue_after_s: float | None = None
 

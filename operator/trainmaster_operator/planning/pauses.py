@@ -65,11 +65,10 @@ def limits(view: View) -> Limits:
 
 
 class Limits:
-    """How long ranks may be silent now. Only for a job whose spec sets a limit."""
+    """How long ranks may be silent now. Only for a job whose ranks are watched."""
 
     def __init__(self, view: View) -> None:
         spec = view.spec.recovery.hang
-        assert spec.limitSeconds is not None
         self._longest_s = spec.limitSeconds
         self._patience_s = spec.limitSeconds * spec.factor  # for what is known to do other things than steps
         known = learned(view)

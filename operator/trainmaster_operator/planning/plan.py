@@ -21,6 +21,7 @@ from trainmaster_operator.planning import (
     pending,
     progress,
     rejection,
+    revision,
     rounds,
     saving,
     spares,
@@ -50,8 +51,10 @@ def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) ->
         return _written(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
+        if finish.is_expired(view):
+            return Decision(status, delete_job=True)
         deletes, due = finish.leftovers(view)
-        return Decision(status, delete=deletes, requeue_after_s=_soonest(due))
+        return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finish.expiry_s(view)))
     change = _decided(view)
     if change is not None:
         status = _told(view, change.status)
@@ -97,6 +100,7 @@ def _decided(view: View) -> Change | None:
         finish.complete(view)
         or finish.overdue(view)
         or suspend.settled(view)
+        or start.apply_edits(view)
         or elastic.resized(view)
         or pending.hopeless(view)
         or pending.overdue(view)
@@ -124,12 +128,14 @@ def _decided(view: View) -> Change | None:
         or elastic.slots(view)
         or spares.replace(view)
         or nodes.relaxed(view)
+        or revision.report_edits(view)
     )
 
 
 def _told(view: View, status: JobStatus) -> JobStatus:
     """`status` with what people are told beside the intent."""
-    return saving.update(view, elastic.update(view, pending.update(view, progress.update(view, status))))
+    status = pending.update(view, progress.update(view, status))
+    return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 
 def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observation, now: float) -> Decision:

@@ -74,9 +74,9 @@ def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
         "roundPods": roundpods.digest(pod.uid for slot in order if (pod := view.pods[slot]) is not None),
         "roundOpenedAt": rfc3339(view.now),
         "roundResume": resume(view),
-        "roundLastSave": step_count.last_save(view),
         "stopAt": None,
         "stopBound": False,
+        **step_count.at_the_end(view),
         "workers": sizes.sized(view, len(order)),
         "roundPeers": peers.shift(view, order),
     }
@@ -97,6 +97,7 @@ def forming(view: View) -> dict[str, object]:
         "roundResume": "",
         "stopAt": None,
         "stopBound": False,
+        **step_count.at_the_end(view),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.api.status import JobPhase, JobStatus, WorkersStatus
-from trainmaster_operator.planning import gang, sizes
+from trainmaster_operator.planning import gang, revision, sizes
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import JobSpec, Observation, PodRecord, PodToCreate, PodToDelete
 from trainmaster_operator.planning.times import rfc3339
@@ -38,11 +38,30 @@ def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: flo
         normal("Accepted", words),
         phase=JobPhase.PENDING,
         startTime=rfc3339(now),
+        **revision.begun(spec, status, observed),
         incarnations=pack_counts([0] * (size + spares)),
         workers=WorkersStatus(
             replicas=size,
             selector=f"trainmaster.dev/job={observed.name},trainmaster.dev/role={WORKER}",
         ),
+    )
+
+
+def apply_edits(view: View) -> Change | None:
+    """Begin the run again with what was edited before a round of it: a wrong image is corrected at once. Pods that were
+    made are replaced, whether this operator has seen them or not."""
+    observed = view.observed
+    if not revision.may_change(view):
+        return None
+    if not observed.waiting and not observed.revision_lost:
+        unnamed = view.status.revision == "" and observed.revision != ""
+        return changed(view.status, **revision.begun(view.spec, view.status, observed)) if unnamed else None
+    what = revision.named(observed.waiting) if observed.waiting else "what the run was to begin with"
+    return changed(
+        view.status,
+        normal("RevisionChanged", f"{what} changed before a round had begun, so all pods are made anew"),
+        incarnations=all_raised(view),
+        **revision.begun(view.spec, view.status, observed),
     )
 
 
@@ -112,7 +131,7 @@ def missing(view: View) -> tuple[PodToCreate, ...]:
     None for a member while a round is open: it opened with all of them there, so one that is missing has done its part,
     or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of the first.
     """
-    if gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0:
+    if gang.retry_in_s(view) > 0 or _refused_for_s(view) > 0 or view.observed.revision_lost:
         return ()
     return _absent(view)
 

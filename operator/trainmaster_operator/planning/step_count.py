@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def of_the_job(status: JobStatus, agents: Sequence[AgentRecord | None]) -> list[AgentRecord | None]:
     """The agents with steps of the job in place of steps of a process, in rounds that went on from a save."""
     loaded = {a.round for a in agents if a is not None and a.loaded and a.resumed_step is None}
-    before = {number: _before(status, number) for number in loaded}
+    before = {number: _before(status, agents, number) for number in loaded}
     return [
         agent if agent is None or agent.resumed_step is not None else _counted(agent, before.get(agent.round, 0))
         for agent in agents
@@ -32,12 +32,33 @@ def of_the_job(status: JobStatus, agents: Sequence[AgentRecord | None]) -> list[
 def last_save(view: View) -> int:
     """The step after which the script last saved, as far as it is known; 0: it never did. One that began again at step
     0 saves earlier steps than the process before it."""
-    return max((a.last_save for a in view.in_round()), default=0) or view.status.progress.lastSave
+    saved = max((a.last_save for a in view.in_round()), default=0)
+    return saved or max(view.status.progress.lastSave, _told_late(view.status, view.agents))
 
 
-def _before(status: JobStatus, number: int) -> int:
+def at_the_end(view: View) -> dict[str, object]:
+    """The fields of the round that follows: where the script has saved, and from where the steps of this round's
+    processes count. Nothing while a round forms: they were written when the one before it ended."""
+    if not view.round_is_open:
+        return {}
+    loaded = any(agent.loaded for agent in view.in_round())
+    start = _before(view.status, view.agents, view.status.round) if loaded else 0
+    return {"roundLastSave": last_save(view), "roundSavedFrom": start}
+
+
+def _before(status: JobStatus, agents: Sequence[AgentRecord | None], number: int) -> int:
     """Where a round began. Those after the one of the status were opened by agents, and go on from what was known."""
-    return status.roundLastSave if number <= status.round else status.progress.lastSave
+    if number > status.round:
+        return status.progress.lastSave
+    return max(status.roundLastSave, _told_late(status, agents))
+
+
+def _told_late(status: JobStatus, agents: Sequence[AgentRecord | None]) -> int:
+    """The step of a save in the round before the one of the status, as agents tell in this one. A round can end before
+    the agent of the rank that saved has told; 0: none was told."""
+    told = [agent.saved_before for agent in agents if agent is not None and agent.round == status.round]
+    latest = max(told, default=0)
+    return status.roundSavedFrom + latest if latest else 0
 
 
 def _counted(agent: AgentRecord, before: int) -> AgentRecord:

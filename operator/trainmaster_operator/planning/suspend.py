@@ -1,12 +1,14 @@
 """Suspending and resuming: the job stops at a step that all ranks saved, its pods go; later fresh ones come.
 
+A restart that a person asks for is both, one after the other.
+
 What runs in the ranks doesn't matter here: whoever can't stop at a step gets SIGTERM when the stop binds.
 """
 
 from __future__ import annotations
 
 from trainmaster_operator.api.status import JobPhase, Recovery
-from trainmaster_operator.planning import rounds, saving, sizes, start
+from trainmaster_operator.planning import revision, rounds, saving, sizes, start
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import PodToDelete
@@ -16,7 +18,8 @@ from trainmaster_operator.planning.view import View
 
 def wanted(view: View) -> bool:
     """The job is to stop, or has gone too far to turn back."""
-    return view.spec.suspend or (view.status.phase is JobPhase.SUSPENDING and view.status.stopBound)
+    asked = view.spec.suspend or revision.restart_asked(view)
+    return asked or (view.status.phase is JobPhase.SUSPENDING and view.status.stopBound)
 
 
 def settled(view: View) -> Change | None:
@@ -43,19 +46,22 @@ def cut_short(view: View, fault: Fault) -> Change:
 
 
 def resumed(view: View) -> Change | None:
-    """Fresh pods for a suspended job that is to go on. The clock of activeDeadlineSeconds starts anew, as a Job's."""
+    """Fresh pods for a suspended job that is to go on, with what its spec says now. The clock of activeDeadlineSeconds
+    starts anew, as a Job's."""
     status = view.status
     if view.spec.suspend:
         return None
     size = sizes.wished(view.spec)
     slots = size + view.spec.workers.spares
     untouched = status.round == 0 and not view.observed.pods and slots == view.slots
-    following = status.workers.nextIncarnation if untouched else start.next_incarnation(view)
+    kept = untouched and status.revision == view.observed.revision
+    following = status.workers.nextIncarnation if kept else start.next_incarnation(view)
     return changed(
         status,
         normal("Resumed", f"{slots} fresh pods"),
         phase=JobPhase.PENDING,
-        incarnations=status.incarnations if untouched else start.all_raised(view, slots),
+        **revision.begun(view.spec, status, view.observed),
+        incarnations=status.incarnations if kept else start.all_raised(view, slots),
         round=status.round + 1 if view.round_is_open else status.round,
         startTime=rfc3339(view.now),
         roundMap="",

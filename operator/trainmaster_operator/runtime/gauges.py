@@ -100,7 +100,7 @@ class _Jobs(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         operator = self._operator
         leads = operator.leader.leading
-        records = list(operator.jobs.values()) if leads else []
+        records = [record for record in operator.jobs.values() if not record.is_managed_elsewhere] if leads else []
         yield _by_phase(records, leads)
         pods = GaugeMetricFamily("trainmaster_pods", "Pods of jobs. Only the leader tells.")
         agents = GaugeMetricFamily(

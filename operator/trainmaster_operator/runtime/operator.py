@@ -71,12 +71,12 @@ class Settings:
 
 
 def default_policies() -> Policies:
-    from trainmaster_operator.manifests.pods import build_pod, pod_name
+    from trainmaster_operator.manifests.pods import pod_name, render_pod
     from trainmaster_operator.manifests.services import build_service
     from trainmaster_operator.planning import plan
     from trainmaster_operator.planning.directive import directives
 
-    return Policies(plan, directives, build_pod, build_service, pod_name)
+    return Policies(plan, directives, render_pod, build_service, pod_name)
 
 
 class Operator:

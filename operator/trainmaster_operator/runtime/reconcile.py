@@ -8,6 +8,7 @@ the written status asks for is done. So a crash between any two writes loses not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.labels import CURRENT
+from trainmaster_operator.manifests.pods import fill_pod
+from trainmaster_operator.manifests.revision import Run
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning import roundpods
 from trainmaster_operator.planning.observation import (
@@ -54,6 +57,7 @@ from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.revisions import Kept, Revisions
 from trainmaster_operator.runtime.rivals import Rivals
 from trainmaster_operator.runtime.surroundings import Surroundings, check_owner
 from trainmaster_operator.runtime.troubles import Troubles
@@ -78,7 +82,7 @@ class Policies:
 
     plan: Callable[[JobSpec, JobStatus, Observation, float], Decision]
     directives: Callable[[JobSpec, JobStatus, Observation], Callable[[int], Directive]]
-    build_pod: Callable[[DistributedTrainingJob, str, int, int, PodDefaults], Object]
+    render_pod: Callable[[DistributedTrainingJob, str, PodDefaults], Object]
     build_service: Callable[[DistributedTrainingJob], Object]
     pod_name: Callable[[str, str, int, int], str]
 
@@ -126,8 +130,9 @@ class Reconciler:
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
-        build = lambda job: policies.build_pod(job, WORKER, 0, 0, pod_defaults)  # noqa: E731
-        self._vertical = Vertical(cluster, leader, pods, events, metrics, build)
+        self._vertical = Vertical(cluster, leader, pods, events, metrics)
+        render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
+        self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
 
@@ -140,7 +145,7 @@ class Reconciler:
         for _ in range(MAX_TURNS):
             self._looks(key)
             record = self._jobs.get(key)
-            if record is None:
+            if record is None or record.is_managed_elsewhere:
                 self.forget(key)
                 return None
             if record.job is None:
@@ -154,8 +159,11 @@ class Reconciler:
                 if self._inherited.is_new(record):
                     await self.refresh(key)
                     continue
+            kept = await self._revisions.look(record)
+            record = kept.obeyed_by(record)
+            assert record.job is not None
             await self._inherited.find(record)
-            observed = self._observe(record)
+            observed = self._observe(record, kept)
             if self._ledger is not None:
                 self._ledger.learn(record, observed.pods)
             await self._serve(record, observed)
@@ -163,9 +171,9 @@ class Reconciler:
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
             wait_s = await self._write_status(record, decision)
-            if wait_s is None or await self._act(record, decision):
+            if wait_s is None or await self._act(record, decision, kept.run):
                 continue
-            await self._vertical.fit(record)
+            await self._vertical.fit(record, kept.run.pod)
             news, look_s = await self._ask_around(record)
             if news:
                 continue
@@ -176,7 +184,8 @@ class Reconciler:
         """Tells the operator's certificates to every namespace with a job that isn't over. Costs nothing where they
         are known already. Raises NotLeading."""
         records = [record for key in self._jobs.names() if (record := self._jobs.get(key)) is not None]
-        spaces = {r.key.namespace for r in records if r.job is not None and not r.status.phase.finished}
+        ours = [r for r in records if r.job is not None and not r.is_managed_elsewhere]
+        spaces = {r.key.namespace for r in ours if not r.status.phase.finished}
         await self._surroundings.tell_bundle(sorted(spaces))
 
     async def refresh(self, key: JobKey) -> None:
@@ -208,6 +217,7 @@ class Reconciler:
         self._events.forget(key)
         self._surroundings.forget(key)
         self._vertical.forget(key)
+        self._revisions.forget(key)
         if self._ledger is not None:
             self._ledger.forget(key)
         if self._troubles is not None:
@@ -215,7 +225,7 @@ class Reconciler:
 
     # -- observe
 
-    def _observe(self, record: JobRecord) -> Observation:
+    def _observe(self, record: JobRecord, kept: Kept) -> Observation:
         now = self._clock.monotonic()
         agents = self._fleet.agents(record.key, unpack_counts(record.status.incarnations))
 
@@ -239,6 +249,9 @@ class Reconciler:
             failed_save=self._fleet.failed_save(record.key),
             refusal=self._refusals.of(record.key, record.uid),
             report_interval_s=self._fleet.report_interval_s,
+            revision=kept.following,
+            waiting=kept.run.waiting,
+            revision_lost=kept.lost,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
         )
@@ -287,6 +300,9 @@ class Reconciler:
             wait_s = self._budget.wait_s(record.key)
             if wait_s > 0:
                 return wait_s
+        if new.revision and (new.revision, new.startTime) != (old.revision, old.startTime):
+            await self._revisions.keep(record, new)
+            self._refusals.forget(record.key)  # the pods that were refused are no more wanted
         self._leader.check()
         self._budget.spend(record.key, counts=only_progress)
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
@@ -306,9 +322,9 @@ class Reconciler:
 
     # -- act
 
-    async def _act(self, record: JobRecord, decision: Decision) -> bool:
+    async def _act(self, record: JobRecord, decision: Decision, run: Run) -> bool:
         """True when something was done, or must be looked at again first."""
-        if decision.delete:
+        if decision.delete or decision.delete_job:
             live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
             if live["metadata"]["resourceVersion"] != record.version:
                 self._jobs.wrote(live)
@@ -316,10 +332,22 @@ class Reconciler:
                 if known is not None and known.version == record.version:
                     raise Conflict(f"{record.key}: the server's job is older than the cache's")
                 return True
+            if decision.delete_job:
+                await self._delete_job(record)
+                return True
             await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
-            await self._create_all(record, decision.create)
+            await self._create_all(record, decision.create, run)
         return bool(decision.delete or decision.create)
+
+    async def _delete_job(self, record: JobRecord) -> None:
+        """Its pods and its Service belong to it, and follow."""
+        self._leader.check()
+        self._metrics.writes.labels("delete").inc()
+        with contextlib.suppress(NotFound):
+            await self._cluster.delete(JOB, record.key.namespace, record.key.name, uid=record.uid)
+        log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
+        self._jobs.removed(record.key, record.uid)
 
     async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
         key = JobKey(record.key.namespace, pod.name)
@@ -351,12 +379,12 @@ class Reconciler:
         except Invalid as error:
             raise Conflict(str(error)) from error  # how an API server says that the uid is another
 
-    async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate]) -> None:
+    async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
         """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried."""
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
-            await run_all((self._create(record, pod) for pod in pods), len(pods))
+            await run_all((self._create(record, pod, run) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
@@ -392,9 +420,16 @@ class Reconciler:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"
             raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
 
-    async def _create(self, record: JobRecord, pod: PodToCreate) -> None:
-        assert record.job is not None
-        body = self._policies.build_pod(record.job, pod.role, pod.slot, pod.incarnation, self._pod_defaults)
+    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run) -> None:
+        status = record.status
+        body = fill_pod(
+            run.pod,
+            pod.slot,
+            pod.incarnation,
+            self._pod_defaults,
+            revision=status.revision,
+            avoid=status.avoidNodes,
+        )
         self._leader.check()
         self._metrics.writes.labels("create").inc()
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob, ObjectMeta
-from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.api.meta import CONTROLLER, GROUP
 from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.manifests.resources import Amount, amounts
@@ -28,6 +28,12 @@ class JobRecord:
     raw: Object
     job: DistributedTrainingJob | None
     problem: str = ""
+
+    @property
+    def is_managed_elsewhere(self) -> bool:
+        """Another controller is responsible for the job, also where its manifest can't be understood here."""
+        controller = (self.raw.get("spec") or {}).get("managedBy")
+        return controller not in (None, CONTROLLER)
 
     @property
     def status(self) -> JobStatus:

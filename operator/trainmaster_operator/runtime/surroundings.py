@@ -64,7 +64,7 @@ class Surroundings:
         self._ca_bundle = ca_bundle
         self._bundles: dict[str, str] = {}  # what each namespace has been told
         self._reminded: set[str] = set()  # namespaces that this leader has looked after once
-        self._ready: dict[JobKey, str] = {}  # uids of jobs whose pods may be created
+        self._ready: dict[JobKey, tuple[str, str]] = {}  # uids and revisions of jobs whose pods may be created
         self._served: dict[JobKey, str] = {}  # uids of jobs that have their Service
 
     async def prepare(self, record: JobRecord) -> None:
@@ -72,11 +72,12 @@ class Surroundings:
         # Each time: the namespace may have been deleted and made anew, and without the bundle no pod of it starts.
         self._bundles.pop(record.key.namespace, None)
         await self._bundle(record.key.namespace)
-        if self._ready.get(record.key) == record.uid:
+        run = (record.uid, record.status.revision)
+        if self._ready.get(record.key) == run:
             return
         await self._claim(record)
         await self._service(record, make=not _is_large(record))
-        self._ready[record.key] = record.uid
+        self._ready[record.key] = run
 
     def lacks_service(self, record: JobRecord) -> bool:
         """As far as it is known here. Only a job of many pods has them without its Service."""

@@ -7,9 +7,8 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cluster.port import (
     POD,
     ApiError,
@@ -30,8 +29,6 @@ from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 
 
 class Vertical:
-    """`build(job)`: a pod of the job, as it would be made now."""
-
     def __init__(
         self,
         cluster: Cluster,
@@ -39,25 +36,23 @@ class Vertical:
         pods: Informer[PodEntry],
         events: EventWriter,
         metrics: Metrics,
-        build: Callable[[DistributedTrainingJob], Object],
     ) -> None:
         self._cluster = cluster
         self._leader = leader
         self._pods = pods
         self._events = events
         self._metrics = metrics
-        self._build = build
         self._fitted: dict[JobKey, tuple[str, int]] = {}  # uid and generation that all pods have been held against
 
     def forget(self, key: JobKey) -> None:
         self._fitted.pop(key, None)
 
-    async def fit(self, record: JobRecord) -> None:
-        """Once for each version of the job's spec; costs nothing after that."""
+    async def fit(self, record: JobRecord, pod: Object) -> None:
+        """Once for each version of the job's spec; costs nothing after that. `pod`: as it would be made now."""
         state = (record.uid, record.generation)
         if self._fitted.get(record.key) == state or record.job is None or record.deleting:
             return
-        wanted = amounts((self._build(record.job).get("spec") or {}).get("containers") or [])
+        wanted = amounts((pod.get("spec") or {}).get("containers") or [])
         mine = (entry for entry in own_pods(self._pods, record) if entry.thrives)
         pods = [(entry, todo) for entry in mine if (todo := changes(wanted, entry.resources))]
         done: list[str] = []

@@ -13,6 +13,8 @@ from trainmaster.agent.import_plan import Imported, blame, choose, join, package
 from trainmaster.agent.server import Birth, Child, Connection, Server
 from trainmaster.agent.settings import load_environment
 
+_KMP = "KMP_"
+"""How variables of Intel's and LLVM's OpenMP begin. accelerate sets some on CPUs, also where torch has GNU's OpenMP."""
 _RETRIES = 12  # candidates for one list of imports, each without the module that spoilt the last
 
 
@@ -52,6 +54,7 @@ class Nursery:
         self._learning: dict[str, Zygote] = {}
         self._wanted: dict[str, Lesson] = {}  # to be learned when the candidate of this key is through
         self._barred: dict[str, set[str]] = {}
+        self._reads_kmp = False  # the pristine zygote has loaded an OpenMP that reads KMP_ variables; known once it is
         self._closed_keys: set[str] = set()
         self._listener: socket.socket | None = None
         server.handle("hello", self._hello)
@@ -102,9 +105,12 @@ class Nursery:
             self._server.running = False
 
     def _hello(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:
-        connection.key = body["key"]
-        load = load_environment(os.environ)
-        differing = sorted(n for n in {*load, *body["load"]} if load.get(n) != body["load"].get(n))
+        connection.key, connection.load = body["key"], body["load"]
+        self._answer(connection)
+
+    def _answer(self, connection: Connection) -> None:
+        """Hand an agent the zygotes that can fork for it, or say that none can."""
+        differing = self._differing(connection)
         if differing and self._forking:
             message = f"ranks are executed, not forked: {', '.join(differing)} differs from the zygote's"
             self._server.send(connection, {"event": "note", "message": message})
@@ -116,6 +122,12 @@ class Nursery:
             self._introduce(connection, self._pristine)
         if connection.key in self._learned:
             self._introduce(connection, self._learned[connection.key])
+
+    def _differing(self, connection: Connection) -> list[str]:
+        """The variables in which an agent's ranks differ from what a zygote has read when it loaded its libraries."""
+        ours, theirs = load_environment(os.environ), connection.load
+        unread = () if self._reads_kmp else (_KMP,)
+        return sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n) and not n.startswith(unread))
 
     def _introduce(self, agent: Connection, zygote: Zygote) -> None:
         """Hand the agent one end of a connection, and the zygote the other."""
@@ -139,9 +151,10 @@ class Nursery:
                 self._stop_forking(body["refused"]["reason"])
                 return
             zygote.ready = True
+            self._reads_kmp = body["reads_kmp"]
             for agent in self._agents:
                 if agent.key:
-                    self._introduce(agent, zygote)
+                    self._answer(agent)
         elif body["refused"] is None:
             self._promote(zygote)
         else:

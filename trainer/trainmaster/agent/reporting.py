@@ -47,6 +47,7 @@ class Reporter:
         api = isolation.api_server(os.environ)
         self._lease = isolation.Lease(api) if api is not None and not settings.own_loop else None
         self._told_saved = False
+        self._told_software = False
         self._urgent = asyncio.Event()
         self._sent_at: float | None = None  # the report that isn't answered yet
         self._failed: tuple[float, bool] | None = None  # the last one was not: when it was sent; it was refused
@@ -121,6 +122,7 @@ class Reporter:
                 next_store=s.stores.next_address,
                 peer=s.peers.address,
                 facts=s.facts(),
+                software=s.software,
                 warming=s.warming,
             )
             self._joining = request.epoch, asyncio.ensure_future(self._join.join(request, _JOIN_TIMEOUT_S))
@@ -161,7 +163,8 @@ class Reporter:
             self._urgent.clear()
             events, s.events = s.events[-_MOST_EVENTS:], []
             records = s.uploads.take_records()
-            report = dataclasses.replace(self._compose(), events=events, inventory=records)
+            software = {} if self._told_software else s.software
+            report = dataclasses.replace(self._compose(), events=events, inventory=records, software=software)
             sent_at = self._sent_at = time.monotonic()
             self._exchange = asyncio.ensure_future(self._report.report(report, report_timeout_s(interval)))
             try:
@@ -185,6 +188,7 @@ class Reporter:
             self._heard()
             pause = _BACKOFF_S[0]
             self._told_saved |= report.saved
+            self._told_software |= bool(software)
             s.obey(directive)
             self._join_the_leader()
             if s.draining_until is not None and self._told_saved:
@@ -229,6 +233,7 @@ class Reporter:
             resumed_tier=round.resumed_tier,
             memory_step=min((rank.memory_step for rank in round.ranks), default=0),
             last_save=max((p.last_save for p in progress), default=0),
+            saved_before=s.history.saved_before(round.number),
             loaded=any(p.flags & LOADED for p in progress),
             clock=dict(round.clock),
             pauses=rhythm.told(progress),

@@ -2,6 +2,8 @@
 
 A leader's own round begins a new history. Only rounds that agents open by the grant add to it, and there are few of
 those; all the same, no more than the newest KEPT are remembered.
+
+What a script saved last before its round ended may be in no report, so it is told in those of the next round.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class RoundHistory:
 
     def __init__(self) -> None:
         self._ended: deque[_Measured] = deque(maxlen=KEPT - 1)
+        self._before: Round | None = None
 
     def begin(self, assignment: Assignment, before: Round | None) -> None:
         """A round begins; `before` is the one that ends by it, whose ranks still have their records."""
@@ -44,6 +47,18 @@ class RoundHistory:
             self._ended.clear()
         elif before is not None and before.ranks:
             self._ended.append(_measured(before))
+
+    def retire(self, round: Round) -> None:
+        """A round is over here, and its ranks are about to end."""
+        self._before = round
+
+    def saved_before(self, number: int) -> int:
+        """Return the step after which a rank last called torch.save in the round before `number`, as its process
+        counted; 0: none did here, or this agent was not in that round."""
+        before = self._before
+        if before is None or before.number != number - 1:
+            return 0
+        return max((rank.progress().last_save for rank in before.ranks), default=0)
 
     def confirm(self, assignment: Assignment) -> None:
         """A leader has written down all that came before this round."""

@@ -29,10 +29,10 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 
 def run(entry: dict[str, Any]) -> int:
     """Run `entry` to its end; returns its exit code. An exception is printed and told to the agent first."""
-    observer.install(own_loop=entry["kind"] == "function")
-    if entry["kind"] != "function":
-        own_store.install()
+    own_loop = entry["kind"] == "function"
     try:
+        observer.install(own_loop=own_loop)
+        own_store.install(own_loop=own_loop)
         _enter(entry)
     except SystemExit as stop:
         code = exit_code(stop)

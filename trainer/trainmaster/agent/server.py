@@ -54,6 +54,7 @@ class Connection:
     socket: socket.socket
     outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
     key: str = ""
+    load: dict[str, str] = field(default_factory=dict)  # variables that only a process started with them has
 
     def fileno(self) -> int:
         return self.socket.fileno()

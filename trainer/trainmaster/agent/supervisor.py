@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from trainmaster.agent import foreign_launchers, injection, launcher, pinning, processes
+from trainmaster.agent import foreign_launchers, injection, launcher, pinning, processes, rank_software
 from trainmaster.agent.datagrams import Datagrams
 from trainmaster.agent.faults import Faults
 from trainmaster.agent.grant import Grant
@@ -61,6 +61,7 @@ class Supervisor:
         self.stop_passed: int | None = None
         self.draining_until: float | None = None
         self.events: list[dict[str, str]] = []
+        self.software: dict[str, str] = {}  # that ranks here will run; empty until it has been read
         self.reporter = Reporter(self)
         self._zygotes_key = settings.key()
         self.zygotes = Zygotes(self._zygotes_key, settings.load_environment(), self._zygotes_changed, self._note)
@@ -99,6 +100,7 @@ class Supervisor:
         bare = not self.settings.zygote_enabled
         # Joining does not wait for the zygote: the operator plans meanwhile.
         tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
+        tasks.append(asyncio.create_task(self._read_software()))
         try:
             return await self._first_end(tasks)
         finally:
@@ -269,6 +271,7 @@ class Supervisor:
 
     def _retire_round(self) -> None:
         if self.round is not None:
+            self.history.retire(self.round)
             self.round.retire()
             self._old_rounds.append(self.round)
             asyncio.get_running_loop().call_later(_UNKILLABLE_AFTER_S, self._name_survivors, self.round)
@@ -437,6 +440,10 @@ class Supervisor:
     async def _open_zygotes(self, bare: bool) -> None:
         await self.zygotes.open(self.settings.zygote, bare=bare)
         self._zygotes_changed()
+
+    async def _read_software(self) -> None:
+        self.software = await rank_software.read(self.settings)
+        self.reporter.at_once()
 
     async def _first_end(self, tasks: list[asyncio.Task[None]]) -> int:
         """The exit code, or the exception of a task: those run for ever unless something is broken."""

@@ -37,6 +37,7 @@ DEFAULT_MODULES = (
     "trainmaster.loop,trainmaster.data.windows,trainmaster.models.gpt,trainmaster.models.moe,"
     "trainmaster.models.initialization,encodings.idna"
 )
+_READ_KMP = ("libiomp5", "libomp")  # Intel's and LLVM's OpenMP
 _CANDIDATE_S = 600  # imports that take longer are stuck
 
 
@@ -133,7 +134,8 @@ def _candidate(born: Birth) -> Birth:
 def _raised(control: socket.socket, failed: dict[str, str], refused: dict[str, Any] | None) -> None:
     """Tell the root that this zygote can be forked, or why it can't."""
     with contextlib.suppress(OSError):
-        packets.send(control, {"op": "raised", "modules": len(sys.modules), "failed": failed, "refused": refused})
+        body = {"op": "raised", "modules": len(sys.modules), "failed": failed, "refused": refused}
+        packets.send(control, {**body, "reads_kmp": processes.maps_any(_READ_KMP)})
 
 
 def _detach(born: Birth) -> socket.socket:

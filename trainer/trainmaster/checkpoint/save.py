@@ -29,7 +29,7 @@ from trainmaster.checkpoint.upload import METADATA, upload
 from trainmaster.contract.wire.lineage import directory_name, shard_name
 from trainmaster.errors import ConfigError
 
-REPLICAS = "dp_replicate"
+REPLICAS = "dpReplicate"
 """The axis of a mesh whose ranks have the same of everything."""
 MAX_UNDER_WAY = 2
 """Saves whose files may wait in host memory at once; a further save waits for the oldest."""

@@ -1,4 +1,4 @@
-"""The training config: what `spec.training` of a job holds, and what every rank gets as JSON.
+"""The training config, which every rank gets as JSON: `spec.training` of a job, and how often `spec.checkpoint` saves.
 
 Both sides validate with these models: the operator before it creates anything, the trainer before ranks start.
 Options of a model or a data source are open maps that the image's own code checks, so that a new model needs no
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -45,16 +45,32 @@ class Grown(Strict):
 
 
 class ModelConfig(Strict):
-    name: Name = Field("gpt", description="A built-in model (gpt), or module:function of one's own.")
-    options: dict[str, Any] = Field(default_factory=dict, description="Options of that model; see its docs.")
+    name: Name = Field(
+        "gpt",
+        description="The model: the name of a built-in model (gpt, llama, moe, bert or cnn), or module:function of "
+        "your own code. Default: gpt.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of the model, such as layers and width. The trainer checks them before any rank starts, "
+        "and docs/models.md describes them. Default: the options of the model.",
+    )
 
 
 class DataConfig(Strict):
-    source: Name = Field("text", description="A built-in source (text: a folder of text files, as bytes).")
-    path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
-        description="Where the data lies. @stdlib is the folder of Python's own standard library."
+    source: Name = Field(
+        "text",
+        description="The kind of data: the name of a built-in source, for example text for a folder of text files "
+        "that are read as bytes. Default: text.",
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Options of that source; see its docs.")
+    path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="The path of the data, as the ranks see it. @stdlib is the folder of Python's standard library."
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of the data source. The trainer checks them before any rank starts, and docs/data.md "
+        "describes them. Default: the options of the source.",
+    )
 
 
 class BatchScaling(Strict):
@@ -65,9 +81,16 @@ class BatchScaling(Strict):
     Adaptive Gradient Algorithms" (2022).
     """
 
-    ranks: int = Field(ge=1, le=2**31, description="The number of ranks for which batch.global and optimizer.lr are.")
+    ranks: int = Field(
+        ge=1,
+        le=2**31,
+        description="Number of ranks for which batch.global and optimizer.lr are given. batch.global must be a "
+        "multiple of it.",
+    )
     learningRate: Literal["Constant", "Linear", "SquareRoot"] = Field(
-        description="optimizer.lr is multiplied by 1, by ranks / batch.scaling.ranks, or by its square root."
+        description="How optimizer.lr changes with the number of ranks. Constant: not at all. Linear: it is "
+        "multiplied by the number of ranks divided by scaling.ranks. SquareRoot: it is multiplied by the "
+        "square root of that."
     )
 
     def factor(self, world_size: int) -> float:
@@ -79,25 +102,47 @@ class BatchScaling(Strict):
 class NoiseScaleConfig(Strict):
     """The gradient noise scale (McCandlish et al., arXiv 1812.06162)."""
 
-    every: int = Field(10, ge=1, le=STEPS, description="Steps between estimates; it takes a pass over all gradients.")
+    every: int = Field(
+        10,
+        ge=1,
+        le=STEPS,
+        description="Number of steps between two estimates. Each estimate reads all gradients once. Default: 10.",
+    )
 
 
 class BatchConfig(Grown):
     since = frozenset({"autoMicro", "noiseScale", "scaling"})
 
-    global_: int = Field(alias="global", ge=1, le=2**31, description="Sequences per optimizer step, over all ranks.")
+    global_: int = Field(
+        alias="global",
+        ge=1,
+        le=2**31,
+        description="Number of sequences in one optimizer step, over all ranks. It must be a multiple of the number "
+        "of data-parallel ranks, which is island × dpReplicate × dpShard.",
+    )
     micro: int | None = Field(
-        None, ge=1, le=2**31, description="Sequences per rank and forward pass. Default: all of a rank's share."
+        None,
+        ge=1,
+        le=2**31,
+        description="Number of sequences that a rank computes in one forward pass. It must divide the rank's share of "
+        "batch.global. It excludes autoMicro. Default: the whole share of the rank, and with a pipeline a "
+        "size that keeps all stages busy.",
     )
     autoMicro: bool = Field(
-        False, description="micro is the largest that the estimated memory of a rank allows, found before training."
+        False,
+        description="If true, the largest micro-batch that the estimated memory of a rank allows is chosen before "
+        "training starts. It excludes batch.micro. Default: false.",
     )
     noiseScale: NoiseScaleConfig | None = Field(
-        None, description="Tell how large a batch is worth it, by the gradient noise scale."
+        None,
+        description="Estimates of the gradient noise scale, which shows how large a useful batch is. It excludes pp "
+        "above 1, parallelism.sharding.stage 1 and 2, parallelism.sharding.offload, and islands. Default: "
+        "no estimates.",
     )
     scaling: BatchScaling | None = Field(
         None,
-        description="For jobs that change their size: a batch that does too. Default: batch.global is constant.",
+        description="A batch that grows and shrinks with the number of ranks of the job. Default: batch.global is the "
+        "same for every number of ranks.",
     )
 
     @model_validator(mode="after")
@@ -150,18 +195,70 @@ class OptimizerConfig(Strict):
     of adamw, which it leaves embedding, head and vectors to.
     """
 
-    name: Literal["adamw", "sgd", "muon"] = "adamw"
-    lr: float = Field(3e-4, gt=0, le=1e9)
-    betas: tuple[Decay, Decay] = Field(
-        (0.9, 0.95), description="How much of the moments adamw keeps in each step, of the first and of the second."
+    name: Literal["adamw", "sgd", "muon"] = Field(
+        "adamw",
+        description="The optimizer. adamw: AdamW. sgd: stochastic gradient descent with momentum. muon: Muon for "
+        "matrices, and AdamW for embeddings, the output layer and vectors; it excludes "
+        "parallelism.sharding.offload. Default: adamw.",
     )
-    eps: float = Field(1e-8, gt=0, le=1)
-    momentum: float | None = Field(None, ge=0, lt=1, description="Of sgd, 0.9 by default; of muon's matrices, 0.95.")
-    weightDecay: float = Field(0.1, ge=0, le=1e6)
-    warmupSteps: int = Field(0, ge=0, le=STEPS)
-    schedule: Literal["cosine", "constant"] = "cosine"
-    minLrRatio: float = Field(0.1, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
-    clipNorm: float | None = Field(1.0, gt=0, le=1e9, description="Global gradient norm. null: no clipping.")
+    lr: float = Field(
+        3e-4,
+        gt=0,
+        le=1e9,
+        description="The highest learning rate, which is reached after the warm-up. Default: 0.0003.",
+    )
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.95),
+        description="The shares of the first and of the second moment that AdamW keeps in each step. They are refused "
+        "with sgd. Default: [0.9, 0.95].",
+    )
+    eps: float = Field(
+        1e-8,
+        gt=0,
+        le=1,
+        description="The number that AdamW adds to the denominator of its update. It is refused with sgd. Default: "
+        "1e-08.",
+    )
+    momentum: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="The share of the momentum that is kept in each step. It is refused with adamw. Default: 0.9 for "
+        "sgd, and 0.95 for the matrices of muon.",
+    )
+    weightDecay: float = Field(
+        0.1,
+        ge=0,
+        le=1e6,
+        description="Weight decay, which is decoupled from the gradient and multiplied by the learning rate. Vectors "
+        "such as biases do not decay. Default: 0.1.",
+    )
+    warmupSteps: int = Field(
+        0,
+        ge=0,
+        le=STEPS,
+        description="Number of steps in which the learning rate rises linearly from 0 to lr. It must be less than "
+        "training.steps. Default: 0.",
+    )
+    schedule: Literal["Cosine", "Constant"] = Field(
+        "Cosine",
+        description="How the learning rate changes after the warm-up. Cosine: it falls to minLrRatio times lr in the "
+        "last step. Constant: it stays at lr. Default: Cosine.",
+    )
+    minLrRatio: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="The learning rate in the last step, as a share of lr. It is refused with schedule Constant. "
+        "Default: 0.1.",
+    )
+    clipNorm: float = Field(
+        1.0,
+        ge=0,
+        le=1e9,
+        description="The largest norm of all gradients together. Larger gradients are scaled down to it. 0 means that "
+        "gradients are not clipped. Default: 1.0.",
+    )
 
     @property
     def momentum_or_default(self) -> float:
@@ -175,7 +272,7 @@ class OptimizerConfig(Strict):
         return {**serialize(self), "momentum": self.momentum_or_default}
 
 
-AXES = ("island", "pp", "dp_replicate", "dp_shard", "cp", "tp")
+AXES = ("island", "pp", "dpReplicate", "dpShard", "cp", "tp")
 """Of the mesh, outermost first: the inner axes get neighbouring ranks."""
 
 
@@ -185,14 +282,23 @@ class PipelineConfig(Strict):
     """
 
     schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBV", "DualPipeV"] = Field(
-        "1F1B", description="The order of forwards and backwards of micro-batches."
+        "1F1B",
+        description="The order of the forward and backward passes of micro-batches. All schedules except GPipe need "
+        "at least as many micro-batches as there are stages. Default: 1F1B.",
     )
     stagesPerRank: int | None = Field(
-        None, ge=1, le=64, description="Of the interleaved schedules; 2 by default. Of the others it is given."
+        None,
+        ge=1,
+        le=64,
+        description="Number of stages on each rank for Interleaved1F1B and InterleavedZeroBubble, at least 2. The "
+        "other schedules have a fixed number: 1 for GPipe and 1F1B, 2 for ZBV and DualPipeV. Default: 2 "
+        "for the interleaved schedules.",
     )
     balance: Literal["Parameters", "Compute", "Profile"] = Field(
         "Compute",
-        description="What stages have alike: parameters, estimated operations, or time as it is measured at the start.",
+        description="What the layers are divided by, so that all stages have equal shares. Parameters: the number of "
+        "parameters. Compute: the estimated number of operations. Profile: the time that is measured "
+        "before the first step. Default: Compute.",
     )
 
     @model_validator(mode="after")
@@ -224,62 +330,122 @@ class TensorConfig(Strict):
     """How matrices are split over axis tp (Shoeybi et al., arXiv 1909.08053)."""
 
     sequence: bool = Field(
-        True, description="Also slice what lies between the matrices along the sequence (arXiv 2205.05198)."
+        True,
+        description="If true, activations between the matrices are divided along the sequence, which saves memory. "
+        "Default: true.",
     )
-    vocabulary: bool = Field(True, description="Leave the logits split by vocabulary, and compute the loss so.")
+    vocabulary: bool = Field(
+        True,
+        description="If true, the logits stay divided by vocabulary, and the loss is computed on these parts. "
+        "Default: true.",
+    )
 
 
 class ContextConfig(Strict):
     """How sequences are split over axis cp. Ulysses: Jacobs et al. (arXiv 2309.14509)."""
 
     method: Literal["AllGather", "Ulysses"] = Field(
-        "AllGather", description="Gather keys and values, or exchange parts of the sequence for heads."
+        "AllGather",
+        description="How ranks attend to the whole sequence. AllGather: they gather keys and values. Ulysses: they "
+        "exchange parts of the sequence for attention heads, whose number cp must divide. Default: "
+        "AllGather.",
     )
     balance: Literal["HeadTail", "None"] = Field(
-        "HeadTail", description="Each rank gets an early and a late chunk, since late tokens attend to more; or one."
+        "HeadTail",
+        description="Which part of a sequence a rank gets. HeadTail: an early and a late chunk, because late tokens "
+        "attend to more tokens. None: one chunk. Default: HeadTail.",
     )
 
 
 class ShardingConfig(Strict):
-    """What axis dp_shard spares (ZeRO: Rajbhandari et al., arXiv 1910.02054)."""
+    """What axis dpShard spares (ZeRO: Rajbhandari et al., arXiv 1910.02054)."""
 
     stage: Literal[1, 2, 3] = Field(
         3,
-        description="Between steps all is sharded. In a step: 3 gathers parameters block by block, 2 once; 1 keeps "
-        "whole gradients too, until the last micro-batch.",
+        description="The stage of ZeRO, which trades memory for communication within a step. 3: parameters are "
+        "gathered block by block. 2: parameters are gathered once in a step. 1: whole gradients are kept "
+        "until the last micro-batch too. Between steps everything is sharded in all stages. It is refused "
+        "in a pipeline. Default: 3.",
     )
-    offload: bool = Field(False, description="Keep shards and optimizer state in host memory.")
+    offload: bool = Field(
+        False,
+        description="If true, shards and optimizer state are kept in host memory. It excludes optimizer muon, "
+        "communication.compression, batch.noiseScale and islands. Default: false.",
+    )
 
 
 class ParallelismConfig(Grown):
     """Degrees of the mesh axes. Their product is the world size.
 
-    island, pp, cp and tp are 1 if left out; of dp_replicate and dp_shard one may be left out (derived), or both: then
+    island, pp, cp and tp are 1 if left out; of dpReplicate and dpShard one may be left out (derived), or both: then
     ranks that these leave are replicas.
     """
 
     since = frozenset({"island", "pp", "cp", "tp", "ep", "pipeline", "tensor", "context", "sharding"})
 
-    dp_replicate: int | None = Field(None, ge=1, le=RANKS, description="Replicas of the (sharded) model.")
-    dp_shard: int | None = Field(
-        None, ge=1, le=RANKS, description="Shards of parameters, gradients and optimizer state."
+    dpReplicate: int | None = Field(
+        None,
+        ge=1,
+        le=RANKS,
+        description="Number of replicas of the model, each of which may be divided into shards. If both dpReplicate "
+        "and dpShard are left out, the remaining ranks are replicas. Default: what the other degrees "
+        "leave.",
+    )
+    dpShard: int | None = Field(
+        None,
+        ge=1,
+        le=RANKS,
+        description="Number of shards of parameters, gradients and optimizer state (FSDP). Default: what the other "
+        "degrees leave if dpReplicate is set, and otherwise 1.",
     )
     island: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Worlds of their own that agree every communication.outer.every steps: local SGD, DiLoCo.",
+        description="Number of islands. An island is a set of ranks that trains alone and agrees with the other "
+        "islands every communication.outer.every steps (local SGD, DiLoCo). It excludes "
+        "communication.compression, precision fp16 and sharding.offload. Default: 1.",
     )
-    pp: int | None = Field(None, ge=1, le=1024, description="Stages of a pipeline.")
-    cp: int | None = Field(None, ge=1, le=1024, description="Parts of each sequence.")
-    tp: int | None = Field(None, ge=1, le=1024, description="Parts of each matrix.")
+    pp: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Number of pipeline-parallel ranks, each of which holds some of the layers. Default: 1.",
+    )
+    cp: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Number of context-parallel ranks, each of which computes a part of each sequence. Default: 1.",
+    )
+    tp: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Number of tensor-parallel ranks, each of which holds a part of each matrix. They should be in "
+        "one pod, because they exchange the most data. Default: 1.",
+    )
     ep: int | None = Field(
-        None, ge=1, le=1024, description="Parts that experts are dealt out to; of the ranks of dp_shard x cp."
+        None,
+        ge=1,
+        le=1024,
+        description="Number of expert-parallel ranks, each of which holds some of the experts of a mixture of "
+        "experts. It must divide dpShard × cp, because these ranks share the experts. Default: 1.",
     )
-    pipeline: PipelineConfig | None = Field(None, description="Of axis pp.")
-    tensor: TensorConfig | None = Field(None, description="Of axis tp.")
-    context: ContextConfig | None = Field(None, description="Of axis cp.")
-    sharding: ShardingConfig | None = Field(None, description="Of axis dp_shard.")
+    pipeline: PipelineConfig | None = Field(
+        None, description="Settings of pipeline parallelism. They are refused if pp is 1. Default: schedule 1F1B."
+    )
+    tensor: TensorConfig | None = Field(
+        None, description="Settings of tensor parallelism. They are refused if tp is 1. Default: both options are on."
+    )
+    context: ContextConfig | None = Field(
+        None, description="Settings of context parallelism. They are refused if cp is 1. Default: method AllGather."
+    )
+    sharding: ShardingConfig | None = Field(
+        None,
+        description="Settings of sharded data parallelism. They are refused if dpShard × cp is 1. Default: stage 3 "
+        "without offload.",
+    )
 
     @model_validator(mode="after")
     def _options_have_an_axis(self) -> ParallelismConfig:
@@ -299,10 +465,10 @@ class ParallelismConfig(Grown):
         degrees = {axis: found[axis] for axis in AXES if axis in found}
         if (self.ep or 1) > 1:
             assert self.ep is not None
-            shards = found["dp_shard"] * found.get("cp", 1)
+            shards = found["dpShard"] * found.get("cp", 1)
             if shards % self.ep:
                 raise ValueError(
-                    f"ep {self.ep} doesn't divide dp_shard x cp = {shards} ranks, which experts are dealt out to; "
+                    f"ep {self.ep} doesn't divide dpShard x cp = {shards} ranks, which experts are dealt out to; "
                     f"{', '.join(map(str, divisors(shards)))} would"
                 )
             degrees["ep"] = self.ep
@@ -316,13 +482,13 @@ class ParallelismConfig(Grown):
     def data_ranks(self, world_size: int) -> int:
         """How many different shares a batch has. Raises ValueError in words."""
         degrees = self.resolve(world_size)
-        return degrees.get("island", 1) * degrees["dp_replicate"] * degrees["dp_shard"]
+        return degrees.get("island", 1) * degrees["dpReplicate"] * degrees["dpShard"]
 
     def _all_degrees(self, world_size: int) -> dict[str, int]:
         """The degree of each axis but ep, in any order. Raises ValueError that says what the given degrees make, and
         how many ranks there are."""
         outer = {"island": self.island} if self.island and self.island > 1 else {}
-        data = {axis: n for axis in ("dp_replicate", "dp_shard") if (n := getattr(self, axis)) is not None}
+        data = {axis: n for axis in ("dpReplicate", "dpShard") if (n := getattr(self, axis)) is not None}
         given = {**outer, **self.inner, **data}
         product = math.prod(given.values())
         names = " x ".join(f"{axis} {given[axis]}" for axis in AXES if axis in given)
@@ -331,10 +497,10 @@ class ParallelismConfig(Grown):
         if (len(data) == 2 and product != world_size) or (data and equals and product > world_size):
             raise ValueError(f"{names}{equals} ranks, but the job has {world_size}")
         if rest or not left:
-            (missing,) = {"dp_replicate", "dp_shard"} - {*data} if data else {""}
+            (missing,) = {"dpReplicate", "dpShard"} - {*data} if data else {""}
             end = f", so {missing} can't be derived" if missing else f"; {multiples_near(world_size, product)}"
             raise ValueError(f"{names}{equals} doesn't divide the job's {world_size} ranks{end}")
-        derived = {"dp_replicate": left, "dp_shard": 1} if "dp_replicate" not in data else {"dp_shard": left}
+        derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}
         return {**derived, **given}
 
 
@@ -348,15 +514,29 @@ class CompressionConfig(Strict):
     """
 
     method: Literal["fp16", "bf16", "PowerSGD", "TopK"] = Field(
-        description="Halves of all numbers; narrow factors of matrices; or the largest elements."
+        description="How gradients are compressed. fp16 and bf16: all numbers are rounded to 16 bits. PowerSGD: "
+        "matrices are replaced by products of narrow factors. TopK: only the largest elements are sent. "
+        "PowerSGD and TopK add what they left out to the next step; they exclude precision fp16."
     )
-    rank: int | None = Field(None, ge=1, le=1024, description="Columns of PowerSGD's factors; 8 by default.")
-    share: float | None = Field(None, gt=0, le=1, description="Of all elements, that TopK sends; 0.1 by default.")
+    rank: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Number of columns of PowerSGD's factors. It is refused with other methods. Default: 8.",
+    )
+    share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="The share of all elements that TopK sends, between 0 and 1. It is refused with other methods. "
+        "Default: 0.1.",
+    )
     warmupSteps: int = Field(
         0,
         ge=0,
         le=STEPS,
-        description="Steps at the beginning of a run whose gradients are sent whole; of PowerSGD and TopK.",
+        description="Number of steps at the beginning of the run in which gradients are not compressed. It is refused "
+        "with methods fp16 and bf16. Default: 0.",
     )
 
     @model_validator(mode="after")
@@ -386,14 +566,32 @@ class OuterConfig(Strict):
     take the mean. The defaults are DiLoCo's (2311.08105).
     """
 
-    every: int = Field(50, ge=1, le=2**31, description="Steps that islands train alone.")
-    lr: float = Field(0.7, gt=0, le=10, description="Of the outer optimizer, SGD; 1 takes the mean as it is.")
-    momentum: float = Field(0.9, ge=0, lt=1, description="Of the outer optimizer.")
-    nesterov: bool = Field(True, description="Whether that momentum looks ahead.")
-    fragments: int = Field(
-        1, ge=1, le=1024, description="Parts of the model that take turns, so that less is sent at once."
+    every: int = Field(
+        50,
+        ge=1,
+        le=2**31,
+        description="Number of steps that an island trains alone between two exchanges. Default: 50.",
     )
-    send: Literal["fp32", "bf16"] = Field("fp32", description="What islands send of how far they have come.")
+    lr: float = Field(
+        0.7,
+        gt=0,
+        le=10,
+        description="Learning rate of the outer optimizer, which is SGD. With 1 and momentum 0 the islands take the "
+        "mean of their parameters (local SGD). Default: 0.7.",
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of the outer optimizer. Default: 0.9.")
+    nesterov: bool = Field(True, description="If true, the outer optimizer uses Nesterov momentum. Default: true.")
+    fragments: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Number of parts of the model that are exchanged in turn, so that less is sent at once. It must "
+        "not be greater than every. Default: 1.",
+    )
+    send: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="The number format in which islands send how far their parameters have moved. Default: fp32.",
+    )
 
     @model_validator(mode="after")
     def _fragments_have_turns(self) -> OuterConfig:
@@ -406,44 +604,91 @@ class OuterConfig(Strict):
 
 
 class CommunicationConfig(Grown):
-    """How gradients are summed over replicas (axis dp_replicate), and what islands (axis island) exchange."""
+    """How gradients are summed over replicas (axis dpReplicate), and what islands (axis island) exchange."""
 
     since = frozenset({"outer"})
 
     bucketMiB: int = Field(
-        BUCKET_MIB, ge=1, le=2**20, description="Gradients that travel together while the backward pass still runs."
+        BUCKET_MIB,
+        ge=1,
+        le=2**20,
+        description="Size in MiB of the buckets in which gradients are sent while the backward pass still runs. It is "
+        "refused where gradients are not sent in buckets: with compression, with a precision other than "
+        "fp32, and with dpShard, cp or tp above 1. Default: 25.",
     )
-    compression: CompressionConfig | None = Field(None, description="Default: all of them, in fp32.")
-    outer: OuterConfig | None = Field(None, description="Of islands. Default: as in DiLoCo.")
+    compression: CompressionConfig | None = Field(
+        None,
+        description="Compression of the gradients that replicas send. It needs dpReplicate 2 or more, and it excludes "
+        "sharding.offload and islands. Default: gradients are sent whole, in fp32.",
+    )
+    outer: OuterConfig | None = Field(
+        None,
+        description="What islands exchange, and how often. It needs parallelism.island 2 or more. Default: the "
+        "settings of DiLoCo.",
+    )
 
 
 class CheckpointConfig(Grown):
     since = frozenset({"keepBest"})
 
-    every: int = Field(50, ge=1, le=STEPS, description="Steps between checkpoints.")
-    keep: int = Field(3, ge=1, le=1000, description="Complete checkpoints to keep; older ones are removed.")
+    every: int = Field(
+        50,
+        ge=1,
+        le=STEPS,
+        description="Number of steps between two checkpoints on storage. The last step is always saved. It is refused "
+        "for scripts, which decide themselves when they save. Default: 50.",
+    )
+    keep: int = Field(
+        3,
+        ge=1,
+        le=1000,
+        description="Number of complete checkpoints that are kept on storage. When there are more, the oldest are "
+        "deleted. It is refused for scripts. Default: 3.",
+    )
     keepBest: bool = Field(
         False,
-        description="Save each step with the lowest evaluation loss so far, and keep it until there is a lower one.",
+        description="If true, each step that has the lowest evaluation loss of the run is saved, and this checkpoint "
+        "is kept until another step has a lower loss. It needs training.evaluation, and it is refused for "
+        "scripts. Default: false.",
     )
 
 
 class EarlyStopConfig(Strict):
     """When a run has learned what it can."""
 
-    patience: int = Field(ge=1, le=2**31, description="Evaluations in a row without an improvement that end the run.")
-    minDelta: float = Field(0.0, ge=0, le=1e6, description="A loss that is lower by no more is no improvement.")
+    patience: int = Field(
+        ge=1,
+        le=2**31,
+        description="Number of evaluations in a row without an improvement after which the run ends with success.",
+    )
+    minDelta: float = Field(
+        0.0,
+        ge=0,
+        le=1e6,
+        description="A loss is an improvement only if it is lower than the last improvement by more than this value. "
+        "Default: 0.0.",
+    )
 
 
 class EvaluationConfig(Strict):
     """The loss on data that isn't trained on."""
 
-    every: int = Field(ge=1, le=STEPS, description="Steps between evaluations; there is one at the end in any case.")
-    data: DataConfig
-    samples: int | None = Field(
-        None, ge=1, le=STEPS, description="Sequences, the same ones each time. Default: all that the data has."
+    every: int = Field(
+        ge=1, le=STEPS, description="Number of steps between two evaluations. The last step is always evaluated."
     )
-    stop: EarlyStopConfig | None = Field(None, description="Default: the run goes on to its last step.")
+    data: DataConfig = Field(description="The data that the loss is computed on.")
+    samples: int | None = Field(
+        None,
+        ge=1,
+        le=STEPS,
+        description="Number of sequences in an evaluation; they are the same each time. Default: all sequences of the "
+        "data.",
+    )
+    stop: EarlyStopConfig | None = Field(
+        None,
+        description="When the run ends before its last step, because the loss no longer improves. Default: the run "
+        "continues to its last step.",
+    )
 
 
 class DivergenceConfig(Grown):
@@ -452,17 +697,34 @@ class DivergenceConfig(Grown):
     since = frozenset({"normSpikeFactor"})
 
     spikeFactor: float | None = Field(
-        None, gt=1, le=1e6, description="A loss above so many times the median of the window counts as diverged."
+        None,
+        gt=1,
+        le=1e6,
+        description="A step has diverged if its loss is greater than this many times the median of the window. "
+        "Default: losses are not compared.",
     )
     normSpikeFactor: float | None = Field(
-        None, gt=1, le=1e6, description="The same of the gradients' norm, as it is before clipping."
+        None,
+        gt=1,
+        le=1e6,
+        description="A step has diverged if the norm of its gradients before clipping is greater than this many times "
+        "the median of the window. Default: norms are not compared.",
     )
-    window: int = Field(100, ge=4, le=1000, description="Steps before this one; until there are so many none counts.")
+    window: int = Field(
+        100,
+        ge=4,
+        le=1000,
+        description="Number of earlier steps that a step is compared with. Before there are so many steps, none has "
+        "diverged. It is refused if neither spikeFactor nor normSpikeFactor is set. Default: 100.",
+    )
 
 
 class TensorBoardConfig(Strict):
     directory: str | None = Field(
-        None, min_length=1, max_length=4096, description="Default: tensorboard in the run's output folder."
+        None,
+        min_length=1,
+        max_length=4096,
+        description="The directory for event files. Default: the folder tensorboard in the output folder of the run.",
     )
 
 
@@ -471,12 +733,19 @@ class MlflowConfig(Strict):
         None,
         min_length=1,
         max_length=4096,
-        description="A server or a folder. Default: MLFLOW_TRACKING_URI, or the folder mlruns in the run's output.",
+        description="The address of an MLflow server, or a folder. Default: the variable MLFLOW_TRACKING_URI, or the "
+        "folder mlruns in the output folder of the run.",
     )
     experiment: str | None = Field(
-        None, min_length=1, max_length=500, description="Default: MLFLOW_EXPERIMENT_NAME, or the job's name."
+        None,
+        min_length=1,
+        max_length=500,
+        description="The name of the MLflow experiment. Default: the variable MLFLOW_EXPERIMENT_NAME, or the name of "
+        "the job.",
     )
-    run: str | None = Field(None, min_length=1, max_length=500, description="Its name. Default: the job's.")
+    run: str | None = Field(
+        None, min_length=1, max_length=500, description="The name of the MLflow run. Default: the name of the job."
+    )
 
 
 class LoggersConfig(Grown):
@@ -484,15 +753,22 @@ class LoggersConfig(Grown):
 
     since = frozenset({"mlflow"})
 
-    tensorBoard: TensorBoardConfig | None = Field(None, description="Event files. The image needs tensorboardX.")
-    mlflow: MlflowConfig | None = Field(None, description="One run of MLflow. The image needs mlflow-skinny or mlflow.")
+    tensorBoard: TensorBoardConfig | None = Field(
+        None,
+        description="Event files for TensorBoard. The image needs the package tensorboardX. Default: no event files.",
+    )
+    mlflow: MlflowConfig | None = Field(
+        None,
+        description="A run in MLflow. The image needs the package mlflow-skinny or mlflow. Default: no run in MLflow.",
+    )
 
 
 class ProfileConfig(Strict):
     """Steps that every rank records, with one page made of them."""
 
     steps: tuple[Annotated[int, Field(ge=1, le=STEPS)], Annotated[int, Field(ge=1, le=STEPS)]] = Field(
-        description="The first and the last step to record, at most 100 of them."
+        description="The first and the last step that are recorded. They are at most 100 steps, and the last one must "
+        "not be greater than training.steps."
     )
 
     @model_validator(mode="after")
@@ -533,8 +809,8 @@ def compile_refusal(parallelism: ParallelismConfig, recompute: str) -> str | Non
     return None
 
 
-class TrainingConfig(Grown):
-    """One training run of our own trainer."""
+class TrainingSpec(Grown):
+    """What a run of our own trainer computes: `spec.training` of a job."""
 
     since = frozenset(
         {
@@ -550,45 +826,84 @@ class TrainingConfig(Grown):
         }
     )
 
-    model: ModelConfig = Field(default_factory=ModelConfig)
-    data: DataConfig
-    steps: int = Field(ge=1, le=STEPS)
-    batch: BatchConfig
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    parallelism: ParallelismConfig = Field(default_factory=ParallelismConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig, description="The model that is trained.")
+    data: DataConfig = Field(description="The data that the model is trained on.")
+    steps: int = Field(ge=1, le=STEPS, description="Number of optimizer steps after which the run is finished.")
+    batch: BatchConfig = Field(description="The size of the batch, and how it is divided among the ranks.")
+    optimizer: OptimizerConfig = Field(
+        default_factory=OptimizerConfig,
+        description="The optimizer, its learning rate, and the schedule of the learning rate.",
+    )
+    parallelism: ParallelismConfig = Field(
+        default_factory=ParallelismConfig,
+        description="How model and batch are divided among the ranks. The product of the degrees of island, pp, "
+        "dpReplicate, dpShard, cp and tp is the number of ranks.",
+    )
     device: Device = Field(
         "Auto",
-        description="What ranks compute on. Auto: a CUDA device for each rank, or the CPU for all ranks where the "
-        "machine has fewer devices than ranks. CUDA: the same, but too few devices are an error. MPS is "
-        "refused: losses are summed in float64, which it lacks.",
+        description="The device that each rank computes on. Auto: one CUDA device for each rank, or the CPU if the "
+        "machine has fewer devices than ranks. CPU: the CPU. CUDA: one CUDA device for each rank, and too "
+        "few devices are an error. MPS is refused, because it lacks float64, in which losses are summed. "
+        "Default: Auto.",
     )
     precision: Precision = Field(
         "fp32",
-        description="Of the computation; master weights are fp32. fp16: with a loss scale that finds itself. fp8: "
-        "linear layers of blocks in 8 bits, each tensor with a scale of its own, the rest in bf16.",
+        description="The number format of the computation; the optimizer always keeps weights in fp32. fp16 uses a "
+        "loss scale that adapts itself. fp8 computes the linear layers of blocks in 8 bits and everything "
+        "else in bf16; it excludes recompute Reversible. Default: fp32.",
     )
     matmulPrecision: Literal["Highest", "High", "Medium"] = Field(
         "Highest",
-        description="Of matrix products in fp32, where the device has quicker ones: High is TF32 on a GPU, Medium bf16 "
-        "on a CPU with oneDNN too (torch.set_float32_matmul_precision).",
+        description="Precision of matrix products in fp32. Highest: full fp32. High: TF32 on a GPU. Medium: also bf16 "
+        "on a CPU with oneDNN. It has no effect where the device has no faster product. Default: Highest.",
     )
     recompute: Recompute = Field(
         "None",
-        description="What blocks compute once more in the backward pass, to keep less until then: all, or all but "
-        "matrix products and attention. Reversible: their inputs too, of a model with options.reversible.",
+        description="What the blocks of the model compute a second time in the backward pass, in order to need less "
+        "memory. None: nothing. Selective: everything except matrix products and attention. Full: "
+        "everything. Reversible: also the inputs of the blocks, which needs a model with "
+        "options.reversible and excludes precision fp8 and compile. Default: None.",
     )
-    compile: bool = Field(False, description="torch.compile of each block. The image needs a C++ compiler.")
-    communication: CommunicationConfig | None = Field(None, description="Between replicas.")
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    divergence: DivergenceConfig = Field(default_factory=DivergenceConfig)
-    evaluation: EvaluationConfig | None = Field(None, description="On data that isn't trained on.")
-    loggers: LoggersConfig | None = Field(None, description="Where numbers go besides. Default: nowhere.")
-    profile: ProfileConfig | None = Field(None, description="Record a few steps: where their time goes, on each rank.")
-    seed: int = Field(0, ge=0, lt=2**63)
+    compile: bool = Field(
+        False,
+        description="If true, each block of the model is compiled with torch.compile. The image needs a C++ compiler. "
+        "It excludes tp, cp and ep above 1, recompute Reversible, and the pipeline schedules "
+        "InterleavedZeroBubble, ZBV and DualPipeV. Default: false.",
+    )
+    communication: CommunicationConfig | None = Field(
+        None,
+        description="How replicas sum their gradients, and what islands exchange. Default: gradients are summed in "
+        "fp32, and islands work as in DiLoCo.",
+    )
+    divergence: DivergenceConfig = Field(
+        default_factory=DivergenceConfig,
+        description="When a training step is considered to have diverged, although no rank has failed. A loss that is "
+        "not finite always is.",
+    )
+    evaluation: EvaluationConfig | None = Field(
+        None, description="The loss on data that the model is not trained on. Default: there are no evaluations."
+    )
+    loggers: LoggersConfig | None = Field(
+        None,
+        description="Additional loggers of metrics. The file metrics.jsonl in the output folder is always written. "
+        "Default: no additional logger.",
+    )
+    profile: ProfileConfig | None = Field(
+        None,
+        description="A few steps that every rank records, in order to show where their time goes. Default: nothing is "
+        "recorded.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="The seed of all random numbers of the run: the initial weights, the order of the data and "
+        "dropout. Default: 0.",
+    )
     deterministic: bool = Field(
         False,
-        description="Compute only with kernels that give the same bits each time, which may be slower. An operation "
-        "that has no such kernel on a GPU ends the run (torch.use_deterministic_algorithms).",
+        description="If true, only kernels are used that give the same bits each time, which can be slower. An "
+        "operation that has no such kernel on a GPU ends the run. Default: false.",
     )
 
     def refusals(self) -> tuple[Callable[[], str | None], ...]:
@@ -596,7 +911,6 @@ class TrainingConfig(Grown):
         colon stands the field that a person would change, if it is one field."""
         return (
             self.warm_up_refusal,
-            self.best_refusal,
             self.profile_refusal,
             self.muon_refusal,
             self.compile_refusal,
@@ -607,7 +921,7 @@ class TrainingConfig(Grown):
         )
 
     @model_validator(mode="after")
-    def _holds_together(self) -> TrainingConfig:
+    def _holds_together(self) -> Self:
         for refusal in self.refusals():
             if words := refusal():
                 raise ValueError(words)
@@ -618,12 +932,6 @@ class TrainingConfig(Grown):
         if self.optimizer.warmupSteps < self.steps:
             return None
         return f"optimizer.warmupSteps: less than the {self.steps} steps is expected, not {self.optimizer.warmupSteps}"
-
-    def best_refusal(self) -> str | None:
-        """Why the best checkpoint can't be kept."""
-        if not self.checkpoint.keepBest or self.evaluation is not None:
-            return None
-        return "checkpoint.keepBest needs to know which one is the best; training.evaluation would say it"
 
     def profile_refusal(self) -> str | None:
         """Why these steps can't be recorded."""
@@ -704,9 +1012,9 @@ class TrainingConfig(Grown):
         if compression is None:
             return None
         where = "communication.compression"
-        if self.parallelism.dp_replicate == 1:
+        if self.parallelism.dpReplicate == 1:
             return (
-                f"{where} is of gradients that replicas sum, and parallelism.dp_replicate 1 leaves none; "
+                f"{where} is of gradients that replicas sum, and parallelism.dpReplicate 1 leaves none; "
                 f"2 or more would, or compression left out"
             )
         if self.parallelism.sharding is not None and self.parallelism.sharding.offload:
@@ -728,13 +1036,34 @@ class TrainingConfig(Grown):
         """
         return share_of_each_rank(self.parallelism, self.batch, world_size, divisor)
 
-    def at(self, world_size: int) -> TrainingConfig:
+    def at(self, world_size: int) -> Self:
         """The config of a world of this size: its batch, and the learning rate that suits it."""
         if self.batch.scaling is None:
             return self
         rate = self.optimizer.lr * self.batch.scaling.factor(world_size)
         optimizer = self.optimizer.model_copy(update={"lr": rate})
         return self.model_copy(update={"batch": self.batch.at(world_size), "optimizer": optimizer})
+
+
+class TrainingConfig(TrainingSpec):
+    """The config text that every rank reads: what to compute, and when to save it."""
+
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    def refusals(self) -> tuple[Callable[[], str | None], ...]:
+        """Return the rules of what is computed, and that of the best checkpoint."""
+        return (*super().refusals(), self.best_refusal)
+
+    def best_refusal(self) -> str | None:
+        """Why the best checkpoint can't be kept."""
+        return best_refusal(self.checkpoint, self.evaluation)
+
+
+def best_refusal(checkpoint: CheckpointConfig, evaluation: EvaluationConfig | None) -> str | None:
+    """Why the best checkpoint can't be kept; before the colon stands the field."""
+    if not checkpoint.keepBest or evaluation is not None:
+        return None
+    return "checkpoint.keepBest: the best checkpoint is known by its evaluation loss; training.evaluation is missing"
 
 
 def share_of_each_rank(

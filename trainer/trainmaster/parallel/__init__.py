@@ -156,11 +156,11 @@ def parallelize(
     replicas = None
     if plain:
         roots = []  # nothing to gather or to cast
-    if plain and compression is None and mesh.degree("dp_replicate") > 1:
+    if plain and compression is None and mesh.degree("dpReplicate") > 1:
         bucket = communication.bucketMiB if communication is not None else BUCKET_MIB
         model.replicas = replicas = Replicas(model, mesh.data().get_group(), bucket << 20)
     if plain or compression is not None:
-        model.counts = mesh.coordinate("dp_replicate") == 0  # for the norm of gradients
+        model.counts = mesh.coordinate("dpReplicate") == 0  # for the norm of gradients
     with elementwise():
         if experts:
             shard.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
@@ -168,7 +168,7 @@ def parallelize(
             blocks = [*root.blocks] if isinstance(root, pipeline.Stage) else [*_blocks(model)]
             casts = not isinstance(root, pipeline.Stage) or root.is_last
             if mesh.is_sharded:
-                # Shards, and with dp_replicate > 1 replicas of these shards (HSDP): one reduce-scatter within the shard
+                # Shards, and with dpReplicate > 1 replicas of these shards (HSDP): one reduce-scatter within the shard
                 # group, one all-reduce of the result across replicas. A stage computes many micro-batches between the
                 # first and the last use of its parameters, so there they are gathered once.
                 shard.apply(root, blocks, mesh.data(), sharding, precision, keep_whole=many_stages, casts=casts)
@@ -179,7 +179,7 @@ def parallelize(
     # What replicas send of their gradients, when all of them are there: the same for all of the above.
     reducer = Reducer(model, mesh, compression) if compression is not None else None
     model.stage_ranks = mesh.stage_ranks  # checkpoints ask who has parameters of the same names
-    model.replica = mesh.coordinate("dp_replicate"), mesh.degree("dp_replicate")  # and who has the same parts of them
+    model.replica = mesh.coordinate("dpReplicate"), mesh.degree("dpReplicate")  # and who has the same parts of them
     model.island = mesh.coordinate("island")
     parallel = Parallel(
         model,

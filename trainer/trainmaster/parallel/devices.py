@@ -55,7 +55,7 @@ class Devices:
 
 
 def over_devices(model: nn.Module, degrees: Mapping[str, int], devices: Sequence[torch.device], time: int) -> Devices:
-    """`model`, changed in place, by `degrees` of pp (its layers in turn) or of dp_replicate (its batch).
+    """`model`, changed in place, by `degrees` of pp (its layers in turn) or of dpReplicate (its batch).
 
     Raises ConfigError.
     """

@@ -2,7 +2,7 @@
 
 Lepikhin et al. (GShard), arXiv 2006.16668.
 
-The ranks that share out the experts are those that have different tokens anyway, dp_shard x cp: no token is computed
+The ranks that share out the experts are those that have different tokens anyway, dpShard x cp: no token is computed
 twice. Gradients of an expert are complete on the rank that has it, for the tokens of its ep group; they are summed over
 the other groups only, which is what the second mesh is for.
 """

@@ -48,7 +48,7 @@ class GradientSync:
         # Gradients that are whole on each rank anyway are reduced once; shards of them as soon as they are there, so
         # that no rank ever holds all of them.
         self._once = not mesh.is_sharded or stage == 1
-        self._replicated = mesh.is_sharded and mesh.degree("dp_replicate") > 1 and reducer is None
+        self._replicated = mesh.is_sharded and mesh.degree("dpReplicate") > 1 and reducer is None
         self._gathers_once = mesh.is_sharded and stage < 3
 
     def before(self, last: bool) -> None:

@@ -4,17 +4,17 @@ Axes, outermost first (the innermost gets neighbouring ranks, which talk most):
 
     island        worlds of their own that agree now and then (see `reduce.outer`)
     pp            stages of a pipeline
-    dp_replicate  replicas of the (sharded) model
-    dp_shard      shards of parameters, gradients and optimizer state
+    dpReplicate  replicas of the (sharded) model
+    dpShard      shards of parameters, gradients and optimizer state
     cp            parts of each sequence
     tp            parts of each matrix
 
 Ranks that differ only in cp or tp or pp work on the same samples. A group of collectives is made only for what has a
 degree above 1, because each costs a rendezvous.
 
-    ep            parts that experts are dealt out to: not a further axis, but neighbours among dp_shard x cp
+    ep            parts that experts are dealt out to: not a further axis, but neighbours among dpShard x cp
 
-For the parameters of experts there is a second mesh, (island, pp, dp_replicate, shard of experts, ep, tp).
+For the parameters of experts there is a second mesh, (island, pp, dpReplicate, shard of experts, ep, tp).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from trainmaster.contract.config import AXES
 
 SHARD = "shard"
-"""The axis that parameters are sharded over: dp_shard x cp. Ranks that hold parts of one sequence compute gradients of
+"""The axis that parameters are sharded over: dpShard x cp. Ranks that hold parts of one sequence compute gradients of
 the same parameters from different tokens, just as ranks with different samples do."""
 
 
@@ -47,14 +47,14 @@ class Mesh:
         rest = rank
         for axis in reversed(AXES):
             rest, self.coordinates[axis] = divmod(rest, self.degrees[axis])
-        shards = self.degrees["dp_shard"] * self.degrees["cp"]
+        shards = self.degrees["dpShard"] * self.degrees["cp"]
         self._device_type, self._apart = device_type, replicas_apart
         self._mesh = self._make(shards)
         self._experts = self._make(shards // self.experts_over, self.experts_over) if self.experts_over > 1 else None
         self._context = self._context_group()
 
     def data(self) -> DeviceMesh:
-        """Over which gradients are summed: (dp_replicate, shard), or the one of these that there is."""
+        """Over which gradients are summed: (dpReplicate, shard), or the one of these that there is."""
         return _sub(self._mesh, *self._summed)
 
     def experts_data(self) -> DeviceMesh:
@@ -68,18 +68,18 @@ class Mesh:
         return _sub(self._experts, "ep", "tp")
 
     def with_replicas(self, part: DeviceMesh) -> DeviceMesh:
-        """A mesh that parameters lie on, and dp_replicate before it."""
+        """A mesh that parameters lie on, and dpReplicate before it."""
         whole = self._experts if "ep" in _names(part) else self._mesh
         assert whole is not None
-        return _sub(whole, "dp_replicate", *_names(part))
+        return _sub(whole, "dpReplicate", *_names(part))
 
     def __getitem__(self, axis: str) -> DeviceMesh:
-        """The one-dimensional mesh of an axis above degree 1: island, pp, dp_replicate, shard or tp."""
+        """The one-dimensional mesh of an axis above degree 1: island, pp, dpReplicate, shard or tp."""
         return _sub(self._mesh, axis)
 
     @property
     def _summed(self) -> tuple[str, ...]:
-        return (SHARD,) if self._apart else ("dp_replicate", SHARD)
+        return (SHARD,) if self._apart else ("dpReplicate", SHARD)
 
     @property
     def is_sharded(self) -> bool:
@@ -103,12 +103,12 @@ class Mesh:
     @property
     def island_data_ranks(self) -> int:
         """The same of an island's part of it."""
-        return self.degrees["dp_replicate"] * self.degrees["dp_shard"]
+        return self.degrees["dpReplicate"] * self.degrees["dpShard"]
 
     @property
     def data_rank(self) -> int:
         """Which share of the batch is ours."""
-        own = self.coordinates["dp_replicate"] * self.degrees["dp_shard"] + self.coordinates["dp_shard"]
+        own = self.coordinates["dpReplicate"] * self.degrees["dpShard"] + self.coordinates["dpShard"]
         return self.coordinates["island"] * self.island_data_ranks + own
 
     @property
@@ -127,20 +127,20 @@ class Mesh:
         sizes = {
             "island": self.degrees["island"],
             "pp": self.degrees["pp"],
-            "dp_replicate": self.degrees["dp_replicate"],
+            "dpReplicate": self.degrees["dpReplicate"],
             SHARD: shards,
             "ep": experts,
             "tp": self.degrees["tp"],
         }
         # There is always an axis to reduce gradients over, and be it of one rank: it casts to the run's precision too.
-        always = SHARD if shards > 1 or experts > 1 or self._apart else "dp_replicate"
+        always = SHARD if shards > 1 or experts > 1 or self._apart else "dpReplicate"
         kept = [axis for axis, n in sizes.items() if n > 1 or axis == always]
         return init_device_mesh(self._device_type, tuple(sizes[axis] for axis in kept), mesh_dim_names=tuple(kept))
 
     def _context_group(self) -> dist.ProcessGroup | None:
         if self.degrees["cp"] == 1:
             return None
-        if self.degrees["dp_shard"] == 1:
+        if self.degrees["dpShard"] == 1:
             return self[SHARD].get_group()
         ranks = torch.arange(dist.get_world_size()).view(-1, self.degrees["cp"], self.degrees["tp"]).transpose(1, 2)
         own, _ = dist.new_subgroups_by_enumeration(ranks.flatten(0, 1).tolist())

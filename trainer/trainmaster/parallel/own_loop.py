@@ -27,7 +27,7 @@ from trainmaster.parallel import parallelize as spread
 from trainmaster.parallel.devices import Devices, over_devices
 from trainmaster.parallel.step import Parallel
 
-IN_ONE_PROCESS = ("pp", "dp_replicate")
+IN_ONE_PROCESS = ("pp", "dpReplicate")
 Config = TypeVar("Config", bound=Strict)
 
 
@@ -71,7 +71,7 @@ def parallelize(
 ) -> Parallel | Devices:
     """`model` over all ranks of the default process group, which must be there.
 
-        parallel = tm.parallelize(model, {"dp_shard": 2, "tp": 2})
+        parallel = tm.parallelize(model, {"dpShard": 2, "tp": 2})
         optimizer = torch.optim.AdamW(parallel.model.parameters())
         ...
         loss = parallel.forward_backward([(tokens, targets)], 1, divisor)   # or parallel.forward(x), and any loss
@@ -93,7 +93,7 @@ def parallelize(
     step, and `parallel.reducer` belongs to the state that is saved, where it `has_state`.
 
     devices: of this process, instead of ranks; no process group is needed. {"pp": n} puts the layers on n devices, one
-    of which computes at a time; {"dp_replicate": n} splits each batch over n devices. Their weights stay as they are:
+    of which computes at a time; {"dpReplicate": n} splits each batch over n devices. Their weights stay as they are:
     there is no precision.
 
     Raises ConfigError, before anything has changed, in words.
@@ -117,16 +117,16 @@ def parallelize(
         raise ConfigError(f"parallelism: {error}") from None
     if degrees.get("island", 1) > 1:
         raise ConfigError("parallelism.island: islands need a loop that lets them agree; `framework: Trainmaster` does")
-    if config.sharding is not None and config.sharding.offload and degrees["dp_shard"] * degrees.get("cp", 1) == 1:
+    if config.sharding is not None and config.sharding.offload and degrees["dpShard"] * degrees.get("cp", 1) == 1:
         raise ConfigError(
-            "parallelism.sharding.offload keeps shards in host memory, and dp_shard x cp is 1; dp_shard 2 or more "
+            "parallelism.sharding.offload keeps shards in host memory, and dpShard x cp is 1; dpShard 2 or more "
             "would do, or offload left out"
         )
     communication = None
     if compression is not None:
         communication = CommunicationConfig(compression=_read(CompressionConfig, compression, "compression"))
-        if degrees["dp_replicate"] == 1:
-            raise ConfigError("compression: is of gradients that replicas sum, and parallelism.dp_replicate is 1")
+        if degrees["dpReplicate"] == 1:
+            raise ConfigError("compression: is of gradients that replicas sum, and parallelism.dpReplicate is 1")
     if degrees.get("pp", 1) > 1:
         _check_sequence(sequence)
         pipeline = config.pipeline
@@ -173,7 +173,7 @@ def _over_devices(
         if type(degree) is not int or degree < 1:
             raise ConfigError(f"parallelism.{axis}: a whole number of devices is expected, not {degree!r}")
     if sum(degree > 1 for degree in parallelism.values()) > 1:
-        raise ConfigError("parallelism: with devices pp or dp_replicate, not both; ranks can do both")
+        raise ConfigError("parallelism: with devices pp or dpReplicate, not both; ranks can do both")
     product = math.prod(parallelism.values())
     if product != len(names):
         raise ConfigError(f"parallelism: is for {product} devices, but devices has {len(names)}")

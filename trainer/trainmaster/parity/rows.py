@@ -67,7 +67,7 @@ def _rows() -> Iterator[Row]:
     yield from _experts()
     yield from _products()
     yield from _encoder()
-    for axis in ("dp_replicate", "dp_shard"):
+    for axis in ("dpReplicate", "dpShard"):
         yield Row(f"M2-cnn-{axis}", {axis: 2}, 2, "cnn", "images and labels, groups normalized")
     yield from _recompute()
     yield from _reversible()
@@ -80,19 +80,19 @@ def _rows() -> Iterator[Row]:
 
 def _data_parallel() -> Iterator[Row]:
     for n in (2, 3, 4):
-        yield Row("P1-replicate", {"dp_replicate": n}, 1, covers="one sum of gradients over replicas")
-        yield Row("P1-replicate", {"dp_replicate": n}, 2, covers="gradients summed after the last micro-batch alone")
+        yield Row("P1-replicate", {"dpReplicate": n}, 1, covers="one sum of gradients over replicas")
+        yield Row("P1-replicate", {"dpReplicate": n}, 2, covers="gradients summed after the last micro-batch alone")
     for n in (2, 4):
-        yield Row("P2-fsdp2", {"dp_shard": n}, 1, covers="parameters gathered block by block")
-        yield Row("P2-fsdp2", {"dp_shard": n}, 2, covers="gradients scattered after each micro-batch")
-    yield Row("P2-fsdp2", {"dp_shard": 2}, 1, "llama", covers="parameters of other shapes")
-    hsdp = {"dp_replicate": 2, "dp_shard": 2}
+        yield Row("P2-fsdp2", {"dpShard": n}, 1, covers="parameters gathered block by block")
+        yield Row("P2-fsdp2", {"dpShard": n}, 2, covers="gradients scattered after each micro-batch")
+    yield Row("P2-fsdp2", {"dpShard": 2}, 1, "llama", covers="parameters of other shapes")
+    hsdp = {"dpReplicate": 2, "dpShard": 2}
     yield Row("P2-hsdp", hsdp, 1, covers="shards summed over replicas")
     yield Row("P2-hsdp", hsdp, 2, covers="shards summed over replicas after the last micro-batch alone")
-    yield Row("P2-zero-1", {"dp_shard": 2, "sharding": {"stage": 1}}, 2, covers="whole gradients until the last")
-    yield Row("P2-zero-2", {"dp_shard": 2, "sharding": {"stage": 2}}, 2, covers="parameters kept between micro-batches")
+    yield Row("P2-zero-1", {"dpShard": 2, "sharding": {"stage": 1}}, 2, covers="whole gradients until the last")
+    yield Row("P2-zero-2", {"dpShard": 2, "sharding": {"stage": 2}}, 2, covers="parameters kept between micro-batches")
     yield Row("P2-zero-1-hsdp", {**hsdp, "sharding": {"stage": 1}}, 2, covers="both sums after the last micro-batch")
-    yield Row("P2-offload", {"dp_shard": 2, "sharding": {"offload": True}}, 2, covers="shards in host memory")
+    yield Row("P2-offload", {"dpShard": 2, "sharding": {"offload": True}}, 2, covers="shards in host memory")
 
 
 def _tensor() -> Iterator[Row]:
@@ -113,8 +113,8 @@ def _pipeline() -> Iterator[Row]:
     for n in (2, 3):
         layers, replicas = "layers on devices of one process", "a batch over devices of one process"
         yield Row("P3-layers", {"pp": n}, 1, covers=layers, devices=n)
-        yield Row("P3-replicas", {"dp_replicate": n}, 2, covers=f"{replicas}, accumulated", devices=n)
-    yield Row("P3-replicas", {"dp_replicate": 2}, 1, "moe", "a balance loss of each part", devices=2)
+        yield Row("P3-replicas", {"dpReplicate": n}, 2, covers=f"{replicas}, accumulated", devices=n)
+    yield Row("P3-replicas", {"dpReplicate": 2}, 1, "moe", "a balance loss of each part", devices=2)
     one = {"schedule": "GPipe"}
     yield Row("P3-layers", {"pp": 2, "pipeline": one}, 1, covers="layers on several ranks, without micro-batches")
     for schedule in ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBV", "DualPipeV"):
@@ -142,62 +142,62 @@ def _context() -> Iterator[Row]:
 def _experts() -> Iterator[Row]:
     plain = {"tp": 2, "tensor": {"sequence": False}}
     rows: list[tuple[str, dict[str, Any], int, str]] = [
-        ("dense", {"dp_shard": 2}, 2, "experts as any other parameters"),
-        ("dense-replicate", {"dp_replicate": 2}, 1, "replicated experts"),
+        ("dense", {"dpShard": 2}, 2, "experts as any other parameters"),
+        ("dense-replicate", {"dpReplicate": 2}, 1, "replicated experts"),
         ("dense-tensor", {"tp": 2}, 1, "experts of which each rank has a part"),
         ("dense-tensor-plain", plain, 1, "the same, on whole sequences"),
         ("dense-context", {"cp": 2}, 1, "a balance over parts of a sequence"),
         ("dense-pipeline", {"pp": 2}, 4, "a balance loss in each stage"),
-        ("expert", {"dp_shard": 2, "ep": 2}, 2, "tokens that travel"),
-        ("expert", {"dp_shard": 4, "ep": 4}, 1, "one expert on each rank"),
-        ("expert-shard", {"dp_shard": 4, "ep": 2}, 1, "sharded experts"),
-        ("expert-replicate", {"dp_replicate": 2, "dp_shard": 2, "ep": 2}, 1, "replicas of experts"),
+        ("expert", {"dpShard": 2, "ep": 2}, 2, "tokens that travel"),
+        ("expert", {"dpShard": 4, "ep": 4}, 1, "one expert on each rank"),
+        ("expert-shard", {"dpShard": 4, "ep": 2}, 1, "sharded experts"),
+        ("expert-replicate", {"dpReplicate": 2, "dpShard": 2, "ep": 2}, 1, "replicas of experts"),
         ("expert-context", {"cp": 2, "ep": 2}, 1, "experts dealt out over parts of a sequence"),
-        ("expert-shard-context", {"dp_shard": 2, "cp": 2, "ep": 4}, 1, "experts dealt out over both"),
-        ("expert-tensor", {"dp_shard": 2, "tp": 2, "ep": 2}, 1, "experts dealt out and split"),
-        ("expert-pipeline", {"pp": 2, "dp_shard": 2, "ep": 2}, 4, "tokens that travel within a stage"),
+        ("expert-shard-context", {"dpShard": 2, "cp": 2, "ep": 4}, 1, "experts dealt out over both"),
+        ("expert-tensor", {"dpShard": 2, "tp": 2, "ep": 2}, 1, "experts dealt out and split"),
+        ("expert-pipeline", {"pp": 2, "dpShard": 2, "ep": 2}, 4, "tokens that travel within a stage"),
     ]
     for name, parallelism, accumulation, covers in rows:
         yield Row(f"P7-{name}", parallelism, accumulation, "moe", covers)
-    everything = {"pp": 2, "dp_shard": 2, "tp": 2, "ep": 2}
+    everything = {"pp": 2, "dpShard": 2, "tp": 2, "ep": 2}
     yield Row("P8-4D-expert", everything, 4, "moe", "experts dealt out and split, in stages")
 
 
 def _products() -> Iterator[Row]:
-    yield Row("P8-replicate-tensor", {"dp_replicate": 2, "tp": 2}, 2, covers="replicas of parts of matrices")
-    yield Row("P8-shard-tensor", {"dp_shard": 2, "tp": 2}, 2, covers="shards of parts of matrices")
-    yield Row("P8-shard-tensor", {"dp_shard": 2, "tp": 2}, 1, "llama", "the same, of other shapes")
-    yield Row("P8-replicate-context", {"dp_replicate": 2, "cp": 2}, 1, covers="sharding over cp alone, in replicas")
-    yield Row("P8-shard-context", {"dp_shard": 2, "cp": 2}, 1, covers="a group for cp within dp_shard x cp")
+    yield Row("P8-replicate-tensor", {"dpReplicate": 2, "tp": 2}, 2, covers="replicas of parts of matrices")
+    yield Row("P8-shard-tensor", {"dpShard": 2, "tp": 2}, 2, covers="shards of parts of matrices")
+    yield Row("P8-shard-tensor", {"dpShard": 2, "tp": 2}, 1, "llama", "the same, of other shapes")
+    yield Row("P8-replicate-context", {"dpReplicate": 2, "cp": 2}, 1, covers="sharding over cp alone, in replicas")
+    yield Row("P8-shard-context", {"dpShard": 2, "cp": 2}, 1, covers="a group for cp within dpShard x cp")
     yield Row("P8-context-tensor", {"cp": 2, "tp": 2}, 1, covers="attention of split heads over parts of a sequence")
     ulysses = {"method": "Ulysses"}
     yield Row("P8-context-tensor-ulysses", {"cp": 2, "tp": 2, "context": ulysses}, 1, covers="split heads, exchanged")
     for schedule in ("1F1B", "Interleaved1F1B", "ZBV"):
         pipeline = {"schedule": schedule}
         for name, axis, covers in [
-            ("replicate", "dp_replicate", "stages, replicated"),
-            ("shard", "dp_shard", "stages, gathered once"),
+            ("replicate", "dpReplicate", "stages, replicated"),
+            ("shard", "dpShard", "stages, gathered once"),
             ("tensor", "tp", "a stream that travels in slices"),
             ("context", "cp", "stages that know their positions"),
         ]:
             yield Row(f"P8-{schedule}-{name}", {"pp": 2, axis: 2, "pipeline": pipeline}, 4, covers=covers)
-    yield Row("P8-3D", {"pp": 2, "dp_shard": 2, "tp": 2}, 4, covers="stages of shards of parts")
+    yield Row("P8-3D", {"pp": 2, "dpShard": 2, "tp": 2}, 4, covers="stages of shards of parts")
     zbv = {"schedule": "ZBV"}
-    yield Row("P8-3D-ZBV", {"pp": 2, "dp_shard": 2, "tp": 2, "pipeline": zbv}, 4, covers="the same, two stages a rank")
-    yield Row("P8-hsdp-tensor", {"dp_replicate": 2, "dp_shard": 2, "tp": 2}, 1, covers="replicas of shards of parts")
-    yield Row("P8-shard-context-tensor", {"dp_shard": 2, "cp": 2, "tp": 2}, 1, covers="a group for cp beside tp")
+    yield Row("P8-3D-ZBV", {"pp": 2, "dpShard": 2, "tp": 2, "pipeline": zbv}, 4, covers="the same, two stages a rank")
+    yield Row("P8-hsdp-tensor", {"dpReplicate": 2, "dpShard": 2, "tp": 2}, 1, covers="replicas of shards of parts")
+    yield Row("P8-shard-context-tensor", {"dpShard": 2, "cp": 2, "tp": 2}, 1, covers="a group for cp beside tp")
     yield Row("P8-4D", {"pp": 2, "cp": 2, "tp": 2}, 4, covers="sharding over cp in stages of parts")
 
 
 def _encoder() -> Iterator[Row]:
     whole = {"tp": 2, "tensor": {"sequence": False, "vocabulary": False}}
     rows: list[tuple[str, dict[str, Any], int, str]] = [
-        ("replicate", {"dp_replicate": 3}, 2, "masked tokens that other ranks count"),
-        ("shard", {"dp_shard": 2}, 2, "biases and embeddings of positions, gathered"),
+        ("replicate", {"dpReplicate": 3}, 2, "masked tokens that other ranks count"),
+        ("shard", {"dpShard": 2}, 2, "biases and embeddings of positions, gathered"),
         ("tensor", {"tp": 2}, 1, "positions of slices of the sequence"),
         ("tensor-plain", whole, 2, "positions of whole sequences"),
         ("1F1B", {"pp": 2}, 4, "a stem of two parts"),
-        ("3D", {"pp": 2, "dp_shard": 2, "tp": 2}, 4, "all of it at once"),
+        ("3D", {"pp": 2, "dpShard": 2, "tp": 2}, 4, "all of it at once"),
     ]
     for name, parallelism, accumulation, covers in rows:
         yield Row(f"M1-bert-{name}", parallelism, accumulation, "bert", covers)
@@ -205,13 +205,13 @@ def _encoder() -> Iterator[Row]:
 
 def _recompute() -> Iterator[Row]:
     rows: list[tuple[str, dict[str, Any], int, str, str, str]] = [
-        ("replicate", {"dp_replicate": 2}, 2, "gpt", "Full", "blocks computed twice"),
-        ("shard", {"dp_shard": 2}, 2, "llama", "Full", "parameters gathered once for both"),
-        ("shard", {"dp_shard": 2}, 1, "gpt", "Selective", "products kept"),
+        ("replicate", {"dpReplicate": 2}, 2, "gpt", "Full", "blocks computed twice"),
+        ("shard", {"dpShard": 2}, 2, "llama", "Full", "parameters gathered once for both"),
+        ("shard", {"dpShard": 2}, 1, "gpt", "Selective", "products kept"),
         ("tensor", {"tp": 2}, 1, "gpt", "Full", "exchanges within a block repeated"),
         ("tensor", {"tp": 2}, 1, "llama", "Selective", "the same, with products kept"),
         ("context", {"cp": 2}, 1, "gpt", "Full", "keys and values gathered again"),
-        ("expert", {"dp_shard": 2, "ep": 2}, 1, "moe", "Full", "tokens that travel again"),
+        ("expert", {"dpShard": 2, "ep": 2}, 1, "moe", "Full", "tokens that travel again"),
         ("1F1B", {"pp": 2}, 4, "gpt", "Full", "stages that keep their inputs"),
         ("ZBV", {"pp": 2, "pipeline": {"schedule": "ZBV"}}, 4, "gpt", "Full", "a backward pass in two parts"),
         ("4D", {"pp": 2, "cp": 2, "tp": 2}, 4, "gpt", "Selective", "all of it at once"),
@@ -223,9 +223,9 @@ def _recompute() -> Iterator[Row]:
 def _reversible() -> Iterator[Row]:
     """Held against the same model of two streams, which keeps all that its backward pass needs."""
     rows: list[tuple[str, dict[str, Any], int, str, str]] = [
-        ("replicate", {"dp_replicate": 2}, 2, "gpt", "gradients from backward passes within one"),
-        ("shard", {"dp_shard": 2}, 2, "llama", "parameters gathered once for both passes"),
-        ("hsdp", {"dp_replicate": 2, "dp_shard": 2}, 1, "gpt", "shards summed over replicas"),
+        ("replicate", {"dpReplicate": 2}, 2, "gpt", "gradients from backward passes within one"),
+        ("shard", {"dpShard": 2}, 2, "llama", "parameters gathered once for both passes"),
+        ("hsdp", {"dpReplicate": 2, "dpShard": 2}, 1, "gpt", "shards summed over replicas"),
         ("tensor", {"tp": 2}, 1, "gpt", "two streams in slices of the sequence"),
         ("tensor", {"tp": 2}, 1, "llama", "the same, of regions"),
         ("context", {"cp": 2}, 1, "gpt", "keys and values gathered again"),
@@ -239,19 +239,19 @@ def _reversible() -> Iterator[Row]:
         yield Row(f"E6-reversible-{name}", parallelism, accumulation, model, covers, 0, training, None, streams)
     training = {"recompute": "Reversible", "precision": "bf16"}
     covers = "inputs as exact as their type"
-    yield Row("E6-reversible-bf16", {"dp_shard": 2}, 2, "gpt", covers, 0, training, LOSSY["bf16"], streams)
+    yield Row("E6-reversible-bf16", {"dpShard": 2}, 2, "gpt", covers, 0, training, LOSSY["bf16"], streams)
 
 
 def _precision() -> Iterator[Row]:
     rows: list[tuple[str, dict[str, Any], int, str, str]] = [
-        ("replicate", {"dp_replicate": 2}, 2, "gpt", "parameters cast, gradients summed in fp32"),
-        ("shard", {"dp_shard": 2}, 2, "gpt", "parameters gathered as cast"),
-        ("hsdp", {"dp_replicate": 2, "dp_shard": 2}, 1, "llama", "shards of casts, replicated"),
+        ("replicate", {"dpReplicate": 2}, 2, "gpt", "parameters cast, gradients summed in fp32"),
+        ("shard", {"dpShard": 2}, 2, "gpt", "parameters gathered as cast"),
+        ("hsdp", {"dpReplicate": 2, "dpShard": 2}, 1, "llama", "shards of casts, replicated"),
         ("tensor", {"tp": 2}, 1, "gpt", "activations exchanged as cast"),
         ("context", {"cp": 2}, 1, "gpt", "keys and values gathered as cast"),
         ("1F1B", {"pp": 2}, 4, "gpt", "a cast stream between stages"),
-        ("expert", {"dp_shard": 2, "ep": 2}, 1, "moe", "cast tokens that travel"),
-        ("3D", {"pp": 2, "dp_shard": 2, "tp": 2}, 4, "gpt", "all of it at once"),
+        ("expert", {"dpShard": 2, "ep": 2}, 1, "moe", "cast tokens that travel"),
+        ("3D", {"pp": 2, "dpShard": 2, "tp": 2}, 4, "gpt", "all of it at once"),
     ]
     for precision, adds in (("bf16", ""), ("fp16", "; one loss scale for all"), ("fp8", "; products in 8 bits")):
         for name, parallelism, accumulation, model, covers in rows:
@@ -269,9 +269,9 @@ def _compression() -> Iterator[Row]:
             training["precision"], tolerance = "bf16", LOSSY["bf16"]
         return Row(f"E7-{name}", parallelism, accumulation, model, covers, 0, training, tolerance)
 
-    replicas, hsdp = {"dp_replicate": 2}, {"dp_replicate": 2, "dp_shard": 2}
+    replicas, hsdp = {"dpReplicate": 2}, {"dpReplicate": 2, "dpShard": 2}
     everything = {"method": "TopK", "share": 1}  # in pieces, and exact
-    yield row("replicate", {"dp_replicate": 3}, 2, "gradients added rank by rank", everything)
+    yield row("replicate", {"dpReplicate": 3}, 2, "gradients added rank by rank", everything)
     yield row("hsdp", hsdp, 2, "shards, after all micro-batches", everything)
     yield row("zero-1-hsdp", {**hsdp, "sharding": {"stage": 1}}, 2, "shards of whole gradients", everything)
     yield row("tensor", {**replicas, "tp": 2}, 1, "parts of matrices, which have a mesh of their own", everything)
@@ -299,8 +299,8 @@ def _islands() -> Iterator[Row]:
         ("diloco", {}, 2, "an outer optimizer with momentum", {"every": 3}),
         ("heavy-ball", {}, 1, "momentum that doesn't look ahead", {"every": 2, "nesterov": False}),
         ("fragments", {}, 1, "parts of the model in turn", {"every": 4, "fragments": 3}),
-        ("replicate", {"dp_replicate": 2}, 2, "islands of replicas", {"every": 3}),
-        ("shard", {"dp_shard": 2}, 1, "shards of each island, exchanged as they lie", {"every": 3}),
+        ("replicate", {"dpReplicate": 2}, 2, "islands of replicas", {"every": 3}),
+        ("shard", {"dpShard": 2}, 1, "shards of each island, exchanged as they lie", {"every": 3}),
         ("tensor", {"tp": 2}, 1, "parts of matrices, exchanged as they lie", {"every": 3}),
         ("context", {"cp": 2}, 1, "sequences within an island", {"every": 3}),
         ("1F1B", {"pp": 2}, 4, "stages of each island, exchanged among each other", {"every": 3}),
@@ -314,17 +314,17 @@ def _islands() -> Iterator[Row]:
 
 def _muon() -> Iterator[Row]:
     rows: list[tuple[str, dict[str, Any], int, str, str]] = [
-        ("replicate", {"dp_replicate": 2}, 2, "gpt", "whole matrices"),
-        ("shard", {"dp_shard": 3}, 1, "llama", "matrices joined from rows, and dealt out"),
-        ("hsdp", {"dp_replicate": 2, "dp_shard": 2}, 2, "gpt", "the same, in replicas"),
+        ("replicate", {"dpReplicate": 2}, 2, "gpt", "whole matrices"),
+        ("shard", {"dpShard": 3}, 1, "llama", "matrices joined from rows, and dealt out"),
+        ("hsdp", {"dpReplicate": 2, "dpShard": 2}, 2, "gpt", "the same, in replicas"),
         ("tensor", {"tp": 2}, 1, "gpt", "matrices joined from rows or columns"),
-        ("shard-tensor", {"dp_shard": 2, "tp": 2}, 1, "llama", "parts of parts, joined in two hops"),
+        ("shard-tensor", {"dpShard": 2, "tp": 2}, 1, "llama", "parts of parts, joined in two hops"),
         ("context", {"cp": 2}, 1, "gpt", "shards over cp"),
-        ("1F1B", {"pp": 2, "dp_shard": 2}, 4, "gpt", "the matrices of a stage"),
-        ("expert-shard", {"dp_shard": 4, "ep": 2}, 1, "moe", "experts, each a matrix of its own"),
-        ("expert-shard", {"dp_shard": 2}, 1, "moe", "stacks of experts, which are whole where they are cut"),
-        ("expert-tensor", {"dp_shard": 4, "tp": 2, "ep": 4}, 1, "moe", "parts of experts, joined"),
-        ("cnn", {"dp_shard": 2}, 1, "cnn", "convolutions, each output a row"),
+        ("1F1B", {"pp": 2, "dpShard": 2}, 4, "gpt", "the matrices of a stage"),
+        ("expert-shard", {"dpShard": 4, "ep": 2}, 1, "moe", "experts, each a matrix of its own"),
+        ("expert-shard", {"dpShard": 2}, 1, "moe", "stacks of experts, which are whole where they are cut"),
+        ("expert-tensor", {"dpShard": 4, "tp": 2, "ep": 4}, 1, "moe", "parts of experts, joined"),
+        ("cnn", {"dpShard": 2}, 1, "cnn", "convolutions, each output a row"),
     ]
     for name, parallelism, accumulation, model, covers in rows:
         yield Row(
@@ -341,12 +341,12 @@ def _muon() -> Iterator[Row]:
 
 def _compile() -> Iterator[Row]:
     rows: list[tuple[str, dict[str, Any], int, str, dict[str, Any], str]] = [
-        ("replicate", {"dp_replicate": 2}, 2, "gpt", {}, "compiled blocks with plain parameters"),
-        ("shard", {"dp_shard": 2}, 1, "llama", {}, "compiled blocks whose parameters come and go"),
-        ("recompute", {"dp_shard": 2}, 2, "gpt", {"recompute": "Full"}, "blocks compiled twice over"),
-        ("products", {"dp_shard": 2}, 1, "llama", {"recompute": "Selective"}, "the same, with products kept"),
+        ("replicate", {"dpReplicate": 2}, 2, "gpt", {}, "compiled blocks with plain parameters"),
+        ("shard", {"dpShard": 2}, 1, "llama", {}, "compiled blocks whose parameters come and go"),
+        ("recompute", {"dpShard": 2}, 2, "gpt", {"recompute": "Full"}, "blocks compiled twice over"),
+        ("products", {"dpShard": 2}, 1, "llama", {"recompute": "Selective"}, "the same, with products kept"),
         ("1F1B", {"pp": 2}, 4, "bert", {}, "compiled blocks of stages"),
-        ("bf16", {"dp_shard": 2}, 1, "gpt", {"precision": "bf16"}, "compiled casts"),
+        ("bf16", {"dpShard": 2}, 1, "gpt", {"precision": "bf16"}, "compiled casts"),
     ]
     for name, parallelism, accumulation, model, training, covers in rows:
         tolerance = LOSSY["bf16"] if "precision" in training else None

@@ -53,8 +53,8 @@ def train(config: TrainingConfig, row: Row, rank: int, device: str = "cpu") -> O
         return in_turn(config, row.islands, device)
     source = data.build(config)
     model = models.build(config.model, config.seed, device)
-    degrees = row.config.resolve(row.ranks) if not row.devices else {"dp_replicate": 1, "dp_shard": 1}
-    share = config.batch.global_ // (degrees.get("island", 1) * degrees["dp_replicate"] * degrees["dp_shard"])
+    degrees = row.config.resolve(row.ranks) if not row.devices else {"dpReplicate": 1, "dpShard": 1}
+    share = config.batch.global_ // (degrees.get("island", 1) * degrees["dpReplicate"] * degrees["dpShard"])
     micro = share // row.accumulation
     spread: parallel.Parallel | None = None
     own: Any = None  # the model, over ranks or over devices
@@ -71,7 +71,7 @@ def train(config: TrainingConfig, row: Row, rank: int, device: str = "cpu") -> O
     outer = Outer(model, spread.mesh, config.outer, config.steps) if spread and config.outer else None
     islands, island = (spread.mesh.degree("island"), spread.mesh.coordinate("island")) if spread else (1, 0)
     before = parts(model)
-    choices = Choices(model, micro // row.parallelism.get("dp_replicate", 1) if row.devices else micro)
+    choices = Choices(model, micro // row.parallelism.get("dpReplicate", 1) if row.devices else micro)
     losses = []
     for step in range(config.steps):
         consumed, count = step * config.batch.global_, config.batch.global_ // islands

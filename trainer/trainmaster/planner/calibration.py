@@ -40,7 +40,7 @@ def figures(config: TrainingConfig) -> Figures:
     file = _file(config.precision)
     known = _kept(file)
     if known is None:
-        known, _ = run(Row("calibration", {"dp_replicate": 2}), config, work=_measured)
+        known, _ = run(Row("calibration", {"dpReplicate": 2}), config, work=_measured)
         _keep(file, known)
     return known
 

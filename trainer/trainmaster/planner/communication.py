@@ -17,23 +17,23 @@ from trainmaster.planner.memory import MASTER, Group, place, shard, shards
 
 
 def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> dict[str, float]:
-    """Parameters and gradients over the axes dp_replicate and shard (dp_shard x cp)."""
+    """Parameters and gradients over the axes dpReplicate and shard (dpShard x cp)."""
     width = MASTER if layout.config.precision == "fp32" else 2
     once = layout.degrees["pp"] > 1
     stage = layout.sharding.stage
-    sent = {"dp_replicate": 0.0, "dp_shard": 0.0}
-    replicas = layout.degrees["dp_replicate"]
+    sent = {"dpReplicate": 0.0, "dpShard": 0.0}
+    replicas = layout.degrees["dpReplicate"]
     for group in groups:
         gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
         scatters = 1 if once or stage == 1 else micro_batches
         for shape, is_expert in zip(group.shapes, group.experts, strict=True):
             n, _ = place(layout, 0, is_expert)
             part, _ = shard(shape, n, 0, is_expert)
-            sent["dp_shard"] += (n - 1) * part * (gathers * width + scatters * MASTER)
+            sent["dpShard"] += (n - 1) * part * (gathers * width + scatters * MASTER)
             if layout.compression is None:
-                sent["dp_replicate"] += 2 * (replicas - 1) / replicas * part * MASTER
+                sent["dpReplicate"] += 2 * (replicas - 1) / replicas * part * MASTER
     if layout.compression is not None:
-        sent["dp_replicate"] += compression.sent(layout.compression, shards(groups, layout, 0), replicas)
+        sent["dpReplicate"] += compression.sent(layout.compression, shards(groups, layout, 0), replicas)
     return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
 
 
@@ -43,7 +43,7 @@ def collectives_of_data_parallelism(groups: Sequence[Group], layout: Layout, mic
     if layout.ranks == 1:
         return 0.0
     once = layout.degrees["pp"] > 1
-    stage, replicas, found, summed = layout.sharding.stage, layout.degrees["dp_replicate"], 1.0, 0
+    stage, replicas, found, summed = layout.sharding.stage, layout.degrees["dpReplicate"], 1.0, 0
     for group in groups:
         gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
         scatters = 1 if once or stage == 1 else micro_batches
@@ -73,7 +73,7 @@ def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
             part = 2 * MASTER * shard(shape, n, 0, is_expert)[1]
             in_parts = len(shape) != 3 or bool(is_expert and shape[0] % n)  # else whole experts are dealt out
             if in_parts:
-                sent["dp_shard"] = sent.get("dp_shard", 0.0) + part * (n - 1) / n
+                sent["dpShard"] = sent.get("dpShard", 0.0) + part * (n - 1) / n
             sent["tp"] = sent.get("tp", 0.0) + part * (tp - 1) / tp
     return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
 

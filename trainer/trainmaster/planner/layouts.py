@@ -24,7 +24,7 @@ from trainmaster.contract.config import (
 )
 from trainmaster.errors import ConfigError
 
-SHORT = {"dp_replicate": "repl", "dp_shard": "shard"}
+SHORT = {"dpReplicate": "repl", "dpShard": "shard"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Layout:
     def degrees(self) -> dict[str, int]:
         """Of every axis, 1 where nothing is shared."""
         found = self.config.parallelism.resolve(self.ranks)
-        return {axis: found.get(axis, 1) for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")}
+        return {axis: found.get(axis, 1) for axis in ("pp", "dpReplicate", "dpShard", "cp", "tp", "ep")}
 
     @cached_property
     def micro_batches(self) -> tuple[int, int]:
@@ -48,7 +48,7 @@ class Layout:
     @property
     def shards(self) -> int:
         """Ranks that parameters are sharded over."""
-        return self.degrees["dp_shard"] * self.degrees["cp"]
+        return self.degrees["dpShard"] * self.degrees["cp"]
 
     @property
     def is_sharded(self) -> bool:
@@ -150,7 +150,7 @@ def _products(config: TrainingConfig, ranks: int) -> Iterator[dict[str, Any]]:
         replicate = ranks // (pp * tp * cp * shard)
         for ep in divisors(shard * cp):
             axes = {"pp": pp, "tp": tp, "cp": cp, "ep": ep}
-            fields: dict[str, Any] = {"dp_replicate": replicate, "dp_shard": shard}
+            fields: dict[str, Any] = {"dpReplicate": replicate, "dpShard": shard}
             fields |= {axis: n for axis, n in axes.items() if n > 1}
             fields |= {
                 name: given[name]

@@ -81,7 +81,7 @@ def groups(inventory: Inventory, layout: Layout, blocks: Sequence[range]) -> Ite
 
 
 def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: OptimizerConfig) -> Held:
-    """Of the rank at coordinate `rank` of the ranks that parameters are sharded over (dp_shard x cp)."""
+    """Of the rank at coordinate `rank` of the ranks that parameters are sharded over (dpShard x cp)."""
     parameters = states = marks = 0
     groups = [*groups]
     for group in groups:
@@ -91,7 +91,7 @@ def held(groups: Iterable[Group], layout: Layout, rank: int, optimizer: Optimize
             states += _state(own, optimizer, in_matrix=not group.is_root and len(shape) > 1)
             marks += MASTER
     # Plain replicas sum, with each gradient, whether there is one.
-    in_buckets = layout.is_plain and layout.degrees["dp_replicate"] > 1 and layout.compression is None
+    in_buckets = layout.is_plain and layout.degrees["dpReplicate"] > 1 and layout.compression is None
     kept = compression.kept(layout.compression, shards(groups, layout, rank)) if layout.compression is not None else 0
     return Held(parameters, parameters + (marks if in_buckets else 0), states, kept)
 
@@ -162,7 +162,7 @@ def whole(groups: Sequence[Group], layout: Layout, micro_batches: int) -> tuple[
     if layout.is_plain:
         # A gradient as it comes, before it is added to what there is of it. Beside those of replicas there was a little
         # more wherever it was measured, never more than a block's.
-        replicated = layout.degrees["dp_replicate"] > 1
+        replicated = layout.degrees["dpReplicate"] > 1
         single = max(math.prod(shape) for group in groups for shape in group.shapes)
         return 0, max(single, block if replicated else 0) * MASTER
     many_stages = layout.degrees["pp"] > 1

@@ -51,7 +51,7 @@ class Slice:
     def degrees(self) -> dict[str, int]:
         """Of the smallest mesh that has these axes."""
         shards = self.ep // math.gcd(self.ep, self.cp)
-        return {"dp_shard": shards, "cp": self.cp, "tp": self.tp, "ep": self.ep}
+        return {"dpShard": shards, "cp": self.cp, "tp": self.tp, "ep": self.ep}
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _even(rows: int, parts: int) -> list[int]:
 @contextmanager
 def _fake_world(degrees: dict[str, int]) -> Iterator[Mesh]:
     """A process group whose collectives do nothing, seen from its last rank, which has the most to attend to."""
-    size = math.prod(degrees[axis] for axis in ("dp_shard", "cp", "tp"))
+    size = math.prod(degrees[axis] for axis in ("dpShard", "cp", "tp"))
     hook = sys.excepthook  # each group puts its rank before every line of a traceback, for good
     dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)
     try:

@@ -39,14 +39,14 @@ class Reducer:
     def __init__(self, model: nn.Module, mesh: Mesh, config: CompressionConfig) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._mesh = mesh
-        self._replicas = mesh.degree("dp_replicate")
+        self._replicas = mesh.degree("dpReplicate")
         names = state.parameter_names({"": model})
         self._names = [names[id(p)].removeprefix(".") for p in self.parameters]
         shards = [local(p) for p in self.parameters]
         assert all(shard.dtype == torch.float32 for shard in shards), "gradients are summed in fp32"
         self._shapes = [shard.shape for shard in shards]
         self._sizes = [shard.numel() for shard in shards]
-        self._wire = Wire(mesh["dp_replicate"].get_group()) if self._replicas > 1 else None
+        self._wire = Wire(mesh["dpReplicate"].get_group()) if self._replicas > 1 else None
         self._method = _method(config, self.parameters, self._sizes)
         self._work = shards[0].new_zeros(sum(self._sizes))
         self._kept = torch.zeros_like(self._work) if self._method.keeps_error else None  # of the last completed step
@@ -116,7 +116,7 @@ class Reducer:
                 continue
             before = saved[key][0]
             each = -(-before // self._replicas)
-            count = min(each, max(0, before - self._mesh.coordinate("dp_replicate") * each))
+            count = min(each, max(0, before - self._mesh.coordinate("dpReplicate") * each))
             if count:
                 self._loading[key] = self._stacked(self._kept.new_zeros(count, *shape), parameter, before)
         # A right factor of another layout is of other columns: then the one to begin with will do.
@@ -187,7 +187,7 @@ class Reducer:
         """(the mesh of a parameter and its replicas, the parameter's placements on the last axes of it)."""
         if isinstance(parameter, DTensor):
             return self._mesh.with_replicas(parameter.device_mesh), parameter.placements
-        return (self._mesh["dp_replicate"] if self._wire is not None else None), ()
+        return (self._mesh["dpReplicate"] if self._wire is not None else None), ()
 
 
 def _method(config: CompressionConfig, parameters: list[nn.Parameter], sizes: list[int]) -> Method:

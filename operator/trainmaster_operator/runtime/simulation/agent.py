@@ -34,6 +34,17 @@ KILLED = -9
 TERMINATED = 143
 
 
+_OF_ONE_POD = (environment.SLOT, environment.INCARNATION)
+
+
+def _contents(pod: Object) -> Object:
+    """What all pods of one run have in common, in a form that can be compared."""
+    main, *others = pod["spec"]["containers"]
+    env = [variable for variable in main["env"] if variable["name"] not in _OF_ONE_POD]
+    spec = {name: value for name, value in pod["spec"].items() if name not in ("hostname", "nodeName")}
+    return {**spec, "containers": [{**main, "env": env}, *others]}
+
+
 class SimAgent:
     """PID 1 of a pod."""
 
@@ -50,6 +61,7 @@ class SimAgent:
             incarnation=int(env[environment.INCARNATION]),
             pod_uid=pod["metadata"]["uid"],
         )
+        self.made_from = _contents(pod)
         self.alive = True
         self._cut_off = False
         self.ranks: list[SimRank] = []

@@ -9,8 +9,10 @@ from typing import Any
 from unittest import mock
 
 from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.status import JobStatus, Rung
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
+from trainmaster_operator.manifests.revision import Run
 from trainmaster_operator.planning import budget, failure, rounds, start
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation, PodToCreate
@@ -111,8 +113,10 @@ def _act_before_intent(write_status: Any) -> Any:
 
     async def hasty(self: Any, record: Any, decision: Decision) -> float | None:
         if decision.intent and record.status.incarnations:
-            ahead = self._policies.plan(record.job.spec, decision.status, self._observe(record), self._clock.now())
-            await self._act(record, ahead)
+            kept = self._revisions._known[record.key].kept
+            seen = self._observe(record, kept)
+            ahead = self._policies.plan(record.job.spec, decision.status, seen, self._clock.now())
+            await self._act(record, ahead, kept.run)
         done: float | None = await write_status(self, record, decision)
         return done
 
@@ -308,6 +312,17 @@ def _leave_the_chain(newest: Any) -> Any:
     return blind
 
 
+def _build_from_the_live_spec(create: Any) -> Any:
+    """A pod is as the job and the operator would have it now, whatever its run began with."""
+
+    async def fresh(self: Any, record: Any, pod: Any, run: Run) -> None:
+        job = DistributedTrainingJob.model_validate(record.raw)
+        rendered = self._policies.render_pod(job, pod.role, self._pod_defaults)
+        await create(self, record, pod, replace(run, pod=rendered))
+
+    return fresh
+
+
 BUGS = (
     Bug("count in memory", _planned(_count_in_memory), "two rungs spent"),
     Bug("forget a spending at restart", _planned(_forget_a_spending_at_restart), "two rungs spent"),
@@ -318,6 +333,7 @@ BUGS = (
     Bug("ignore the leader epoch", _without_epochs),
     Bug("reuse a store", _planned(_reuse_the_store)),
     Bug("count the cascade", _planned(_count_the_cascade)),
+    Bug("build a pod from the live spec", _patched(Reconciler, "_create", _build_from_the_live_spec)),
     Bug("create a pod beside the old one", _patched(start, "_absent", _create_beside)),
     Bug("open a round before all old pods are gone", _patched(rounds, "_may_still_write", _open_too_early)),
     Bug("forget the timer", _planned(_forget_the_timer)),

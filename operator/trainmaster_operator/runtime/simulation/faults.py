@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 
-from trainmaster_operator.runtime.simulation import mishaps, weather
+from trainmaster_operator.runtime.simulation import changes, mishaps, weather
 from trainmaster_operator.runtime.simulation.fault import Fault
 from trainmaster_operator.runtime.simulation.world import World
 
-KINDS = {**mishaps.KINDS, **weather.KINDS}
+_TROUBLES = {**mishaps.KINDS, **weather.KINDS}
+KINDS = {**_TROUBLES, **changes.KINDS}
 
 MOST = 6
 
@@ -27,17 +28,24 @@ async def inject(world: World, fault: Fault) -> None:
 
 def schedule(chance: random.Random, steps: int) -> list[Fault]:
     """One to six faults."""
-    kinds = sorted(KINDS)
-    return [
-        Fault(
-            kind=chance.choice(kinds),
-            step=chance.randrange(steps),
-            delay_s=round(chance.choice((0.0, 0.01, 0.1, 1.0)) * chance.random(), 6),
-            seconds=round(chance.choice((0.2, 2.0, 25.0)) * chance.uniform(0.5, 1.0), 6),
-            number=chance.randrange(1000),
-        )
-        for _ in range(chance.randint(1, MOST))
-    ]
+    kinds = sorted(_TROUBLES)
+    return [_fault(chance, kinds, steps) for _ in range(chance.randint(1, MOST))]
 
 
-__all__ = ["KINDS", "Fault", "inject", "schedule"]
+def edits(chance: random.Random, steps: int) -> list[Fault]:
+    """What people change meanwhile: in half of the schedules nothing, else one or two things."""
+    kinds = sorted(changes.KINDS)
+    return [_fault(chance, kinds, steps) for _ in range(chance.choice((0, 0, 1, 2)))]
+
+
+def _fault(chance: random.Random, kinds: list[str], steps: int) -> Fault:
+    return Fault(
+        kind=chance.choice(kinds),
+        step=chance.randrange(steps),
+        delay_s=round(chance.choice((0.0, 0.01, 0.1, 1.0)) * chance.random(), 6),
+        seconds=round(chance.choice((0.2, 2.0, 25.0)) * chance.uniform(0.5, 1.0), 6),
+        number=chance.randrange(1000),
+    )
+
+
+__all__ = ["KINDS", "Fault", "edits", "inject", "schedule"]

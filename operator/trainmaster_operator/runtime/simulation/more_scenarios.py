@@ -7,6 +7,7 @@ from typing import Any
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.cluster.port import JOB, POD
+from trainmaster_operator.runtime.simulation.changes import edited
 from trainmaster_operator.runtime.simulation.run import DELETED
 from trainmaster_operator.runtime.simulation.scenario import (
     DRAINED,
@@ -220,6 +221,34 @@ async def _go_on_with_fewer(world: World) -> None:
     world.store.admission = None
 
 
+async def _edit_and_lose_a_pod(world: World) -> None:
+    """Its successor is as the others are."""
+    await world.until_step(3)
+    world.edit_job({"spec": edited(world, 1)})
+    await kill_a_pod(world)
+
+
+async def _upgrade_and_lose_a_pod(world: World) -> None:
+    await world.until_step(3)
+    world.release += 1
+    process = world.operator
+    if process is not None:
+        await process.stop()
+        world.operator_died(process)
+    await kill_a_pod(world)
+
+
+async def _edit_before_the_start(world: World) -> None:
+    await until(lambda: bool(world.pods()))
+    world.edit_job({"spec": edited(world, 1)})
+
+
+async def _edit_and_restart(world: World) -> None:
+    await world.until_step(4)
+    world.edit_job({"spec": {**edited(world, 1), "restart": 1}})
+    await until(lambda: world.status().get("restartObeyed") == 1)
+
+
 FEW_PODS: dict[str, Any] = {"inPlace": 0, "pod": 0, "full": 0, "perCause": 5}
 ONE_EACH: dict[str, Any] = {"inPlace": 1, "pod": 1, "full": 5, "perCause": 5}
 ELASTIC: dict[str, Any] = {"elastic": True}
@@ -271,6 +300,11 @@ MORE = (
     Scenario("recreated in mid-recovery", _recreate_in_mid_recovery),
     Scenario("first pods refused", _refuse_the_first_pods),
     Scenario("operator replaced at the start", _replace_the_operator_at_the_start),
+    Scenario("edit and lost pod", _edit_and_lose_a_pod),
+    Scenario("edit and lost pod of a script", _edit_and_lose_a_pod, shape=SCRIPT),
+    Scenario("upgrade and lost pod", _upgrade_and_lose_a_pod),
+    Scenario("edit before the start", _edit_before_the_start),
+    Scenario("edit and restart", _edit_and_restart, steps=30),
     Scenario("growth", _grow, steps=60, shape=ELASTIC, exact=False),
     Scenario("growth that is called off", _change_its_mind, steps=60, shape=ELASTIC, exact=False),
     Scenario("fewer pods for a while", _go_on_with_fewer, steps=80, shape=ELASTIC, exact=False),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, decode, encode
+from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cluster.faulty import FaultyCluster, OperatorCrash
 from trainmaster_operator.cluster.memory import MemoryCluster
-from trainmaster_operator.cluster.port import EVENT, LEASE
+from trainmaster_operator.cluster.port import EVENT, LEASE, Object
 from trainmaster_operator.control.admission import BEARER, Credential
+from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
-from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.operator import Operator, Settings, default_policies
+from trainmaster_operator.runtime.reconcile import Policies
 
 if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.world import World
@@ -51,6 +55,16 @@ class NodeClock:
         return self._clock.now() + self._world.skew_s
 
 
+def _released(policies: Policies, release: int) -> Policies:
+    """The policies of one release of the operator: each makes pods in a form of its own."""
+
+    def render_pod(job: DistributedTrainingJob, role: str, defaults: PodDefaults) -> Object:
+        pod = policies.render_pod(job, role, defaults)
+        return {**pod, "spec": {**pod["spec"], "priorityClassName": f"release-{release}"}}
+
+    return replace(policies, render_pod=render_pod)
+
+
 class OperatorProcess:
     def __init__(self, world: World, number: int, takeover: bool) -> None:
         self.world = world
@@ -74,10 +88,11 @@ class OperatorProcess:
             Settings(
                 operator_url="http://operator",
                 identity=self.name,
+                pods=PodDefaults("http://operator", trainer_image=f"trainer:{world.release}"),
                 lease=LeaseSettings(takeover=takeover),
                 workers=2,
             ),
-            world.policies,
+            _released(world.policies or default_policies(), world.release),
         )
         self._calls: dict[asyncio.Task[Any], None] = {}  # agents that wait for an answer
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)

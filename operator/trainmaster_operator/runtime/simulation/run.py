@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster_operator.cluster.port import JOB, KINDS, POD, SERVICE
+from trainmaster_operator.cluster.port import JOB, KINDS, POD, REVISION, SERVICE
 from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.simulation.faults import Fault, inject
@@ -150,7 +150,7 @@ def _live_pods(world: World) -> list[str]:
 
 def _check(world: World, fails_with: str) -> None:
     if world.job() is None:
-        for kind in (POD, SERVICE):
+        for kind in (POD, SERVICE, REVISION):
             for left in world.store.list(kind, world.namespace).items:
                 world.violation(f"{KINDS[kind].plural} {left['metadata']['name']} is left over from a deleted {JOB}")
     else:

@@ -7,7 +7,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, schedule
+from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, edits, schedule
 from trainmaster_operator.runtime.simulation.world import Workload
 
 FORMAT = 1
@@ -46,6 +46,7 @@ class Schedule:
             shape["budget"] = TIGHT
         workload = Workload(**shape)
         faults = schedule(random.Random(f"{seed}/faults"), workload.steps)
+        faults += edits(random.Random(f"{seed}/edits"), workload.steps)
         return cls(f"seed {seed}", workload, tuple(faults), may_fail=tight)
 
     def to_json(self, **more: object) -> str:

@@ -110,6 +110,9 @@ class SimRound:
     def join(self, rank: SimRank) -> None:
         if rank.rank in self.ranks:
             self.world.violation(f"rank {rank.rank} joined round {self.number} twice at {self.store.address}")
+        first = next(iter(self.ranks.values()), rank).agent
+        if rank.agent.made_from != first.made_from:
+            self.world.violation(f"round {self.number} holds pods of two revisions: {first.pod} and {rank.agent.pod}")
         self.ranks[rank.rank] = rank
         if len(self.ranks) == 1:
             self.world.spawn(self._run())

@@ -48,7 +48,7 @@ class Watch:
         self._failed_rounds: set[tuple[int, int]] = set()  # (number, minor)
         self._charged: Counter[tuple[str, str]] = Counter()  # (rung, cause) since the job's step last rose
         self._charged_at = 0
-        self._wishes: tuple[bool, int] = (False, 0)
+        self._wishes: tuple[bool, int, int] = (False, 0, 0)
         self._ranks: dict[tuple[int, bool, int], SimRank] = {}
 
     # -- what happened to the job: each may be counted once
@@ -113,8 +113,9 @@ class Watch:
             self._wishes = _wishes(spec)
         elif self._wishes != _wishes(spec):
             # Each wish may take a restart that counts nothing; pods for a larger size may come in two parts.
-            (was_suspended, size), self._wishes = self._wishes, _wishes(spec)
+            (was_suspended, size, restart), self._wishes = self._wishes, _wishes(spec)
             self._incidents += (spec["workers"]["replicas"] != size) * 2 + (was_suspended and not self._wishes[0])
+            self._incidents += self._wishes[2] != restart
         seen = _read(uid, status)
         if seen.size < self._seen.size and seen.size < spec["workers"]["replicas"]:
             self._incidents += 1  # it has shrunk by itself, and the restart in which it grows again is no failure
@@ -202,8 +203,8 @@ def _read(uid: str, status: Object) -> Seen:
     )
 
 
-def _wishes(spec: Object) -> tuple[bool, int]:
-    return bool(spec.get("suspend")), spec["workers"]["replicas"]
+def _wishes(spec: Object) -> tuple[bool, int, int]:
+    return bool(spec.get("suspend")), spec["workers"]["replicas"], spec.get("restart", 0)
 
 
 def _state(job: Object, status: Object) -> State:

@@ -54,17 +54,18 @@ class Workload:
 
     def job(self) -> Object:
         what = self._script() if self.script else self._training()
+        saved = {} if self.script else {"every": self.save_every}
         return {
             "apiVersion": API_VERSION,
             "kind": JOB,
             "metadata": {"name": "job", "namespace": "space"},
             "spec": {
                 **what,
-                "checkpoint": {"directory": "/checkpoints"},
+                "checkpoint": {"directory": "/checkpoints", **saved},
                 "recovery": {
                     "budget": self.budget,
-                    "hang": {"limitSeconds": self.hang_limit_s},
-                    "agentLostSeconds": self.agent_lost_s,
+                    "hang": {"limitSeconds": int(self.hang_limit_s)},
+                    "agentLostSeconds": int(self.agent_lost_s),
                 },
             },
         }
@@ -79,17 +80,18 @@ class Workload:
             "training": {
                 "data": {"path": "/data"},
                 "steps": self.steps,
+                "optimizer": {"lr": 1e-3},
                 "batch": {"global": (12 if self.elastic else self.replicas) * self.ranks_per_pod},
-                "checkpoint": {"every": self.save_every},
             },
         }
 
     def _script(self) -> Object:
-        template = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
-        return {
-            "framework": "PyTorch",
-            "workers": {**self._workers(), "template": template},
-        }
+        return {"framework": "PyTorch", "workers": {**self._workers(), "template": self.template(0)}}
+
+    def template(self, number: int) -> Object:
+        """Of a script. `number`: which command it has; the job begins with 0."""
+        command = ["python", "train.py", *(["--variant", str(number)] if number else [])]
+        return {"spec": {"containers": [{"name": "trainer", "command": command}]}}
 
 
 class World:
@@ -118,6 +120,7 @@ class World:
         self.kubelet = SimKubelet(self)
         self.operator: OperatorProcess | None = None
         self.operators = 0
+        self.release = 1  # of operators that start from now on
         self.processes: list[OperatorProcess] = []
         self.restarts_operators = True
         self.finished = asyncio.Event()

@@ -18,6 +18,7 @@ ZYGOTE = "TRAINMASTER_ZYGOTE"  # socket of a zygote shared by the machine; unset
 ZYGOTE_ENABLED = "TRAINMASTER_ZYGOTE_ENABLED"  # "0": ranks are executed, never forked
 FRAMEWORK = "TRAINMASTER_FRAMEWORK"  # Trainmaster or PyTorch
 RANKS_PER_POD = "TRAINMASTER_RANKS_PER_POD"
+PROGRAM = "TRAINMASTER_PROGRAM"  # hash of the config, or of the commands: ranks of one round have the same
 COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks beside Trainmaster
 RESTART_COMMAND = "TRAINMASTER_RESTART_COMMAND"  # JSON list: the command from the second round on; unset: the same
 PYTHON = "TRAINMASTER_PYTHON"  # the interpreter that `python` means in a command; unset: the agent's own

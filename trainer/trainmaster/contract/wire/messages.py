@@ -132,6 +132,7 @@ class JoinRequest:
     next_store: StoreAddress | None = None
     peer: StoreAddress | None = None  # where this agent answers other agents of its job
     facts: dict[str, Any] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)  # of its ranks, see `wire.software`; empty: not known yet
     warming: bool = False  # ranks can't be started here yet: what they are forked from still imports
 
 
@@ -241,6 +242,7 @@ class Report:
     resumed_tier: str = ""  # ...from: storage, ram, peer; the farthest that any rank needed
     memory_step: int = 0  # the newest of this round that all its ranks have saved to this pod's memory; 0: none
     last_save: int = 0  # of a script: the step after which one of its ranks last called torch.save; 0: after none
+    saved_before: int = 0  # as last_save, of the round before this one: its last report may not have told it
     loaded: bool = False  # of a script that counts its steps from 0 in each process: it loaded a file before the first
     clock: dict[str, float] = field(default_factory=dict)  # phase of this round's start -> seconds
     events: list[dict[str, str]] = field(default_factory=list)  # {"reason", "message"}: for people
@@ -252,6 +254,7 @@ class Report:
     container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
     container_limit_bytes: int = 0  # 0: it has no limit
     warming: bool = False  # as in JoinRequest
+    software: dict[str, str] = field(default_factory=dict)  # as in JoinRequest, until a leader has answered to it
 
 
 def encode(message: Any) -> bytes:

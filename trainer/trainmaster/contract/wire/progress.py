@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
@@ -152,7 +152,7 @@ class ProgressRecord:
         _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # nobody else has the memory yet
         record = cls(memory, fd)
         record.write(Progress(round=round, rank=rank, beat_ns=time.monotonic_ns()))
-        record._control.write(*astuple(Control()))
+        record._control.write(*vars(Control()).values())
         return record._with_both_read()
 
     @classmethod
@@ -188,8 +188,10 @@ class ProgressRecord:
 
     def set_control(self, control: Control) -> None:
         """Publish the agent's half, if it differs from what is published. Only the agent calls this."""
-        if control != self.control():
-            self._control.write(*astuple(control))
+        c = control
+        values = (c.stop_at, c.stop_bound, c.uploads_pending, c.copied_step)
+        if values != self._control.read():
+            self._control.write(*values)
 
     def control(self) -> Control:
         """Return the agent's half as it was last published."""

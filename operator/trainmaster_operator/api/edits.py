@@ -1,0 +1,245 @@
+"""What an edit of a job does while its run is on: for every field of the spec, one of three.
+
+A run keeps what it began with, so that all of its ranks train alike. Fields that say how the job is looked after are
+obeyed at once, and what a person asks for beyond that waits for the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster_operator.api.job import JobSpec
+
+Raw = dict[str, Any]
+
+
+class Edit(str, Enum):
+    LIVE = "live"  # obeyed at once
+    WAITS = "waits"  # for the next run: a resume, or a restart that a person asks for
+    REFUSED = "refused"  # by the API server, until the job is suspended; of framework and managedBy always
+
+
+FIELDS: Mapping[str, Edit] = {
+    "framework": Edit.REFUSED,
+    "workers.replicas": Edit.LIVE,
+    "workers.min": Edit.LIVE,
+    "workers.max": Edit.LIVE,
+    "workers.spares": Edit.LIVE,
+    "workers.ranksPerPod": Edit.REFUSED,
+    "workers.pinning": Edit.WAITS,
+    "workers.sharedMemory": Edit.WAITS,
+    "workers.restartCommand": Edit.WAITS,
+    "workers.template": Edit.WAITS,  # but CPU and memory, which `RESOURCES` has
+    "training.model": Edit.WAITS,
+    "training.data": Edit.WAITS,
+    "training.steps": Edit.WAITS,
+    "training.batch": Edit.REFUSED,
+    "training.optimizer": Edit.WAITS,
+    "training.parallelism": Edit.REFUSED,
+    "training.device": Edit.WAITS,
+    "training.precision": Edit.WAITS,
+    "training.matmulPrecision": Edit.WAITS,
+    "training.recompute": Edit.WAITS,
+    "training.compile": Edit.WAITS,
+    "training.communication": Edit.WAITS,
+    "training.divergence": Edit.WAITS,
+    "training.evaluation": Edit.WAITS,
+    "training.loggers": Edit.WAITS,
+    "training.profile": Edit.WAITS,
+    "training.seed": Edit.WAITS,
+    "training.deterministic": Edit.WAITS,
+    "checkpoint.every": Edit.WAITS,
+    "checkpoint.keep": Edit.WAITS,
+    "checkpoint.keepBest": Edit.WAITS,
+    "checkpoint.resume": Edit.WAITS,
+    "checkpoint.directory": Edit.WAITS,
+    "checkpoint.volume": Edit.WAITS,
+    "checkpoint.timeoutSeconds": Edit.WAITS,
+    "checkpoint.ram": Edit.WAITS,
+    "recovery.rules": Edit.LIVE,
+    "recovery.budget": Edit.LIVE,
+    "recovery.hang": Edit.LIVE,
+    "recovery.straggler": Edit.LIVE,
+    "recovery.elastic": Edit.LIVE,
+    "recovery.nodes": Edit.LIVE,
+    "recovery.zygote": Edit.WAITS,
+    "recovery.agentLostSeconds": Edit.LIVE,
+    "scheduling": Edit.LIVE,
+    "suspend": Edit.LIVE,
+    "restart": Edit.LIVE,
+    "activeDeadlineSeconds": Edit.LIVE,
+    "pendingDeadlineSeconds": Edit.LIVE,
+    "cleanPodPolicy": Edit.LIVE,
+    "ttlSecondsAfterFinished": Edit.LIVE,
+    "managedBy": Edit.REFUSED,
+}
+"""An entry speaks for all that lies below its field. A field that has no entry is nobody's: `edit_of` raises."""
+
+RESOURCES = ("cpu", "memory")
+"""Of the containers of workers.template and of its pod as a whole, requests and limits: live, since a pod that runs can
+be given others."""
+
+_LIVE = tuple(tuple(path.split(".")) for path, edit in FIELDS.items() if edit is Edit.LIVE)
+_SIZES = ("replicas", "min", "max", "spares")
+
+
+def edit_of(path: str) -> Edit:
+    """Return what an edit of the field at this path of the spec does. Raises KeyError when the table lacks it."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        found = FIELDS.get(".".join(parts[:length]))
+        if found is not None:
+            return found
+    raise KeyError(path)
+
+
+def frozen(spec: Raw) -> Raw:
+    """Return a spec without its live fields: what one run has in common. Shares what it leaves as it is."""
+    kept = dict(spec)
+    for path in _LIVE:
+        _put(kept, path, None)
+    workers = kept.get("workers") or {}
+    if workers.get("template"):
+        kept["workers"] = {**workers, "template": _without_resources_of_pod(workers["template"])}
+    return {name: value for name, value in kept.items() if value != {}}
+
+
+def without_resources(given: Raw) -> Raw:
+    """Return a container, or the spec of a pod, without the CPU and memory that it asks for."""
+    resources = {
+        kind: {name: amount for name, amount in (amounts or {}).items() if name not in RESOURCES}
+        if kind in ("requests", "limits")
+        else amounts
+        for kind, amounts in (given.get("resources") or {}).items()
+    }
+    kept = {kind: amounts for kind, amounts in resources.items() if amounts}
+    rest = {name: value for name, value in given.items() if name != "resources"}
+    return {**rest, "resources": kept} if kept else rest
+
+
+def with_resources(given: Raw, live: Raw) -> Raw:
+    """Return `given`, a container or the spec of a pod, with the CPU and memory that `live` asks for."""
+    bare = without_resources(given)
+    resources = dict(bare.get("resources") or {})
+    for kind in ("requests", "limits"):
+        amounts = (live.get("resources") or {}).get(kind) or {}
+        wanted = {name: amounts[name] for name in RESOURCES if name in amounts}
+        if wanted:
+            resources[kind] = {**(resources.get(kind) or {}), **wanted}
+    return {**bare, "resources": resources} if resources else bare
+
+
+def effective_spec(kept: Raw, live: Raw, size: int) -> tuple[JobSpec, tuple[str, ...]]:
+    """Return the spec that a run obeys now, and the edited fields that wait for the next one.
+
+    `kept`: the spec that the run began with. `live`: the job's own. `size`: the pods of the run. Where the live sizes
+    don't fit what the run keeps (both were edited while the job was suspended for a moment), sizes wait too.
+    Raises ValidationError when not even that can be understood.
+    """
+    now = JobSpec.model_validate(live)
+    waiting = differences(JobSpec.model_validate(kept), now)
+    if not waiting:
+        return now, ()
+    merged = _merged(kept, live)
+    try:
+        return JobSpec.model_validate(merged), waiting
+    except ValidationError:
+        workers = merged["workers"] = {**(merged.get("workers") or {}), "replicas": size}
+        for bound, nearest in (("min", min), ("max", max)):
+            if workers.get(bound) is not None:
+                workers[bound] = nearest(workers[bound], size)
+        return JobSpec.model_validate(merged), ("workers.replicas", *waiting)
+
+
+def differences(kept: JobSpec, live: JobSpec) -> tuple[str, ...]:
+    """Return the paths of the fields that differ and aren't live, in the order of the spec."""
+    a, b = (frozen(spec.model_dump(mode="json", by_alias=True)) for spec in (kept, live))
+    return tuple(_differing("", a, b))
+
+
+def _merged(kept: Raw, live: Raw) -> Raw:
+    """The kept spec with the live fields of the other. New dicts where it differs from `kept`."""
+    merged = dict(kept)
+    for path in _LIVE:
+        _put(merged, path, _at(live, path))
+    pods = [(spec.get("workers") or {}).get("template") for spec in (kept, live)]
+    if pods[0]:
+        template = {**pods[0], "spec": pod_with_resources(pods[0].get("spec") or {}, (pods[1] or {}).get("spec") or {})}
+        merged["workers"] = {**merged["workers"], "template": template}
+    return merged
+
+
+def pod_with_resources(spec: Raw, live: Raw) -> Raw:
+    """Return the spec of a pod with the CPU and memory of `live` for the pod and for containers of the same name. The
+    first container may have no name."""
+    known = {container.get("name", ""): container for container in live.get("containers") or []}
+    containers = [
+        with_resources(container, known[name]) if (name := container.get("name", "")) in known else container
+        for container in spec.get("containers") or []
+    ]
+    whole = with_resources(spec, live)
+    return {**whole, "containers": containers} if "containers" in spec else whole
+
+
+def _without_resources_of_pod(template: Raw) -> Raw:
+    spec = template.get("spec")
+    if not spec:
+        return template
+    return {**template, "spec": pod_without_resources(spec)}
+
+
+def pod_without_resources(spec: Raw) -> Raw:
+    """Return the spec of a pod without CPU and memory of the pod and of its containers."""
+    bare = without_resources(spec)
+    if "containers" in bare:
+        bare["containers"] = [without_resources(container) for container in bare["containers"] or []]
+    return bare
+
+
+def _at(spec: Raw, path: tuple[str, ...]) -> Any:
+    value: Any = spec
+    for name in path:
+        value = (value or {}).get(name)
+    return value
+
+
+def _put(spec: Raw, path: tuple[str, ...], value: Any) -> None:
+    """Set a field of a dict that is ours to change, or remove it with None. The dicts below it are replaced."""
+    name, *rest = path
+    if rest:
+        below = dict(spec.get(name) or {})
+        _put(below, tuple(rest), value)
+        if below or name in spec:
+            spec[name] = below
+    elif value is None:
+        spec.pop(name, None)
+    else:
+        spec[name] = value
+
+
+def _differing(path: str, a: Any, b: Any) -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in [*a, *(name for name in b if name not in a)]:
+            yield from _differing(f"{path}.{name}" if path else name, a.get(name), b.get(name))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for index, both in enumerate(zip(a, b, strict=True)):
+            yield from _differing(f"{path}[{index}]", *both)
+    elif a != b:
+        yield path
+
+
+__all__ = [
+    "FIELDS",
+    "RESOURCES",
+    "Edit",
+    "differences",
+    "edit_of",
+    "effective_spec",
+    "frozen",
+    "pod_with_resources",
+    "pod_without_resources",
+]

@@ -1,0 +1,49 @@
+"""`trainmaster restart NAME`: a job on a cluster saves, and goes on with fresh pods and what was edited meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.cli.cluster import Target, connected, find
+from trainmaster_operator.cli.kubeconfig import Where, is_folder
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cluster.port import JOB, Object
+
+
+def restart(where: Where, name: str) -> int:
+    """Ask for it; the operator does it. Raises Refusal when the job doesn't run."""
+    if is_folder(name, where):
+        raise Refusal(
+            f"{name}: is a run on this machine; stop it with Ctrl-C and give the same trainmaster run command again"
+        )
+    return asyncio.run(_restart(where, name))
+
+
+async def _restart(where: Where, name: str) -> int:
+    async with connected(where) as target:
+        await ask(target, await find(target, name))
+        return 0
+
+
+async def ask(target: Target, job: Object) -> None:
+    """Raise the number of the job's spec that asks for a restart. Raises Refusal."""
+    name = job["metadata"]["name"]
+    status = JobStatus.model_validate(job.get("status") or {})
+    place = f"{target.namespace}/{name}"
+    if status.phase.finished:
+        raise Refusal(f"{place}: has {status.phase.value.lower()} already, so it can't be restarted; submit it again")
+    if job["spec"].get("suspend"):
+        raise Refusal(
+            f"{place}: is suspended, so it can't be restarted; resume it by setting spec.suspend to false, and it "
+            "begins with what its spec says then"
+        )
+    number = max(job["spec"].get("restart", 0), status.restartObeyed) + 1
+    # Whatever else has changed meanwhile: a job that runs has a new status every second. Two people who ask at the same
+    # moment ask for the same number, and get one restart.
+    await target.cluster.patch(JOB, target.namespace, name, {"spec": {"restart": number}})
+    sys.stdout.write(
+        f"job {name} saves, and then restarts with its present spec; `trainmaster watch {name} -n {target.namespace}` "
+        "shows how it goes\n"
+    )

@@ -1,0 +1,49 @@
+"""`trainmaster migrate`: from a file of before to standard output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import WriteJob
+from trainmaster_operator.cli import document
+from trainmaster_operator.cli.main import main
+
+
+def test_a_file_of_before_is_printed_in_the_spelling_of_now(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(spec__training__parallelism={"dp_replicate": 2, "dp_shard": 2})
+    assert main(["migrate", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert yaml.safe_load(out)["spec"]["training"]["parallelism"] == {"dpReplicate": 2, "dpShard": 2}
+    assert "spec.training.parallelism.dp_shard: is spec.training.parallelism.dpShard now" in err
+    assert "comments are not kept" in err
+    (tmp_path / "new.yaml").write_text(out)
+    assert main(["validate", str(tmp_path / "new.yaml"), "--cluster"]) == 0
+
+
+def test_a_file_of_now_is_printed_with_its_comments(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_job()
+    file.write_text("# mine\n" + file.read_text())
+    assert main(["migrate", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert out == file.read_text()
+    assert err == f"{file}: nothing has to be changed\n"
+
+
+def test_a_file_that_is_no_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pod.yaml").write_text("kind: Pod\n")
+    assert main(["migrate", str(tmp_path / "pod.yaml")]) == 2
+    assert "pod.yaml: a DistributedTrainingJob is expected, not 'Pod'" in capsys.readouterr().err
+
+
+TEXTS = ["3e-4", "1e5", "1.5", "3", "true", "Off", "null", "2024-01-01", "~", "0x10", "a: b", "é", ""]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_is_text_again_when_what_was_written_is_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(document.dump({"args": [text]}))
+    assert document.load(tmp_path / "job.yaml").value == {"args": [text]}

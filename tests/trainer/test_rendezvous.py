@@ -1,0 +1,40 @@
+"""Ranks at their agent's store, with torch's own functions."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing.spawn
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainmaster.agent import comparison, own_store
+from trainmaster.contract.wire import environment
+
+rendezvous = importlib.import_module("torch.distributed.rendezvous")  # a function of torch.distributed has its name
+
+
+def requests_of_a_rank(store: dist.TCPStore) -> int:
+    """One rank meets the others by its environment: how many keys that leaves in the store, one for each request."""
+    before = store.num_keys()
+    next(rendezvous.rendezvous("env://"))
+    return store.num_keys() - before
+
+
+def test_the_comparison_costs_a_rank_no_request_more_than_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "0", "WORLD_SIZE": "2"}
+    agents = {environment.STORE: f"127.0.0.1:{store.port}", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in {**address, **agents}.items():
+        monkeypatch.setenv(name, value)
+    for module, name in (
+        (rendezvous, "_torchelastic_use_agent_store"),
+        (rendezvous, "_create_c10d_store"),
+        (multiprocessing.spawn, "get_command_line"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    alone = requests_of_a_rank(store)
+    own_store.install()
+    assert requests_of_a_rank(store) == alone == 1
+    assert torch.__version__.encode() in store.get(comparison.KEY)
