@@ -30,9 +30,9 @@ from trainmaster_operator.cluster.port import (
 )
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
+from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.manifests.labels import CURRENT
 from trainmaster_operator.manifests.pods import fill_pod
-from trainmaster_operator.manifests.revision import Run
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning import roundpods
 from trainmaster_operator.planning.observation import (

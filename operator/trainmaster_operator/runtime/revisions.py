@@ -14,7 +14,7 @@ from itertools import count
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cluster.port import REVISION, AlreadyExists, ApiError, Cluster, Conflict, NotFound, Object
-from trainmaster_operator.manifests.revision import (
+from trainmaster_operator.manifests.controller_revision import (
     Render,
     Revision,
     Run,

@@ -12,7 +12,7 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.status import JobStatus, Rung
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
-from trainmaster_operator.manifests.revision import Run
+from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.planning import budget, failure, rounds, start
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation, PodToCreate
