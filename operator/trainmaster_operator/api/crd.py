@@ -111,7 +111,11 @@ TEMPLATE: dict[str, Any] = {
 }
 """Of a PodTemplate what rules speak of; the rest is an open map, which the API server checks when it gets a pod."""
 
-SPEC = "What the job is to do. It may be changed while the job exists, except where a field says otherwise."
+SPEC = (
+    "What the job is to do. While ranks run, a change of the model, the data, the optimizer or the pod template waits"
+    " until the job is resumed or restarted, and the condition RevisionPending names the fields that wait. Sizes,"
+    " deadlines, recovery and scheduling change at once."
+)
 
 SPEC_RULES = [
     {

@@ -18,6 +18,8 @@ Raw = dict[str, Any]
 
 
 class Edit(str, Enum):
+    """What an edit of a field does while a run is on."""
+
     LIVE = "live"  # obeyed at once
     WAITS = "waits"  # for the next run: a resume, or a restart that a person asks for
     REFUSED = "refused"  # by the API server, until the job is suspended; of framework and managedBy always

@@ -66,7 +66,7 @@ def refusal(path: Path, given: Any) -> str | None:
 
 
 def migrated(document: dict[str, Any]) -> tuple[dict[str, Any], list[Change]]:
-    """Return a manifest in the spelling of now, and what was changed in it. The manifest given is not changed."""
+    """Return a manifest in the present spelling, and what was changed in it. The manifest given is not changed."""
     result: dict[str, Any] = copy.deepcopy(document)
     changes = [*_moved(result), *_without_nulls(result), *_renamed(result), *_whole(result.get("spec"), ("spec",))]
     return result, changes

@@ -246,9 +246,9 @@ class JobSpec(Strict):
         0,
         ge=0,
         le=2**31 - 1,
-        description="Raise this number to restart a running job: all ranks save and stop, and the job goes on with "
-        "fresh pods and with everything that was edited meanwhile. The command trainmaster restart raises it by 1. A "
-        "lower number changes nothing. Default: 0.",
+        description="A higher number than before restarts a running job: all ranks save and stop, and the job "
+        "continues in new pods, with all changes of its spec. The command trainmaster restart raises the number by 1. "
+        "A lower number has no effect. Default: 0.",
     )
     activeDeadlineSeconds: int | None = Field(
         None,

@@ -99,9 +99,9 @@ def parser() -> argparse.ArgumentParser:
 
     migrate = commands.add_parser(
         "migrate",
-        help="rewrite a job in the spelling of now",
-        description="Prints a job whose file has the spelling of before the first release in the spelling of now. What "
-        "was changed is printed to standard error, and the file itself is not changed. Comments are not kept. Exit "
+        help="rewrite a job with the field names of this version",
+        description="Prints a job with the field names of this version, if its file was written before the first "
+        "release. Changes are listed on standard error, and the file itself is not changed. Comments are lost. Exit "
         "code 0: the job was printed. 2: the file is no job.",
     )
     migrate.add_argument("job", type=Path, metavar="job.yaml")
@@ -286,9 +286,9 @@ def parser() -> argparse.ArgumentParser:
 
     restart = commands.add_parser(
         "restart",
-        help="restart a job on a cluster, so that it goes on with what was edited",
-        description="All ranks save and stop, and the job goes on with fresh pods, the present spec and the operator's "
-        "present images. A suspended job takes its edits when it is resumed.",
+        help="restart a job on a cluster, so that changes of its spec take effect",
+        description="All ranks save and stop. Then the job continues in new pods, with its current spec and the "
+        "operator's current images. A suspended job is not restarted: changes take effect when it is resumed.",
     )
     restart.add_argument("name", metavar="NAME")
     _cluster_options(restart)

@@ -1,4 +1,4 @@
-"""`trainmaster migrate`: a manifest in the spelling of now."""
+"""`trainmaster migrate`: a manifest with the field names of this version."""
 
 from __future__ import annotations
 

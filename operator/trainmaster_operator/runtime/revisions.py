@@ -63,6 +63,8 @@ class _Known:
 
 
 class Revisions:
+    """Looks up what the run of each job keeps, and stores it when a run begins."""
+
     def __init__(self, cluster: Cluster, leader: Leadership, render: Render, metrics: Metrics) -> None:
         self._cluster = cluster
         self._leader = leader

@@ -829,7 +829,10 @@ class TrainingSpec(Grown):
     model: ModelConfig = Field(default_factory=ModelConfig, description="The model that is trained.")
     data: DataConfig = Field(description="The data that the model is trained on.")
     steps: int = Field(ge=1, le=STEPS, description="Number of optimizer steps after which the run is finished.")
-    batch: BatchConfig = Field(description="The size of the batch, and how it is divided among the ranks.")
+    batch: BatchConfig = Field(
+        description="The size of the batch, and how it is divided among the ranks. It can be changed only while the "
+        "job is suspended."
+    )
     optimizer: OptimizerConfig = Field(
         default_factory=OptimizerConfig,
         description="The optimizer, its learning rate, and the schedule of the learning rate.",
@@ -837,7 +840,7 @@ class TrainingSpec(Grown):
     parallelism: ParallelismConfig = Field(
         default_factory=ParallelismConfig,
         description="How model and batch are divided among the ranks. The product of the degrees of island, pp, "
-        "dpReplicate, dpShard, cp and tp is the number of ranks.",
+        "dpReplicate, dpShard, cp and tp is the number of ranks. It can be changed only while the job is suspended.",
     )
     device: Device = Field(
         "Auto",
