@@ -116,15 +116,26 @@ class Kube:
 
         `limit_s`: for a test that has the machine alone.
         """
+        return self._wait(kind, f"metadata.name={name}", namespace, until, f"{name}: {what}", limit_s)
+
+    def wait_event(self, reason: str, about: str, namespace: str, limit_s: float = 30.0) -> Object:
+        """An Event with this reason about an object. The operator writes it shortly after the status it belongs to."""
+        field = f"involvedObject.name={about},reason={reason}"
+        found: Object = self._wait("Event", field, namespace, lambda event: event, f"{reason} of {about}", limit_s)
+        return found
+
+    def _wait(
+        self, kind: str, field: str, namespace: str, until: Callable[[Object | None], Any], what: str, limit_s: float
+    ) -> Any:
         limit_s *= SHARING
         deadline = time.monotonic() + limit_s
         last: Object | None = None
-        for last in self._states(kind, namespace, f"metadata.name={name}", deadline):
+        for last in self._states(kind, namespace, field, deadline):
             result = until(last)
             if result:
                 return result
         raise AssertionError(
-            f"{kind} {namespace}/{name}: {what}: not within {limit_s:g} s\n{self.describe(namespace, last)}"
+            f"{kind} {namespace}/{what}: not within {limit_s:g} s\n{self.describe(namespace, last)}"
         )
 
     def _states(self, kind: str, namespace: str, field: str, deadline: float) -> Iterator[Object | None]:

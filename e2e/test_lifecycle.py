@@ -31,6 +31,7 @@ def test_what_happens_again_is_one_event_with_a_count(world: World) -> None:
         world.wait_phase("Suspended")
         world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": False}})
         world.wait_phase("Running")
+    world.kube.wait_event("Resumed", "job", world.namespace)
     (event,) = [event for event in world.events() if event["reason"] == "Resumed"]
 
     def counted(event: Object | None) -> bool:
@@ -91,5 +92,6 @@ def test_new_resources_reach_pods_that_run(world: World) -> None:
     assert {pod["metadata"]["uid"] for pod in world.pods()} == before
     status = world.succeeded(limit_s=240)
     assert status["restarts"]["total"] == 0
+    world.kube.wait_event("Resized", "job", world.namespace)
     (told,) = [event["message"] for event in world.events() if event["reason"] == "Resized"]
     assert told.startswith("2 pods were resized in place"), told
