@@ -13,7 +13,7 @@ import yaml
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api import crd
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.status import Failure, JobStatus, Recovery, Restarts, Rung
+from trainmaster_operator.planning.state import Failure, JobState, Recovery, Restarts, Rung
 
 COMMITTED = Path(__file__).parents[2] / "manifests" / "crd" / crd.FILE
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
@@ -168,7 +168,7 @@ def test_the_schema_takes_every_example(file: Path) -> None:
 
 
 def test_the_schema_takes_a_full_status() -> None:
-    status = JobStatus(
+    status = JobState(
         restarts=Restarts(inPlace=1, pod=2),
         lastFailure=Failure(cause="Crash", rank=2, exitCode=-9, signal="SIGKILL"),
         recoveries=[Recovery(round=2, cause="Crash", rung=Rung.IN_PLACE, clock={"detect": 0.01})],

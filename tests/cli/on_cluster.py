@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.planning.state import JobState
 
 SPACE = "team-a"
 
@@ -54,14 +54,14 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line.removeprefix("trainmaster: ")
 
 
-def put(store: MemoryStore, file: Path, name: str = "tiny", now: JobStatus | None = None) -> Object:
+def put(store: MemoryStore, file: Path, name: str = "tiny", now: JobState | None = None) -> Object:
     job = yaml.safe_load(file.read_text())
     job["metadata"].update(name=name, namespace=SPACE)
     made = store.create(JOB, job)
     return update(store, made, now) if now else made
 
 
-def update(store: MemoryStore, job: Object, now: JobStatus) -> Object:
+def update(store: MemoryStore, job: Object, now: JobState) -> Object:
     name = job["metadata"]["name"]
     body = now.model_dump(mode="json", exclude_none=True)
     return store.update_status(JOB, {**store.find(JOB, SPACE, name), "status": body})

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli.chart import Line, line_chart, ticks
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.memory import LIMIT, MemoryTrack
 from trainmaster_operator.cli.report import write
+from trainmaster_operator.planning.state import JobPhase
 
 
 class Page(HTMLParser):

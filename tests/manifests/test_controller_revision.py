@@ -47,7 +47,7 @@ def with_container(**fields: Any) -> dict[str, Any]:
 
 
 def obeyed(revision: Revision, spec: dict[str, Any], defaults: PodDefaults = CLUSTER) -> dict[str, Any]:
-    run = effective(revision, job(spec), spec, lambda of: render_pod(of, "worker", defaults))
+    run = effective(revision, job(spec), spec, lambda of: render_pod(of, "worker", defaults), 2)
     return fill_pod(run.pod, 1, 2, defaults)
 
 

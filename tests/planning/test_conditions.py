@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.planning.world import pending, recovered, running, verdict
-from trainmaster_operator.api.status import Condition
+from trainmaster_operator.planning.state import Condition
 from trainmaster_operator.planning.times import rfc3339
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running
-from trainmaster_operator.api.status import Condition, JobPhase
 from trainmaster_operator.planning.observation import EventType, Refusal
+from trainmaster_operator.planning.state import Condition, JobPhase
 from trainmaster_operator.planning.times import rfc3339
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning.observation import PodToCreate
+from trainmaster_operator.planning.state import JobPhase
 
 
 def test_a_new_job_gets_its_first_status_before_any_pod() -> None:

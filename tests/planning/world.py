@@ -9,7 +9,6 @@ from typing import Any
 from trainmaster.contract.wire import Cause, RankReport, RankState, StoreAddress, Verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.observation import (
     AgentRecord,
@@ -20,6 +19,8 @@ from trainmaster_operator.planning.observation import (
     Refusal,
     SaveFailed,
 )
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 NOW = 1_700_000_000.0
 
@@ -50,7 +51,7 @@ class World:
     """One job as the planner meets it, pass after pass. Slots count from 0, each with one agent."""
 
     spec: JobSpec = field(default_factory=job_spec)
-    status: JobStatus = field(default_factory=JobStatus)
+    status: JobState = field(default_factory=JobState)
     now: float = NOW
     epoch: int = 1
     leading_s: float = 1000.0
@@ -100,7 +101,7 @@ class World:
         decision = self.plan()
         if decision.status is self.status:
             return decision
-        self.status = JobStatus.model_validate(decision.status.model_dump(mode="json", exclude_none=True))
+        self.status = read_status(write_status(decision.status))
         return decision
 
     def settle(self) -> Decision:

@@ -7,7 +7,6 @@ import pytest
 
 from tests.runtime.fakes import chance, job, pod
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE, ApiError
@@ -21,6 +20,7 @@ from trainmaster_operator.planning.observation import (
     PodToCreate,
     PodToDelete,
 )
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings

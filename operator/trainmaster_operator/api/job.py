@@ -13,7 +13,6 @@ from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.problem import dotted
 from trainmaster_operator.api.ram import Quantity, RamSpec, bytes_of
 from trainmaster_operator.api.recovery import SECONDS, RecoverySpec
-from trainmaster_operator.api.status import JobStatus
 
 CHECKPOINTS = "/checkpoints"
 """Where a checkpoint volume is mounted unless the job says otherwise."""
@@ -361,4 +360,5 @@ class DistributedTrainingJob(Strict):
     kind: Literal["DistributedTrainingJob"] = JOB_KIND  # type: ignore[assignment]
     metadata: ObjectMeta
     spec: JobSpec
-    status: JobStatus = Field(default_factory=JobStatus)
+    status: dict[str, Any] = Field(default_factory=dict)
+    """As it is stored. `planning.status_mapping` reads and writes it."""

@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import GROUP, unpack_ranges
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli import faults
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.kubernetes_exec import Done, execute
 from trainmaster_operator.cluster.port import POD, Conflict, NotFound, Object
+from trainmaster_operator.planning.state import JobState
 
 KILL_GRACE_S = 1  # the least that an API server passes on to a kubelet
 _ELSEWHERE = {
@@ -64,7 +64,7 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         spec = DistributedTrainingJob.model_validate(job).spec
     except ValidationError:
         raise Refusal(f"{target.namespace}/{name}: is of another release than this command") from None
-    status = JobStatus.model_validate(job.get("status") or {})
+    status = JobState.model_validate(job.get("status") or {})
     if status.phase.finished:
         raise Refusal(
             f"{target.namespace}/{name}: the job has ended ({status.phase.value}), so there is nothing left to break; "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung
+from trainmaster_operator.planning.state import Failure, JobPhase, JobState, Recovery, Rung
 
 MESSAGE_LIMIT = 160
 MOST_LOSS = 1e5
@@ -43,7 +43,7 @@ class News:
     tone: Tone = Tone.PLAIN
 
 
-def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
+def news(old: JobState, new: JobState) -> Iterator[News]:
     """What happened between two statuses of a job, in the order in which it happened."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
@@ -121,12 +121,12 @@ def recovered(recovery: Recovery) -> str:
     return text
 
 
-def has_steps(status: JobStatus) -> bool:
+def has_steps(status: JobState) -> bool:
     """Return whether any step of the job is known: none is of a script without an optimizer of torch."""
     return bool(status.progress.step or status.progress.highestStep)
 
 
-def _phase(status: JobStatus) -> News | None:
+def _phase(status: JobState) -> News | None:
     if status.phase is JobPhase.STARTING:
         return News("starting", f"round {status.round}")
     if status.phase is JobPhase.RUNNING:
@@ -151,13 +151,13 @@ def _phase(status: JobStatus) -> News | None:
     return None
 
 
-def reached(status: JobStatus) -> str:
+def reached(status: JobState) -> str:
     """Return the step of a job in words. A job of our own trainer has steps before its first one is known."""
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
 
 
-def _stop(status: JobStatus) -> str:
+def _stop(status: JobState) -> str:
     """Where all ranks stop. They agree on a step some way ahead, which the job may not have, and on a later one if a
     rank was past that step before it heard of it. A job of which no step is known has no step to stop after."""
     last = status.progress.totalSteps

@@ -20,9 +20,9 @@ from trainmaster.contract.wire import recording
 from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import JOB_KIND
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cluster import objects
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 STATUS = "status.yaml"
 METRICS = "metrics.jsonl"
@@ -182,7 +182,7 @@ def first_resource(job: dict[str, Any]) -> dict[str, Any]:
     """A job that has never run, as the store will hold it."""
     created = objects.timestamp(time.time())
     meta = {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": created}
-    return {**job, "metadata": meta, "status": JobStatus().model_dump(mode="json")}
+    return {**job, "metadata": meta, "status": JobState().model_dump(mode="json")}
 
 
 def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: int) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
 
     `last_round`: the highest round that the storage knows. Budgets start anew, since a person asked to go on.
     """
-    status = JobStatus.model_validate(before.get("status") or {})
+    status = JobState.model_validate(before.get("status") or {})
     used = max(status.round, last_round)
     status = status.model_copy(
         update={

@@ -13,12 +13,12 @@ from typing import Any
 
 from trainmaster.contract.wire import recording
 from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli import kubeconfig, output
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.fault import Exec, agent_of, newest_pods, slots_in_order
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.planning.state import JobPhase
 
 
 def profile(what: str, steps: int, where: Where) -> int:

@@ -11,13 +11,13 @@ from typing import Any
 
 from trainmaster.contract.samples import unit_of
 from trainmaster.contract.wire.temporary import replace
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
 from trainmaster_operator.cli.memory import MemoryTrack, Most
 from trainmaster_operator.cli.metrics import Metrics, read
 from trainmaster_operator.cli.news import count, loss, memory, rate, seconds, when
 from trainmaster_operator.cli.refusal import Refusal, why
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 MARKERS = 40
 MEMORY_LINES = 8
@@ -55,13 +55,11 @@ def write(out: Path) -> Path:
 
 def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack) -> str:
     name = resource["metadata"]["name"]
-    status = JobStatus.model_validate(resource.get("status") or {})
+    status = JobState.model_validate(resource.get("status") or {})
     return page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track))
 
 
-def _body(
-    resource: dict[str, Any], name: str, status: JobStatus, metrics: Metrics, track: MemoryTrack
-) -> Iterator[str]:
+def _body(resource: dict[str, Any], name: str, status: JobState, metrics: Metrics, track: MemoryTrack) -> Iterator[str]:
     tone = _TONES.get(status.phase, "")
     yield (
         f'<header><h1>{escape(name)}</h1><span class="state {tone}">{status.phase.value}</span>'
@@ -90,7 +88,7 @@ def _body(
     )
 
 
-def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:
+def _subtitle(spec: dict[str, Any], status: JobState) -> str:
     workers, training = spec.get("workers") or {}, spec.get("training") or {}
     ranks = int(workers.get("replicas", 1)) * int(workers.get("ranksPerPod", 1))
     parts = [spec.get("framework", "Trainmaster"), count(ranks, "rank")]
@@ -105,7 +103,7 @@ def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:
     return " · ".join(parts)
 
 
-def _facts(status: JobStatus, metrics: Metrics, unit: str) -> Iterator[tuple[str, str]]:
+def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[tuple[str, str]]:
     progress = status.progress
     step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
     yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
@@ -125,7 +123,7 @@ def _facts(status: JobStatus, metrics: Metrics, unit: str) -> Iterator[tuple[str
         yield "last checkpoint", f"step {status.checkpoint.step}"
 
 
-def _markers(status: JobStatus, metrics: Metrics) -> list[Marker]:
+def _markers(status: JobState, metrics: Metrics) -> list[Marker]:
     """Where each new round began to step, told by its recovery where the status still has that."""
     causes = {r.round: r for r in status.recoveries}
     markers = []
@@ -209,7 +207,7 @@ def _memory(track: MemoryTrack) -> str:
     return page.section("Memory by rank", *content)
 
 
-def _goodput(status: JobStatus) -> str:
+def _goodput(status: JobState) -> str:
     cells = goodput.table(status)
     return page.section(
         "Where the time went",
@@ -222,7 +220,7 @@ def _goodput(status: JobStatus) -> str:
     )
 
 
-def _recoveries(status: JobStatus) -> str:
+def _recoveries(status: JobState) -> str:
     cells = recoveries.actions(status.recoveries)
     content = [page.table(cells.header, cells.rows, cells.numeric)]
     shares = [
@@ -243,7 +241,7 @@ def _recoveries(status: JobStatus) -> str:
     return page.section("Recoveries", *content)
 
 
-def _failure(status: JobStatus) -> str:
+def _failure(status: JobState) -> str:
     failure = status.lastFailure
     assert failure is not None
     facts = [failure.cause, f"rank {failure.rank}" if failure.rank is not None else "", failure.pod, failure.node]

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli import device_plan, devices, faults, interpreter, output, preflight
 from trainmaster_operator.cli.device_plan import DevicePlan, NoDevices
 from trainmaster_operator.cli.devices import DeviceLocks
 from trainmaster_operator.cli.interpreter import Interpreter
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.validate import load_job
+from trainmaster_operator.planning.state import JobPhase
 
 LOOPBACK = "127.0.0.1"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainmaster_operator.api.status import JobPhase, JobStatus, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.goodput import OTHER, PAUSES, Account, since_first, since_known
 from trainmaster_operator.planning.round_times import RoundTimes, rounds_that_trained
+from trainmaster_operator.planning.state import JobPhase, JobState, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 
@@ -52,7 +52,7 @@ def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
     )
 
 
-def _go_on(account: Account, times: RoundTimes, status: JobStatus) -> None:
+def _go_on(account: Account, times: RoundTimes, status: JobState) -> None:
     """The round that trained when the last leader fell silent."""
     steps = times.step - status.progress.step
     if steps > 0:
@@ -63,7 +63,7 @@ def _go_on(account: Account, times: RoundTimes, status: JobStatus) -> None:
         account.train(times.last_sign_at, steps, fresh, paused, again)
 
 
-def _pauses(status: JobStatus, times: RoundTimes) -> dict[str, Any]:
+def _pauses(status: JobState, times: RoundTimes) -> dict[str, Any]:
     """What is accounted of this round's pauses, so that the next pass counts on from there."""
     totals = {"save": times.saved_s, "eval": times.evaluated_s}
     known = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trainmaster.contract.wire import Cause, Recurrence, Verdict
-from trainmaster_operator.api.status import Failure, Rung
 from trainmaster_operator.planning.observation import AgentRecord, PodRecord
+from trainmaster_operator.planning.state import Failure, Rung
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -56,7 +56,7 @@ class Fault:
             rank=self.rank,
             pod=self.pod,
             node=self.node,
-            exitCode=self.exit_code,
+            exitCode=exit_code(self.exit_code),
             signal=self.signal,
             message=self.message[:MESSAGE],
             traceback=self.traceback[-TRACEBACK:],
@@ -65,6 +65,11 @@ class Fault:
             time=rfc3339(view.now - self.age_s),
             rule=self.rule,
         )
+
+
+def exit_code(status: int | None) -> int | None:
+    """Return how a process ended by the shell's convention: 128 + n after signal n, where Python has -n."""
+    return 128 - status if status is not None and status < 0 else status
 
 
 def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool = False, floor: Rung) -> Fault:

@@ -7,8 +7,8 @@ from enum import Enum
 
 from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Trained, UploadReport, Verdict
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.record import dataclass
+from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.suspicion import Suspicion
 
 
@@ -164,7 +164,7 @@ class Decision:
     acts: deletes, then creates, both idempotent. `delete_job`: the job itself is deleted, and its pods with it.
     """
 
-    status: JobStatus
+    status: JobState
     intent: bool = False
     create: tuple[PodToCreate, ...] = ()
     delete: tuple[PodToDelete, ...] = ()
@@ -179,7 +179,7 @@ __all__ = [
     "Decision",
     "EventType",
     "JobSpec",
-    "JobStatus",
+    "JobState",
     "Observation",
     "PlannedEvent",
     "PodRecord",

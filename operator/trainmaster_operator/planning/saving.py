@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainmaster.contract.wire import STALLED_AFTER_S
-from trainmaster_operator.api.status import CheckpointStatus, FailedSave, JobStatus
 from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
+from trainmaster_operator.planning.state import CheckpointStatus, FailedSave, JobState
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -30,7 +30,7 @@ def noted(view: View) -> Change | None:
     return None
 
 
-def update(view: View, status: JobStatus) -> JobStatus:
+def update(view: View, status: JobState) -> JobState:
     """`status` with the conditions of this page as they are now; the same if nothing is new."""
     failed, saved = status.failedSave, status.checkpoint
     if failed is not None:
@@ -71,7 +71,7 @@ def stopped_words(view: View) -> str:
     return f"every rank stopped{step and ' after' + step}, and nothing was saved: the job has no spec.checkpoint"
 
 
-def _is_news(status: JobStatus, step: int, message: str) -> bool:
+def _is_news(status: JobState, step: int, message: str) -> bool:
     known, saved = status.failedSave, status.checkpoint
     if saved is not None and (saved.round, saved.step) >= (status.round, step):
         return False
@@ -107,12 +107,12 @@ def _stall(view: View) -> str:
     )
 
 
-def _holds(status: JobStatus, kind: str) -> bool:
+def _holds(status: JobState, kind: str) -> bool:
     known = known_condition(status, kind)
     return known is not None and known.status == "True"
 
 
-def _with(view: View, status: JobStatus, kind: str, holds: bool, reason: str, message: str) -> JobStatus:
+def _with(view: View, status: JobState, kind: str, holds: bool, reason: str, message: str) -> JobState:
     wanted = condition(status, kind, holds, reason, message, view.now)
     if wanted == known_condition(status, kind):
         return status
