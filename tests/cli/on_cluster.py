@@ -14,6 +14,7 @@ from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import write_status
 
 SPACE = "team-a"
 
@@ -63,7 +64,7 @@ def put(store: MemoryStore, file: Path, name: str = "tiny", now: JobState | None
 
 def update(store: MemoryStore, job: Object, now: JobState) -> Object:
     name = job["metadata"]["name"]
-    body = now.model_dump(mode="json", exclude_none=True)
+    body = write_status(now)
     return store.update_status(JOB, {**store.find(JOB, SPACE, name), "status": body})
 
 

@@ -19,6 +19,7 @@ from trainmaster_operator.planning.state import (
     Restarts,
     Rung,
 )
+from trainmaster_operator.planning.status_mapping import write_status
 
 CRASH = Failure(
     cause="Crash",
@@ -75,7 +76,7 @@ SUCCEEDED = status(
 def output_folder(folder: Path, final: JobState = SUCCEEDED, steps: int = 100, name: str = "tiny") -> Path:
     """What a run leaves: killed at step 60, went on from 50."""
     folder.mkdir(parents=True, exist_ok=True)
-    resource = {**job(metadata__name=name), "status": final.model_dump(mode="json")}
+    resource = {**job(metadata__name=name), "status": write_status(final)}
     (folder / "status.yaml").write_text(yaml.safe_dump(resource))
     with (folder / "metrics.jsonl").open("w") as file:
         for first, last, round in ((1, steps * 6 // 10 - 1, 1), (steps // 2 + 1, steps, 2)):

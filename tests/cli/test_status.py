@@ -14,6 +14,7 @@ from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli import output
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.status_mapping import write_status
 
 Shown = Callable[[JobState], list[str]]
 
@@ -82,7 +83,7 @@ def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(
 ) -> None:
     ended = JobState(phase=JobPhase.SUCCEEDED)
     out = output_folder(tmp_path / "out", ended)
-    left = {**job(PYTORCH, metadata__name="tiny"), "status": ended.model_dump(mode="json")}
+    left = {**job(PYTORCH, metadata__name="tiny"), "status": write_status(ended)}
     (out / "status.yaml").write_text(yaml.safe_dump(left))
     assert main(["status", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()

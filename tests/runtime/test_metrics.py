@@ -25,6 +25,7 @@ from trainmaster_operator.planning.state import (
     Straggler,
     Suspicion,
 )
+from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.informer import JobKey
 from trainmaster_operator.runtime.lease import LeaseSettings
@@ -151,7 +152,7 @@ def operator(memory, identity, **settings):
 
 def put(store, name, **fields):
     made = store.create(JOB, job(name))
-    store.update_status(JOB, {**made, "status": JobState(**fields).model_dump(mode="json", exclude_none=True)})
+    store.update_status(JOB, {**made, "status": write_status(JobState(**fields))})
 
 
 def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():

@@ -17,6 +17,7 @@ from trainmaster_operator.cli.memory import MemoryTrack, Most
 from trainmaster_operator.cli.metrics import Metrics, read
 from trainmaster_operator.cli.news import count, loss, memory, rate, seconds, when
 from trainmaster_operator.cli.refusal import Refusal, why
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning.state import JobPhase, JobState
 
 MARKERS = 40
@@ -55,7 +56,7 @@ def write(out: Path) -> Path:
 
 def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack) -> str:
     name = resource["metadata"]["name"]
-    status = JobState.model_validate(resource.get("status") or {})
+    status = state_of(resource)
     return page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track))
 
 

@@ -14,6 +14,7 @@ from trainmaster_operator.cli import display, kubeconfig, output, printed
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described, reached
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning.state import JobPhase, JobState
 
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
@@ -29,7 +30,7 @@ def status(what: str, where: Where) -> int:
 def of_run(out: Path) -> int:
     """Raises Refusal when there is no run."""
     resource = output.read_run(out)
-    job = JobState.model_validate(resource.get("status") or {})
+    job = state_of(resource)
     scene = display.Scene.of_training(
         resource["spec"].get("training"), name=resource["metadata"]["name"], world_size=0, out=str(out), status=job
     )

@@ -12,6 +12,7 @@ from trainmaster_operator.cli import display
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.state import JobPhase, JobState
@@ -50,7 +51,7 @@ def scene_of(job: Object) -> display.Scene:
         namespace=meta["namespace"],
         out="",
         world_size=_number(workers.get("replicas")) * _number(workers.get("ranksPerPod")),
-        status=JobState.model_validate(job.get("status") or {}),
+        status=state_of(job),
     )
 
 
@@ -117,7 +118,7 @@ class _Follower:
             if job is None or job["metadata"]["uid"] != self._uid:
                 self._display.tell(News("deleted", "the job is gone", Tone.BAD))
                 return 1
-            old, new = self._scene.status, JobState.model_validate(job.get("status") or {})
+            old, new = self._scene.status, state_of(job)
             self._scene.status = new
             for piece in news(old, new):
                 self._display.tell(piece)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster_operator.api.status import JobPhase, Rung
+from trainmaster_operator.api.status_terms import JobPhase, Rung
 
 __all__ = [
     "CheckpointStatus",

@@ -134,7 +134,8 @@ class OtherLayout(ValueError):
 
 
 def read_status(status: Object | None) -> JobState:
-    """Return the state that a job's status says. Raises OtherLayout, and ValidationError for a field of another type."""
+    """Return the state that a job's status says. Raises OtherLayout, and ValidationError where a field has another
+    type."""
     if not status:
         return JobState()
     try:
@@ -319,7 +320,6 @@ def _unknown(status: Object, known: _Known) -> Object:
     for name, value in status.items():
         if name not in known:
             found[name] = value
-        elif (below := known[name]) is not None and isinstance(value, dict):
-            if inner := _unknown(value, below):
-                found[name] = inner
+        elif (below := known[name]) is not None and isinstance(value, dict) and (inner := _unknown(value, below)):
+            found[name] = inner
     return found
