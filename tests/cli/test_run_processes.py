@@ -21,6 +21,7 @@ import yaml
 
 from tests import tied
 from tests.cli.conftest import WriteJob
+from tests.stored import flat_status
 from trainmaster.contract.wire import environment
 from trainmaster_operator.cluster import processes
 
@@ -76,7 +77,7 @@ class Run:
     @property
     def resource(self) -> dict[str, Any]:
         resource: dict[str, Any] = yaml.safe_load((self.out / "status.yaml").read_text())
-        return resource
+        return {**resource, "status": flat_status(resource["status"])}
 
     def tree(self) -> list[int]:
         """A descriptor for every process below the command, which becomes readable when that one ends."""

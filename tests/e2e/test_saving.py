@@ -9,6 +9,7 @@ import yaml
 
 from tests.e2e.frozen import frozen
 from tests.e2e.harness import LIMIT_S, command, run, small_demo_job, started
+from tests.stored import flat_status
 
 pytestmark = pytest.mark.processes
 
@@ -72,6 +73,6 @@ def test_a_file_system_that_freezes_fails_the_run_and_names_what_cannot_be_kille
     assert "has not answered for" in output
     assert str(out / "checkpoints") in output
     assert "can't be killed" in output
-    status = yaml.safe_load((out / "status.yaml").read_text())["status"]
+    status = flat_status(yaml.safe_load((out / "status.yaml").read_text())["status"])
     assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "CheckpointFailed")
     assert status["checkpoint"]["step"] == 7

@@ -293,7 +293,7 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
         facts.append(f"loss {loss(status.progress.loss)}")
     if status.goodput:
         facts.append(f"goodput {status.goodput}")
-    facts.append(count(status.restarts.total - status.restarts.free, "restart"))
+    facts.append(count(status.restarts.total, "restart"))
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.
     ended = status.phase.finished or status.phase is JobPhase.SUSPENDED

@@ -237,8 +237,9 @@ def _recoveries(status: JobState) -> str:
             page.table(clocks.header, clocks.rows, clocks.numeric),
             page.note("Of phases that every rank goes through, the slowest rank's time."),
         ]
-    if status.restarts.total > len(status.recoveries):
-        content.append(page.note(f"The last {len(status.recoveries)} of {status.restarts.total}."))
+    every = status.restarts.total + status.restarts.free
+    if every > len(status.recoveries):
+        content.append(page.note(f"The last {len(status.recoveries)} of {every}."))
     return page.section("Recoveries", *content)
 
 

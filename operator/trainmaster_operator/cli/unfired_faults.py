@@ -28,9 +28,9 @@ def _reason(fault: Fault, status: JobState) -> str:
         )
     if highest < step:
         return f"the job ended after step {highest}, before step {step}"
-    if status.restarts.total:
+    if restarts := status.restarts.total + status.restarts.free:
         return (
             f"rank {rank} never came to step {step} as it counts: its script counts from 0 in each process, and the "
-            f"job restarted {count(status.restarts.total, 'time')}"
+            f"job restarted {count(restarts, 'time')}"
         )
     return f"rank {rank} never came to step {step} as it counts, though another rank came to step {highest}"
