@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -99,6 +100,8 @@ class World:
     def write(self) -> Decision:
         """One pass whose status is written."""
         decision = self.plan()
+        for event in decision.events:
+            assert not re.search(r"\bNone\b", event.message), event.message
         if decision.status is self.status:
             return decision
         self.status = read_status(write_status(decision.status))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.cluster.port import ADDED, DELETED, JOB, POD, Object, WatchEvent
+from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
@@ -84,6 +85,8 @@ class Watch:
             self._pod_changed(event)
         elif kind == JOB:
             self._job_changed(event)
+        elif kind == EVENT and re.search(r"\bNone\b", event.object.get("message", "")):
+            self._world.violation(f"an event says None: {event.object['message']}")
         if self._world.store.version == STORM_OF_WRITES:
             self._world.violation(f"{STORM_OF_WRITES} writes: somebody writes without end")
             self._world.finished.set()
