@@ -36,6 +36,8 @@ from trainmaster_operator.planning.status_mapping import (
     write_status,
 )
 
+SCHEMA = crd.job_schema()["properties"]["status"]
+
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)
 words = st.text("abcXYZ", min_size=1, max_size=8)
 counts = st.integers(0, 2**40)
@@ -224,7 +226,7 @@ def unexplained(value: Any, schema: dict[str, Any], path: str = "status") -> lis
 @given(states)
 @settings(max_examples=30, deadline=None)
 def test_the_schema_lists_every_field_that_is_written(state: JobState) -> None:
-    assert unexplained(write_status(state), crd.job_schema()["properties"]["status"]) == []
+    assert unexplained(write_status(state), SCHEMA) == []
 
 
 def job() -> JobState:

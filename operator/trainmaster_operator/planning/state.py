@@ -65,7 +65,7 @@ class WorkersStatus(Loose):
 class ReleasedStatus(Loose):
     """Pods that were given back because the others found no place. None once all had one."""
 
-    times: int = 0
+    times: int
     retryAt: str = ""
 
 
