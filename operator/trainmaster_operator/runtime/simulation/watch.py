@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
+from trainmaster_operator.planning.migration import former_status
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
@@ -109,6 +110,8 @@ class Watch:
             world.note("the job is deleted")
             world.job_deleted()
             return
+        if former_status(job.get("status")):
+            return  # nothing is promised of it but that it is left alone
         uid, status, spec = job["metadata"]["uid"], read_status(job.get("status")), job["spec"]
         if uid != self._seen.uid:
             self._seen, self._state = Seen(uid), ()
