@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import OtherLayout, read_status
 
 
-def state_of(job: dict[str, Any]) -> JobState:
+def state_of(job: Mapping[str, Any]) -> JobState:
     """Return what a job's status says. Raises Refusal when another version of Trainmaster wrote it."""
     status = job.get("status") or {}
     if former_status(status):

@@ -8,7 +8,7 @@ from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.state import Condition, JobPhase, JobState
 from trainmaster_operator.planning.times import rfc3339
 
-_TRUE_IN = {
+TRUE_IN = {
     "Running": (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING),
     "Recovering": (JobPhase.RECOVERING,),
     "Suspended": (JobPhase.SUSPENDED,),
@@ -25,7 +25,7 @@ def conditions(status: JobState, generation: int, now: float) -> list[Condition]
     """Those of this page as the phase has them, others as they were, all found for `generation` of the spec. Running
     and Scheduled are always there, the others from the first time that they hold."""
     kept = {c.type: c for c in status.conditions}
-    for kind, phases in _TRUE_IN.items():
+    for kind, phases in TRUE_IN.items():
         holds = status.phase in phases
         if kind not in kept and not holds and kind != "Running":
             continue

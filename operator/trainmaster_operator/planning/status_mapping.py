@@ -123,7 +123,7 @@ _GOES_ON = ("Starting", "Running", "Recovering", "Resizing", "Suspending")
 _TROUBLES = ("ReconcileError", "RevisionLost")
 """Conditions that matter more than the phase."""
 
-_EMPTY = ("", [], {}, None)
+_EMPTY: tuple[Any, ...] = ("", [], {}, None)
 _NOTHING: Object = {}
 _REMEMBERED = {"recoveries"}
 _REMEMBERED_RECOVERIES = 4096
