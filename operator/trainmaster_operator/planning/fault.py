@@ -50,13 +50,19 @@ class Fault:
     age_s: float = 0.0  # since it happened
     clock: dict[str, float] = field(default_factory=dict)  # detect, decide: how that time went
 
+    @property
+    def shell_code(self) -> int | None:
+        """The exit code as a shell has it: 128 + n after signal n, where Python has -n."""
+        code = self.exit_code
+        return 128 - code if code is not None and code < 0 else code
+
     def record(self, view: View) -> Failure:
         return Failure(
             cause=self.cause.value,
             rank=self.rank,
             pod=self.pod,
             node=self.node,
-            exitCode=exit_code(self.exit_code),
+            exitCode=self.shell_code,
             signal=self.signal,
             message=self.message[:MESSAGE],
             traceback=self.traceback[-TRACEBACK:],
@@ -65,11 +71,6 @@ class Fault:
             time=rfc3339(view.now - self.age_s),
             rule=self.rule,
         )
-
-
-def exit_code(status: int | None) -> int | None:
-    """Return how a process ended by the shell's convention: 128 + n after signal n, where Python has -n."""
-    return 128 - status if status is not None and status < 0 else status
 
 
 def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool = False, floor: Rung) -> Fault:

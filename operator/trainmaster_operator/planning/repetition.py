@@ -55,7 +55,7 @@ def is_repeated(view: View, fault: Fault) -> bool:
     last = view.status.lastFailure
     if fault.recurs is Recurrence.UNKNOWN or last is None or not _two_without_a_step(view):
         return False
-    way = (fault.cause.value, fault.exit_code, _shape(fault.message))
+    way = (fault.cause.value, fault.shell_code, _shape(fault.message))
     return last.round < view.status.round and (last.cause, last.exitCode, _shape(last.message)) == way
 
 
