@@ -114,8 +114,9 @@ def test_equal_ranks_join_with_one_request_each_and_without_the_one_that_counts_
         (
             {"TRAINMASTER_PROGRAM": "aa", "TRAINMASTER_REVISION": "job-6f"},
             {"TRAINMASTER_PROGRAM": "aa", "TRAINMASTER_REVISION": "job-71"},
-            "revision job-6f in job-worker-0-0, job-71 in job-worker-3-0: ranks that train together must have the same, so "
-            "they do not start; suspend and resume a job after an edit, so that all its pods get the new version",
+            "revision job-6f in job-worker-0-0, job-71 in job-worker-3-0: ranks that train together "
+            "must have the same, "
+            "so they do not start; suspend and resume a job after an edit, so that all its pods get the new version",
         ),
         (
             {},

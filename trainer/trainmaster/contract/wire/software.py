@@ -13,7 +13,7 @@ from trainmaster.contract.wire import environment
 CONFIG, COMMAND = "config", "command"
 """The program: of our own loop its config, of a script its command. The value is a hash."""
 REVISION = "revision"
-"""What the pod was made from: its run's image, variables and volumes. The value is the name of what the operator keeps."""
+"""What the pod was made from: the image, variables and volumes of its run. The value is its name."""
 TORCH, TRAINMASTER = "torch", "trainmaster"
 FRAMEWORKS = (
     *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "transformers"),
