@@ -15,7 +15,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from trainmaster_operator.api.status import JobStatus
-from trainmaster_operator.planning.state import JobState, Recovery, Rung
+from trainmaster_operator.planning.state import JobState, Recovery
 
 Object = dict[str, Any]
 
@@ -54,17 +54,16 @@ _MOVED: dict[str, tuple[str, str]] = {
 }
 """Fields of the state to the group and the field of the API."""
 
-_ROUND = {
-    "roundPods": "pods",
-    "roundPeers": "peers",
-    "roundLastSave": "lastSave",
-    "roundSavedFrom": "savedFrom",
-    "roundResume": "resume",
+_INNER = {
+    "stopAt": ("stop", "step"),
+    "stopBound": ("stop", "bound"),
+    "roundPods": ("round", "pods"),
+    "roundPeers": ("round", "peers"),
+    "roundLastSave": ("round", "lastSave"),
+    "roundSavedFrom": ("round", "savedFrom"),
+    "roundResume": ("round", "resume"),
 }
-"""Fields of the state to those of `internal.round`."""
-
-_STOP = {"stopAt": "step", "stopBound": "bound"}
-"""Fields of the state to those of `internal.stop`."""
+"""Fields of the state to those of a group within `internal`."""
 
 _WORKERS = {
     "desired": ("workers", "desired"),
@@ -81,33 +80,11 @@ _WORKERS = {
 }
 """Fields of the state's `workers`."""
 
-_PROGRESS = (
-    "step",
-    "totalSteps",
-    "highestStep",
-    "loss",
-    "stepsPerSecond",
-    "tokensPerSecond",
-    "etaSeconds",
-    "updatedAt",
-)
-_RUNGS = tuple(rung.value for rung in Rung)
-
-_NESTED = (("round", _ROUND), ("stop", _STOP))
 _ORDER = (
-    "observedGeneration",
-    "phase",
-    "reason",
-    *_TOP[2:-1],
-    "workers",
-    "progress",
-    "checkpoint",
-    "restarts",
-    "lastFailure",
-    "recoveries",
-    "goodput",
-    "round",
+    *("observedGeneration", "phase", "reason", "revision", "startTime", "completionTime", "conditions"),
+    *("workers", "progress", "checkpoint", "restarts", "lastFailure", "recoveries", "goodput", "round", "internal"),
 )
+
 _EXPLAINED_BY = {
     "Pending": "Scheduled",
     "Starting": "Scheduled",
@@ -123,7 +100,6 @@ _GOES_ON = ("Starting", "Running", "Recovering", "Resizing", "Suspending")
 _TROUBLES = ("ReconcileError", "RevisionLost")
 """Conditions that matter more than the phase."""
 
-_EMPTY: tuple[Any, ...] = ("", [], {}, None)
 _NOTHING: Object = {}
 _REMEMBERED = {"recoveries"}
 _REMEMBERED_RECOVERIES = 4096
@@ -148,37 +124,35 @@ def write_status(state: JobState, kept: Object | None = None) -> Object:
     """Return the status that says a state, as JSON values. `kept`: fields of other versions, from `unknown_fields`."""
     flat = state.model_dump(mode="json", exclude_defaults=True, exclude=_REMEMBERED)
     found: dict[str, Any] = {group: {} for group in _GROUPS}
+    internal = found["internal"]
     for name, value in flat.items():
-        place = _MOVED.get(name)
-        if place is not None and value not in _EMPTY:
-            found[place[0]][place[1]] = value
-    for group, fields in _NESTED:
-        inner = {new: flat[old] for old, new in fields.items() if old in flat}
-        if inner:
-            found["internal"][group] = inner
-    for name, value in flat.get("workers", {}).items():
-        if value not in _EMPTY:
-            group, new = _WORKERS[name]
+        if name in _MOVED:
+            group, new = _MOVED[name]
             found[group][new] = value
+        elif name in _INNER:
+            group, new = _INNER[name]
+            internal.setdefault(group, {})[new] = value
+        elif name in _TOP:
+            found[name] = value
+    for name, value in flat.get("workers", _NOTHING).items():
+        group, new = _WORKERS[name]
+        found[group][new] = value
     if state.checkpoint is not None:
         found["checkpoint"]["durable"]["tier"] = state.checkpoint.tier
-    _write_progress(state, flat, found)
+    if "progress" in flat:
+        _write_progress(state, flat["progress"], found)
+    if "restarts" in flat or state.incarnations:
+        found["restarts"] = {"total": state.restarts.total, **flat.get("restarts", _NOTHING)}
     if state.incarnations:
         workers, known = found["workers"], state.workers
         workers["current"], workers["ready"] = known.replicas, known.ready
         workers["summary"] = f"{known.ready}/{known.desired or known.replicas}"
-        found["restarts"] = {"total": state.restarts.total, **flat.get("restarts", {})}
-    elif "restarts" in flat:
-        found["restarts"] = {"total": state.restarts.total, **flat["restarts"]}
-    for name in _TOP:
-        if name in flat and flat[name] not in _EMPTY:
-            found[name] = flat[name]
     found["phase"] = state.phase.value
     if reason := _reason(state):
         found["reason"] = reason
     if state.recoveries:
         found["recoveries"] = [_recovery_written(recovery) for recovery in state.recoveries]
-    result = {name: found[name] for name in (*_ORDER, "internal") if found.get(name)}
+    result = {name: found[name] for name in _ORDER if found.get(name)}
     return merged(kept, result) if kept else result
 
 
@@ -199,55 +173,46 @@ def merged(kept: Object, written: Object) -> Object:
 
 
 def _reason(state: JobState) -> str:
-    """Of the condition that explains the phase: while ranks train, of what isn't well."""
-    known = {c.type: c for c in state.conditions}
-    for kind in _TROUBLES:
-        if kind in known and known[kind].status == "True":
-            return known[kind].reason
-    explains = known.get(_EXPLAINED_BY.get(state.phase.value, "Running"))
-    return explains.reason if explains is not None else ""
+    """Of the condition that explains the phase, or of one that matters more."""
+    kind, reason = _EXPLAINED_BY.get(state.phase.value, "Running"), ""
+    for condition in state.conditions:
+        if condition.type in _TROUBLES and condition.status == "True":
+            return condition.reason
+        if condition.type == kind:
+            reason = condition.reason
+    return reason
 
 
-def _write_progress(state: JobState, flat: Object, found: Object) -> None:
+def _write_progress(state: JobState, progress: Object, found: Object) -> None:
     """The progress, with what it says of checkpoints."""
-    told = flat.get("progress", {})
-    progress = found["progress"]
-    for name in _PROGRESS:
-        if name in told and told[name] not in _EMPTY:
-            progress[name] = told[name]
-    if state.progress.etaSeconds is not None and state.phase.value in _GOES_ON:
-        progress["eta"] = duration(state.progress.etaSeconds)
-    if "memoryStep" in told:
-        found["checkpoint"]["memory"] = {"step": told["memoryStep"], "round": state.round, "tier": "ram"}
-    if "lastSave" in told:
-        found["checkpoint"]["scriptStep"] = told["lastSave"]
+    if step := progress.pop("memoryStep", 0):
+        found["checkpoint"]["memory"] = {"step": step, "round": state.round, "tier": "ram"}
+    if step := progress.pop("lastSave", 0):
+        found["checkpoint"]["scriptStep"] = step
+    if "etaSeconds" in progress and state.phase.value in _GOES_ON:
+        progress["eta"] = duration(progress["etaSeconds"])
+    found["progress"] = progress
 
 
 def _flat(status: Object) -> Object:
+    """The fields of the state; what only the API has is ignored by its models."""
     flat = {name: status[name] for name in _TOP if name in status}
-    groups = {name: status.get(name) or {} for name in _GROUPS}
-    internal = groups["internal"]
+    groups = {name: status.get(name) or _NOTHING for name in _GROUPS}
+    internal, checkpoint = groups["internal"], groups["checkpoint"]
     for old, (group, new) in _MOVED.items():
         value = groups[group].get(new)
         if value is not None:
             flat[old] = value
-    for name, fields in _NESTED:
-        inner = internal.get(name)
-        if inner:
-            flat |= {old: inner[new] for old, new in fields.items() if new in inner}
-    workers = {old: groups[group][new] for old, (group, new) in _WORKERS.items() if new in groups[group]}
-    if workers:
-        flat["workers"] = workers
-    progress = {name: groups["progress"][name] for name in _PROGRESS if name in groups["progress"]}
-    checkpoint = groups["checkpoint"]
+    for old, (group, new) in _INNER.items():
+        if group in internal and new in internal[group]:
+            flat[old] = internal[group][new]
+    flat["workers"] = {old: groups[group][new] for old, (group, new) in _WORKERS.items() if new in groups[group]}
+    flat["restarts"] = groups["restarts"]
+    flat["progress"] = progress = dict(groups["progress"])
     if "memory" in checkpoint:
         progress["memoryStep"] = checkpoint["memory"].get("step", 0)
     if "scriptStep" in checkpoint:
         progress["lastSave"] = checkpoint["scriptStep"]
-    if progress:
-        flat["progress"] = progress
-    if groups["restarts"]:
-        flat["restarts"] = {name: groups["restarts"][name] for name in _RUNGS if name in groups["restarts"]}
     if "recoveries" in status:
         flat["recoveries"] = [_recovery_read(recovery) for recovery in status["recoveries"]]
     return flat
