@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api import unused
+from trainmaster_operator.api.columns import COLUMNS
 from trainmaster_operator.api.job import SHAPES, DistributedTrainingJob
 from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
 from trainmaster_operator.api.rules import NEEDS_ANOTHER_POD
@@ -274,44 +275,6 @@ RULE_RULES = [
         f" || !self.causes.exists(c, c in {list(NEEDS_ANOTHER_POD)})",
         "message": "RestartInPlace can't mend what takes another pod; ReplacePod would",
     },
-]
-
-COLUMNS = [
-    {"name": "State", "type": "string", "jsonPath": ".status.phase"},
-    {"name": "Step", "type": "integer", "jsonPath": ".status.progress.step"},
-    {"name": "Loss", "type": "string", "jsonPath": ".status.progress.loss"},
-    {
-        "name": "ETA",
-        "type": "string",
-        "jsonPath": ".status.progress.eta",
-        "description": "The time until the last step is expected to be done.",
-    },
-    {
-        "name": "Workers",
-        "type": "string",
-        "jsonPath": ".status.workers.summary",
-        "description": "The number of pods that are ready and the number that the job is to have.",
-    },
-    {
-        "name": "Restarts",
-        "type": "integer",
-        "jsonPath": ".status.restarts.total",
-        "description": "Number of restarts after failures.",
-    },
-    {
-        "name": "Goodput",
-        "type": "string",
-        "jsonPath": ".status.goodput.ratio",
-        "description": "Share of the time since the first step that went into useful steps.",
-    },
-    {
-        "name": "Reason",
-        "type": "string",
-        "jsonPath": ".status.reason",
-        "priority": 1,
-        "description": "Why the job is in its state: the reason of the condition that explains it.",
-    },
-    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 ]
 
 

@@ -129,7 +129,7 @@ class Reconciler:
         self._looks = looks
         self._ledger = ledger
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
-        self._left_alone: dict[JobKey, str] = {}  # uids of jobs of a former version that have been told so
+        self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
@@ -214,7 +214,7 @@ class Reconciler:
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
-        self._left_alone.pop(key, None)
+        self._refused_condition.pop(key, None)
         self._refusals.forget(key)
         self._rivals.forget(key)
         self._inherited.forget(key)
@@ -232,17 +232,16 @@ class Reconciler:
         on as they do without an operator. An API server that validates what is unchanged refuses the old status, and
         with it the condition: then the event has to do."""
         key = record.key
-        if self._left_alone.get(key) == record.uid:
-            return
         status = set_needs_migration(record.raw, record.migration, self._clock.now())
-        if status is not None:
-            self._leader.check()
-            try:
-                await self._write_raw(record, status)
-            except Invalid as error:
-                log.warning("%s: the condition %s was refused: %s", key, NEEDS_MIGRATION, error)
-            self._events.remark(record, EventType.WARNING, NEEDS_MIGRATION, record.migration)
-        self._left_alone[key] = record.uid
+        if status is None or self._refused_condition.get(key) == record.uid:
+            return
+        self._leader.check()
+        try:
+            await self._write_raw(record, status)
+        except Invalid as error:
+            self._refused_condition[key] = record.uid
+            log.warning("%s: the condition %s was refused: %s", key, NEEDS_MIGRATION, error)
+        self._events.remark(record, EventType.WARNING, NEEDS_MIGRATION, record.migration)
 
     async def _write_raw(self, record: JobRecord, status: Object | None) -> None:
         """Write a status as it is; None: nothing is to be written. Raises ApiError."""
