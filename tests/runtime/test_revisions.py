@@ -33,7 +33,8 @@ class Planner:
 
     def __call__(self, spec, status, observed, now):
         self.seen = observed
-        if not status.revision or spec.restart > status.restartObeyed:
+        begins = not status.revision and not observed.revision_lost
+        if begins or spec.restart > status.restartObeyed:
             fields = {"startTime": str(now), "round": 1, **begun(spec, status, observed)}
             return Decision(status.model_copy(update=fields), intent=True)
         there = {pod.slot for pod in observed.pods}
