@@ -94,8 +94,11 @@ def parser() -> argparse.ArgumentParser:
     validate.add_argument(
         "--cluster",
         action="store_true",
-        help="the job is for a cluster: don't look for its folders, programs and scripts on this machine",
+        help="the job is for a cluster: don't look for its folders, programs and scripts on this machine, and make a "
+        "dry run of the job and of one of its pods on the cluster of the kubeconfig, if there is one; -n, --kubeconfig "
+        "and --context imply it",
     )
+    _cluster_options(validate)
 
     migrate = commands.add_parser(
         "migrate",
@@ -235,7 +238,12 @@ def parser() -> argparse.ArgumentParser:
     status.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
     _cluster_options(status)
 
-    submit = commands.add_parser("submit", help="hand a job to a cluster")
+    submit = commands.add_parser(
+        "submit",
+        help="hand a job to a cluster",
+        description="Makes a dry run of the job and of one of its pods on the cluster, and then creates the job. Exit "
+        "code 2: the cluster would refuse one of them, and nothing was created.",
+    )
     submit.add_argument("job", type=Path, metavar="job.yaml")
     submit.add_argument("--watch", action="store_true", help="show how it goes; exit 0 only when it succeeds")
     submit.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")

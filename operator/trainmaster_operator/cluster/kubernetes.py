@@ -36,6 +36,7 @@ from trainmaster_operator.cluster.port import (
 )
 
 FIELD_MANAGER = "trainmaster"
+STRICTLY = {"fieldValidation": "Strict"}
 PAGE = 500
 WATCH_S = 300.0  # at least; the server ends a watch then. Up to a quarter more, so that not all end at once
 WATCH_GRACE_S = 30.0  # how much longer the client waits for that end
@@ -129,8 +130,17 @@ class KubernetesCluster:
         return await self._object(Request("get", kind, "GET", _path_of(kind, namespace, name)))
 
     async def create(self, kind: str, obj: Object) -> Object:
-        path = _path(kind, _meta(obj).get("namespace") or "")
-        return await self._object(Request("create", kind, "POST", path, body=obj))
+        # A pod's template comes from a person: without this, a field that the server doesn't know is dropped silently.
+        query = STRICTLY if kind == POD else None
+        return await self._object(self._creation("create", kind, obj, query))
+
+    async def try_create(self, kind: str, obj: Object) -> None:
+        """Validate and admit as `create` does, refuse unknown fields, and store nothing. Raises as `create` does."""
+        await self._object(self._creation("try_create", kind, obj, {**STRICTLY, "dryRun": "All"}))
+
+    @staticmethod
+    def _creation(verb: str, kind: str, obj: Object, query: Mapping[str, str] | None) -> Request:
+        return Request(verb, kind, "POST", _path(kind, _meta(obj).get("namespace") or ""), query, obj)
 
     async def update(self, kind: str, obj: Object) -> Object:
         return await self._object(Request("update", kind, "PUT", _path_to(kind, obj), body=_versioned(kind, obj)))
