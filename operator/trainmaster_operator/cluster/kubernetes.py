@@ -142,6 +142,18 @@ class KubernetesCluster:
     def _creation(verb: str, kind: str, obj: Object, query: Mapping[str, str] | None) -> Request:
         return Request(verb, kind, "POST", _path(kind, _meta(obj).get("namespace") or ""), query, obj)
 
+    async def published_schema(self, kind: str) -> Object | None:
+        """Return the schema by which the server judges objects of a kind, as its OpenAPI document says it; None if that
+        has none. Raises ApiError."""
+        group, _, version = KINDS[kind].api_version.rpartition("/")
+        request = Request("published_schema", kind, "GET", f"/openapi/v3{_ROOTS[kind]}")
+        document = await self.connection.call(request)
+        named = {"group": group, "version": version, "kind": kind}
+        schemas = (
+            ((document.get("components") or {}).get("schemas") or {}).values() if isinstance(document, dict) else ()
+        )
+        return next((s for s in schemas if named in (s.get("x-kubernetes-group-version-kind") or [])), None)
+
     async def update(self, kind: str, obj: Object) -> Object:
         return await self._object(Request("update", kind, "PUT", _path_to(kind, obj), body=_versioned(kind, obj)))
 
