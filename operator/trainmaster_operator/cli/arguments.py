@@ -225,6 +225,12 @@ def parser() -> argparse.ArgumentParser:
         default=Path("runs/demo"),
         help="output folder of the run (default: runs/demo)",
     )
+    demo.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="port of the control channel and of /metrics on 127.0.0.1 (default: a free one)",
+    )
     demo.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
 
     report = commands.add_parser("report", help="make a run's report.html again")

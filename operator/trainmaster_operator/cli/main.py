@@ -92,7 +92,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "demo":
         from trainmaster_operator.cli.demo import demo
 
-        return demo(options.out, plain=options.plain)
+        return demo(options.out, plain=options.plain, port=options.port)
     from trainmaster_operator.cli.run import RunOptions, run
 
     return run(

@@ -114,8 +114,8 @@ class Metrics:
         )
         self.crd_missing = Gauge(
             "trainmaster_crd_fields_missing",
-            "Fields of jobs that this operator knows and the cluster's CustomResourceDefinition lacks, when the operator "
-            "starts: above 0 the definition is older.",
+            "Fields of jobs that this operator knows and the cluster's CustomResourceDefinition lacks, when the "
+            "operator starts: above 0 the definition is older.",
             registry=self.registry,
         )
         self.crd_unknown = Gauge(
