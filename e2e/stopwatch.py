@@ -1,7 +1,7 @@
 """How long it takes from an empty machine to a job that has recovered: `python -m e2e.stopwatch`.
 
-Follows the first section of docs/install.md to the letter: each block that its mark gives to this program is run by
-bash, in the order of the page, and what one block exports the next one has. The cluster is taken down at the end, whatever
+Follows the first section of docs/install.md to the letter: bash runs each block that its mark gives to this program, in
+the order of the page, and what one block exports the next one has. The cluster is taken down at the end, whatever
 happens. `--write` puts the minutes into the page.
 """
 
