@@ -184,7 +184,7 @@ def readme_with(table: str, readme: str) -> str:
 def render(
     values: Json | None = None, name: str = RELEASE, namespace: str = NAMESPACE, *, tests: bool = False
 ) -> list[Json]:
-    """The objects that an install makes, in the order of their files' names; with `tests` those of `helm test` instead.
+    """The objects of the operator, in the order of their files' names; with `tests` those of `helm test` instead.
 
     Raises HelmError.
     """

@@ -37,6 +37,7 @@ def test_the_manifests_of_the_pages_pass_a_dry_run_of_the_api_server(world: Worl
         assert "created (server dry run)" in told
 
 
+@pytest.mark.exclusive
 def test_helm_test_runs_a_job_that_loses_a_rank_and_recovers(world: World) -> None:
     told = world.installation.helm("test", RELEASE, "--namespace", NAMESPACE, "--timeout", "5m", "--logs")
     assert "the job lost a rank, recovered and succeeded" in told

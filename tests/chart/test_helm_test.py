@@ -32,7 +32,6 @@ def job(values: dict[str, Any] | None = None) -> Object:
 def test_kubernetes_knows_every_field_of_what_a_test_makes(situation: str) -> None:
     for obj in made(SITUATIONS[situation]):
         kubernetes_validate.validate(obj, KUBERNETES, strict=True)
-        assert obj["metadata"]["annotations"]["helm.sh/hook"] == "test"
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -41,8 +40,23 @@ def test_its_job_is_valid(situation: str) -> None:
     assert [*pod_fields.problems(job(SITUATIONS[situation])["spec"]["workers"]["template"])] == []
 
 
-def test_an_install_makes_none_of_it() -> None:
+def test_only_its_pod_is_a_hook_and_an_install_makes_no_pod() -> None:
+    hooks = [obj["kind"] for obj in made() if "helm.sh/hook" in obj["metadata"].get("annotations", {})]
+    assert hooks == ["Pod"]  # helm test --logs asks for a pod of the name of every hook
     assert not any("helm.sh/hook" in obj["metadata"].get("annotations", {}) for obj in render(EVERYTHING))
+
+
+def test_the_operators_services_and_policies_do_not_select_its_pod() -> None:
+    labels = only(made(), "Pod")["metadata"]["labels"]
+    for obj in render(EVERYTHING):
+        spec = obj.get("spec") or {}
+        selector = spec.get("selector") or spec.get("podSelector") or {}
+        wanted = selector.get("matchLabels", selector)
+        assert not wanted or not wanted.items() <= labels.items(), obj["kind"]
+
+
+def test_without_rights_of_the_charts_own_a_test_brings_none() -> None:
+    assert {obj["kind"] for obj in made({"rbac": {"create": False}})} == {"ConfigMap", "Pod"}
 
 
 def test_its_pod_runs_the_module_in_the_operators_image_and_may_do_no_more_than_that_asks_for() -> None:
