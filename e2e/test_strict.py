@@ -35,12 +35,19 @@ def test_misspelt_fields_of_a_pod_are_named_and_nothing_is_stored(
     assert world.kube.list(JOB, world.namespace) == []
 
 
-def test_a_job_that_was_stored_with_a_misspelt_field_fails_in_words_and_starts_no_pod(world: World) -> None:
-    world.submit(misspelt(world))
-    status = world.wait_phase("Failed")
-    assert status["lastFailure"]["cause"] == "ConfigError"
-    assert 'unknown field "spec.tolerrations"' in status["lastFailure"]["message"]
+def test_a_job_that_was_stored_with_a_misspelt_field_says_so_and_starts_no_pod_until_it_is_corrected(
+    world: World,
+) -> None:
+    job = misspelt(world)
+    world.submit(job)
+    words = world.wait(lambda status: reason(status), "the reason")
+    assert words.startswith("ConfigError")
+    assert 'unknown field "spec.tolerrations"' in words
     assert world.pods() == []
+    right = world.script(["true"])["spec"]["workers"]["template"]["spec"]
+    template = {"spec": {**right, "tolerrations": None}}
+    world.kube.patch(JOB, "job", world.namespace, {"spec": {"workers": {"template": template}}})
+    world.succeeded()
 
 
 def test_a_dry_run_that_passes_stores_nothing(world: World, tmp_path: Path) -> None:
