@@ -58,6 +58,7 @@ verify: venv lint  ## lint, types, layers, generated files that are not stale, a
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
+	$(BIN)/python -m trainmaster_operator.api.pod_fields --check
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md README.md
@@ -74,6 +75,7 @@ format: venv  ## rewrite the code in the house style
 
 generate: venv  ## write the files that are generated from models, metrics and chart
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
+	$(BIN)/python -m trainmaster_operator.api.pod_fields
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
 	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md README.md
@@ -129,7 +131,7 @@ CUDA_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(F
 cuda:  ## what works on this machine's GPU, how fast it is, what it costs; ONLY="works speed" runs a part, OUT=runs/cuda
 	$(CUDA_PYTHON) -m benchmarks.cuda $(ONLY) $(if $(OUT),--out $(OUT)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(ROWS),--rows $(ROWS))
 
-cluster:  ## a real Kubernetes of three nodes on this machine, with our images in it (root; `python -m e2e.cluster --help`)
+cluster:  ## a real Kubernetes of three nodes here, with our images in it; prints how to install the chart there (root)
 	$(PYTHON) -m e2e.cluster images
 	$(PYTHON) -m e2e.cluster up
 
@@ -149,8 +151,13 @@ e2e: venv  ## end-to-end tests; CLUSTER=own, kind or current; a cluster that was
 cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
 	$(PYTHON) -m e2e.cluster down
 
-images:  ## build the images from docker/, without a registry, and bring them to the nodes that are up
-	$(PYTHON) -m e2e.cluster images
+# With REGISTRY, also: PLATFORMS, BASE, TORCH, BUILDER, BUILD_OPTIONS, VALUES, PLAIN_HTTP=1 (docs/install.md).
+PUBLISH = $(PYTHON) docker/publish.py --registry '$(REGISTRY)' --tag '$(TAG)' $(if $(PLATFORMS),--platforms '$(PLATFORMS)') \
+  $(if $(BASE),--base '$(BASE)') $(if $(TORCH),--torch '$(TORCH)') $(if $(BUILDER),--builder '$(BUILDER)') \
+  $(if $(BUILD_OPTIONS),--options='$(BUILD_OPTIONS)') $(if $(VALUES),--values '$(VALUES)') $(if $(PLAIN_HTTP),--plain-http)
+
+images:  ## build the images and bring them to the nodes of `make cluster`; REGISTRY=... TAG=... push them there instead
+	$(if $(REGISTRY),$(PUBLISH),$(PYTHON) -m e2e.cluster images)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

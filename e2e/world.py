@@ -224,16 +224,25 @@ class World:
 
     def trainmaster(self, *arguments: str) -> str:
         """Our own command on this namespace; returns what it printed."""
+        done = self._command(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refused(self, *arguments: str) -> str:
+        """Our own command on this namespace, which must refuse; returns what it says."""
+        done = self._command(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        return done.stderr
+
+    def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         paths = os.pathsep.join(str(REPOSITORY / folder) for folder in ("operator", "trainer"))
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-m", "trainmaster_operator.cli.main", *arguments, "-n", self.namespace],
             env={**os.environ, "KUBECONFIG": str(self.kube.kubeconfig), "PYTHONPATH": paths},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     # -- results
 

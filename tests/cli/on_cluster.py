@@ -20,12 +20,14 @@ SPACE = "team-a"
 
 
 class Cluster(MemoryCluster):
-    """What a KubernetesCluster is to the commands. `refuses`: each call ends so."""
+    """What a KubernetesCluster is to the commands. `refuses`: each call ends so; `refuses_pods`: dry runs of pods."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
         self.connection = SimpleNamespace(host="https://k8s.example")
         self.refuses: Exception | None = None
+        self.refuses_pods: Exception | None = None
+        self.tried: list[Object] = []
         self.asked: dict[str, Any] = {}
 
     async def list(self, kind: str, *rest: Any) -> Any:
@@ -42,6 +44,12 @@ class Cluster(MemoryCluster):
         if self.refuses:
             raise self.refuses
         return await super().create(kind, obj)
+
+    async def try_create(self, kind: str, obj: Object) -> None:
+        refusal = self.refuses or (self.refuses_pods if kind == POD else None)
+        if refusal:
+            raise refusal
+        self.tried.append(obj)
 
     async def close(self) -> None:
         """Nothing to close."""

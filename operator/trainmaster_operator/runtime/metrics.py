@@ -112,6 +112,18 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
+        self.crd_missing = Gauge(
+            "trainmaster_crd_fields_missing",
+            "Fields of jobs that this operator knows and the cluster's CustomResourceDefinition lacks, when the "
+            "operator starts: above 0 the definition is older.",
+            registry=self.registry,
+        )
+        self.crd_unknown = Gauge(
+            "trainmaster_crd_fields_unknown",
+            "Fields of jobs that the cluster's CustomResourceDefinition has and this operator doesn't know, when "
+            "the operator starts: above 0 the definition is newer.",
+            registry=self.registry,
+        )
         self._unsettled: dict[tuple[JobKey, int], tuple[float, Recovery]] = {}
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
