@@ -17,15 +17,18 @@ from trainmaster_operator.cli.document import Document, load
 from trainmaster_operator.cli.refusal import Refusal
 
 
-def load_job(file: Path, *, here: Path | None = None) -> tuple[Document, DistributedTrainingJob]:
-    """The job in a file. here: the folder that completes its paths, if it is to run on this machine.
+def load_job(
+    file: Path, *, here: Path | None = None, on_cluster: bool = False
+) -> tuple[Document, DistributedTrainingJob]:
+    """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: whether
+    it is to run on a cluster.
 
     Raises Refusal with all problems of the job, one a line.
     """
     document = load(file)
     spec = document.value.get("spec") if isinstance(document.value, dict) else None
     launch_command.complete(spec)
-    problems = validation.validate(document.value)
+    problems = validation.validate(document.value, on_cluster=on_cluster)
     problems += [validation.Problem(("spec", *path), words) for path, words in launch_command.uncounted(spec)]
     if isinstance(spec, dict):
         problems += _of_the_trainer(spec, planned=False)
@@ -61,7 +64,7 @@ def refuse(document: Document, problems: Iterable[validation.Problem]) -> None:
 
 def validate(file: Path, *, cluster: bool = False) -> int:
     """Say that the job is valid. cluster: it needn't run on this machine. Raises Refusal with all its problems."""
-    _, job = load_job(file, here=None if cluster else Path.cwd())
+    _, job = load_job(file, here=None if cluster else Path.cwd(), on_cluster=cluster)
     ranks = job.spec.world_size
     sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''})\n")
     return 0
