@@ -95,9 +95,7 @@ def test_ranks_that_outlive_the_end_of_their_round_are_told_as_events(monkeypatc
     async def retire() -> None:
         agent = SimpleNamespace(
             history=SimpleNamespace(retire=lambda round: None),
-            round=SimpleNamespace(
-                retire=lambda: None, survivors=lambda: ["process 7, rank 1 of round 2, still exists"]
-            ),
+            round=SimpleNamespace(retire=lambda: None, survivors=lambda: ["process 7 still exists"]),
             _old_rounds=[],
             _bury=lambda: None,
             _event=lambda reason, message: told.append((reason, message)),
@@ -109,4 +107,4 @@ def test_ranks_that_outlive_the_end_of_their_round_are_told_as_events(monkeypatc
         await asyncio.sleep(0)
 
     asyncio.run(retire())
-    assert told == [("ProcessUnkillable", "process 7, rank 1 of round 2, still exists")]
+    assert told == [("ProcessUnkillable", "process 7 still exists")]

@@ -11,6 +11,7 @@ import ast
 import copy
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,14 +30,14 @@ from trainmaster_operator.planning.directive import directive
 from trainmaster_operator.planning.pauses import Limits
 from trainmaster_operator.planning.view import look
 
-ROOT = Path(__file__).parents[2]
-OPERATOR = ROOT / "operator" / "trainmaster_operator"
+TESTS = Path(__file__).parents[1]
+OPERATOR = TESTS.parent / "operator" / "trainmaster_operator"
 
 
 def leaves(model: type[BaseModel] = JobSpec, above: tuple[str, ...] = ()) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        path = (*above, field.alias or name)
-        child = model_in(field.annotation)
+    for name, known in model.model_fields.items():
+        path = (*above, known.alias or name)
+        child = model_in(known.annotation)
         if path == ("training",):
             continue
         if child is not None:
@@ -93,6 +94,18 @@ def limited(document: dict[str, Any]) -> Any:
     return Limits(view).of(world.agents[0], world.ranks(0)[0])
 
 
+def waited_for(document: dict[str, Any]) -> Any:
+    """Which rank is a straggler: one that computes twice as long as the others, which wait for it."""
+    world = running(_spec(document), step=10)
+    for waits in (1.0, 2.0):
+        world.now += 10
+        for slot in world.slots:
+            took, idle = (2.0, 0.02) if slot == 2 else (2.0, waits)
+            world.agent(slot, ranks=world.ranks(slot, step=12, step_seconds=took, wait_seconds=min(idle, 1.0)))
+        world.write()
+    return world.status.straggler
+
+
 def failed(document: dict[str, Any]) -> Any:
     """What a job does about the same rank that crashes three times, 50 s after each other, without a step between."""
     world = running(_spec(document))
@@ -128,15 +141,16 @@ def done(document: dict[str, Any]) -> Any:
     return decision.delete, decision.delete_job, decision.requeue_after_s
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """A field, a value that isn't the one that it has without it, and where that shows. given: changes of the job that
     both have."""
 
-    field: str
+    name: str
     value: Any
     shows: Callable[[dict[str, Any]], Any]
-    given: dict[str, Any] = {}
-    base: dict[str, Any] = TRAINMASTER
+    given: dict[str, Any] = field(default_factory=dict)
+    base: dict[str, Any] = field(default_factory=lambda: TRAINMASTER)
 
 
 STORED = {"spec__checkpoint": {"directory": "/data/run"}}
@@ -184,6 +198,7 @@ ROWS = [
     Row("recovery.hang.limitSeconds", 50, told),
     Row("recovery.hang.mode", "Off", told),
     Row("recovery.hang.factor", 4, limited),
+    Row("recovery.straggler.slowdown", 5, waited_for),
     Row("recovery.zygote", False, pod),
     Row("recovery.agentLostSeconds", 5, silent),
     Row("scheduling.releaseSeconds", 60, waited),
@@ -199,48 +214,48 @@ class Story(NamedTuple):
     """Where a field is obeyed (a file of the operator), and which test shows it."""
 
     obeyed: str
-    shown: str
+    file: str
+    test: str
 
 
 ELSEWHERE = {
     "workers.min": Story(
         "planning/sizes.py",
-        "tests/planning/test_elastic.py::test_a_job_never_shrinks_below_its_minimum_or_to_an_illegal_size",
+        "planning/test_elastic.py",
+        "test_a_job_never_shrinks_below_its_minimum_or_to_an_illegal_size",
     ),
     "workers.max": Story(
         "planning/sizes.py",
-        "tests/planning/test_sizes.py::test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_without",
+        "planning/test_sizes.py",
+        "test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_without",
     ),
     "checkpoint.ram.peers": Story(
-        "planning/peers.py", "tests/planning/test_peers.py::test_without_a_reason_nobody_keeps_copies"
-    ),
-    "recovery.straggler.slowdown": Story(
-        "planning/straggler.py", "tests/planning/test_straggler.py::test_who_is_no_straggler"
+        "planning/peers.py", "planning/test_peers.py", "test_without_a_reason_nobody_keeps_copies"
     ),
     "recovery.straggler.windowSeconds": Story(
         "planning/straggler.py",
-        "tests/planning/test_straggler.py::test_when_it_will_have_been_one_for_long_enough_is_asked_for",
+        "planning/test_straggler.py",
+        "test_a_rank_that_the_others_wait_for_all_along_is_named_once",
     ),
     "recovery.straggler.action": Story(
-        "planning/straggler.py",
-        "tests/planning/test_straggler.py::test_its_pod_is_replaced_where_that_is_wanted",
+        "planning/straggler.py", "planning/test_straggler.py", "test_its_pod_is_replaced_where_that_is_wanted"
     ),
     "recovery.elastic.waitSeconds": Story(
         "planning/sizes.py",
-        "tests/planning/test_elastic.py::test_some_of_the_new_pods_will_do_when_the_others_do_not_come",
+        "planning/test_elastic.py",
+        "test_some_of_the_new_pods_will_do_when_the_others_do_not_come",
     ),
     "recovery.elastic.cooldownSeconds": Story(
-        "planning/sizes.py", "tests/planning/test_elastic.py::test_it_takes_the_pod_back_after_the_cooldown"
+        "planning/sizes.py", "planning/test_elastic.py", "test_it_takes_the_pod_back_after_the_cooldown"
     ),
-    "recovery.nodes.avoid": Story(
-        "planning/nodes.py", "tests/planning/test_nodes.py::test_a_job_may_want_none_of_this"
-    ),
+    "recovery.nodes.avoid": Story("planning/nodes.py", "planning/test_nodes.py", "test_a_job_may_want_none_of_this"),
     "restart": Story(
         "planning/revision.py",
-        "tests/planning/test_revision.py::test_a_restart_that_a_person_asks_for_saves_first_and_then_begins_a_run",
+        "planning/test_revision.py",
+        "test_a_restart_that_a_person_asks_for_saves_first_and_then_begins_a_run",
     ),
     "managedBy": Story(
-        "runtime/records.py", "tests/runtime/test_reconcile.py::test_a_job_of_another_controller_is_left_alone"
+        "runtime/records.py", "runtime/test_reconcile.py", "test_a_job_of_another_controller_is_left_alone"
     ),
 }
 
@@ -249,39 +264,37 @@ def _spec(document: dict[str, Any]) -> JobSpec:
     return DistributedTrainingJob.model_validate(document).spec
 
 
-def with_value(document: dict[str, Any], field: str, value: Any) -> dict[str, Any]:
+def with_value(document: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     """The job with a field at this value; in each rule of a list of rules."""
     changed = copy.deepcopy(document)
     places = [changed["spec"]]
-    *above, last = field.split(".")
+    *above, last = name.split(".")
     for part in above:
         found = [place.setdefault(part, {}) for place in places]
         places = [one for each in found for one in (each if isinstance(each, list) else [each])]
     for place in places:
         place[last] = value
-    if field == "framework":
+    if name == "framework":
         del changed["spec"]["training"]
     return changed
 
 
 def test_each_field_has_a_row_or_a_story_and_only_one() -> None:
-    assert sorted([*(row.field for row in ROWS), *ELSEWHERE]) == sorted(leaves())
+    assert sorted([*(row.name for row in ROWS), *ELSEWHERE]) == sorted(leaves())
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.field)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_each_field_changes_what_it_is_for(row: Row) -> None:
     before = job(row.base, **row.given)
-    after = with_value(before, row.field, row.value)
+    after = with_value(before, row.name, row.value)
     assert [str(problem) for document in (before, after) for problem in validate(document)] == []
     assert row.shows(before) == row.shows(before), "else the next line could not fail"
     assert row.shows(before) != row.shows(after)
 
 
-@pytest.mark.parametrize("field", ELSEWHERE)
-def test_what_a_story_shows_is_obeyed_where_it_says(field: str) -> None:
-    story = ELSEWHERE[field]
-    name = field.rpartition(".")[2]
-    assert re.search(rf"\b{name}\b", (OPERATOR / story.obeyed).read_text())
-    file, _, test = story.shown.partition("::")
-    tree = ast.parse((ROOT / file).read_text())
-    assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_a_story_shows_is_obeyed_where_it_says(name: str) -> None:
+    story = ELSEWHERE[name]
+    assert re.search(rf"\b{name.rpartition('.')[2]}\b", (OPERATOR / story.obeyed).read_text())
+    tree = ast.parse((TESTS / story.file).read_text())
+    assert story.test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -62,7 +62,7 @@ def inodes(pid: int) -> set[str]:
 
 
 def zygotes() -> list[int]:
-    """The process that forks the ranks and stores of all runs, if they share one. Those that it forked carry its command
+    """The process that forks the ranks and stores of all runs, if they share one. What it forked carries its command
     line as well."""
     if harness.zygote is None:
         return []

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tests.e2e.frozen import frozen
-from tests.e2e.warm import STALLED_AFTER
 from tests.e2e.harness import LIMIT_S, command, run, small_demo_job, started
+from tests.e2e.warm import STALLED_AFTER
 
 pytestmark = pytest.mark.processes
 

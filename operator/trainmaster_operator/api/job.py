@@ -173,7 +173,8 @@ class CheckpointSpec(CheckpointConfig):
         None,
         description="Checkpoints in the memory of the pods. They are faster than checkpoints on storage and are used "
         "first after a failure. They are used only if the job also saves to storage, and a cluster refuses "
-        "them without checkpoint.directory and checkpoint.volume. Default: framework Trainmaster keeps them, and scripts do not.",
+        "them without checkpoint.directory and checkpoint.volume. Default: framework Trainmaster keeps them, and "
+        "scripts do not.",
     )
 
     @property

@@ -135,8 +135,8 @@ class ElasticSpec(Strict):
         60,
         ge=0,
         le=SECONDS,
-        description="Number of seconds for which a job that shrank keeps its size before it uses more pods again. It is "
-        "refused without workers.min and workers.max. The value is a whole number. Default: 60.",
+        description="Number of seconds for which a job that shrank keeps its size before it uses more pods again. It "
+        "is refused without workers.min and workers.max. The value is a whole number. Default: 60.",
     )
 
 

@@ -88,7 +88,7 @@ class OperatorBack:
 
 
 def described(failure: Failure, total_steps: int) -> str:
-    """A failure on one line: who, why, where, and the beginning of its message. total_steps: of its job; 0: not known."""
+    """A failure on one line: who, why, where, and the beginning of its message. total_steps: of its job; 0: unknown."""
     who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
     words = (failure.message.strip().splitlines() or [""])[0]
     end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")

@@ -20,8 +20,8 @@ from trainmaster_operator.cli.refusal import Refusal
 def load_job(
     file: Path, *, here: Path | None = None, on_cluster: bool = False
 ) -> tuple[Document, DistributedTrainingJob]:
-    """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: whether
-    it is to run on a cluster.
+    """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: it is
+    to run on a cluster.
 
     Raises Refusal with all problems of the job, one a line.
     """

@@ -19,8 +19,8 @@ NO_STORAGE = (
     "PersistentVolumeClaim (claim) or a shared folder of the nodes (hostPath) that all pods of the job can write to"
 )
 IN_PODS = (
-    "spec.checkpoint.directory {folder} lies in each pod's own file system, so a pod that is replaced takes its part of "
-    "each checkpoint with it. Set spec.checkpoint.volume, or let spec.workers.template mount storage there that all "
+    "spec.checkpoint.directory {folder} lies in each pod's own file system, so a pod that is replaced takes its part "
+    "of each checkpoint with it. Set spec.checkpoint.volume, or let spec.workers.template mount storage there that all "
     "pods of the job share"
 )
 
