@@ -25,7 +25,7 @@ def test_a_rank_that_can_write_neither_its_metrics_nor_its_end_trains_to_its_las
     told = outcome.output
     assert told.count("MetricsNotWritten: [Errno 28] No space left on device") == 1, told
     assert told.count("FinalNotWritten: final.json is missing: ") == 1, told
-    assert job.checkpoints() == {"step-00000003-1", "step-00000006-1", "step-00000009-1"}
+    assert job.checkpoints() == {"step-3.r1", "step-6.r1", "step-9.r1"}
 
 
 def test_a_line_that_finds_half_the_room_leaves_nothing_behind(
