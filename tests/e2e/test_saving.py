@@ -80,10 +80,10 @@ def test_a_file_system_that_freezes_fails_the_run_and_names_what_cannot_be_kille
     lines = output.splitlines()
     (stalled,) = [number for number, line in enumerate(lines) if line[9:].startswith("stalled ")]
     (failed,) = [number for number, line in enumerate(lines) if line[9:].startswith("failed ")]
-    assert stalled < failed, "it is told before the job waits for nothing any more"
+    assert stalled < failed, "it is told before the job gives up"
+    assert f"{out / 'checkpoints'} has not answered for more than 1 s" in " ".join(output.split())
     status = yaml.safe_load((out / "status.yaml").read_text())["status"]
-    told = {c["type"]: c for c in status["conditions"]}["CheckpointStalled"]
-    assert f"{out / 'checkpoints'} has not answered for more than 1 s" in told["message"]
+    assert "CheckpointStalled" in {c["type"] for c in status["conditions"]}
     assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "CheckpointFailed")
     assert status["checkpoint"]["step"] == 7
 
