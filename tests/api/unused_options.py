@@ -80,7 +80,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 """Each with the beginning of the sentence that says so."""
 
-SAVED_NOWHERE = "nothing of this job is saved: set checkpoint.volume, or checkpoint.directory"
+SAVED_NOWHERE = "the job has no storage, so nothing is saved; set checkpoint.volume or checkpoint.directory"
 
 ON_CLUSTERS: list[tuple[dict[str, Any], str]] = [
     *(

@@ -67,13 +67,15 @@ def of_storage(spec: JobSpec) -> Iterator[Breach]:
     checkpoint = spec.checkpoint
     if checkpoint.folder is not None:
         return
-    words = "nothing of this job is saved: set checkpoint.volume, or checkpoint.directory to storage of its pods; or "
+    words = (
+        "the job has no storage, so nothing is saved; set checkpoint.volume or checkpoint.directory, or leave it out"
+    )
     given = [*_set(checkpoint, "every", "keep", "keepBest")] if spec.framework.value == "Trainmaster" else []
     given += _set(checkpoint, "timeoutSeconds")
     # Of a memory tier that is refused it is true that there is none.
     given += ["ram"] if checkpoint.ram is not None and checkpoint.ram.limit != "0" else []
     for name in given:
-        yield ("checkpoint", name), f"{words}leave {name} out"
+        yield ("checkpoint", name), words
 
 
 def of_sizes(spec: JobSpec) -> Iterator[Breach]:
@@ -208,8 +210,8 @@ CEL_RULES: list[dict[str, Any]] = [
         "rule": f"has({_CHECKPOINT}.volume) || has({_CHECKPOINT}.directory) || ({_CHECKPOINT}.every == 50"
         f" && {_CHECKPOINT}.keep == 3 && !{_CHECKPOINT}.keepBest && {_CHECKPOINT}.timeoutSeconds == 900"
         f" && (!has({_RAM}) || (has({_RAM}.limit) && {_RAM}.limit == '0')))",
-        "message": "checkpoint: nothing of this job is saved; set volume, or directory to storage of its pods, or leave"
-        " every, keep, keepBest, timeoutSeconds and ram out",
+        "message": "checkpoint: the job has no storage, so nothing is saved; set volume or directory, or leave every, keep,"
+        " keepBest, timeoutSeconds and ram out",
     },
     {
         "rule": f"has(self.workers.min) || has(self.workers.max)"
