@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
+.PHONY: help venv demo test test-all test-oldest test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -37,6 +37,21 @@ test: venv  ## every test that needs no cluster, but those that guard releases o
 
 test-all: venv  ## those that guard releases, too (tests/suite/releases.txt lists them)
 	$(PYTEST)
+
+# torch is pinned to the newest in constraints.txt, and with it the versions of all that it needs.
+OLDEST := .venv-oldest
+OLDEST_TORCH := 2.11.0
+OLDEST_PYTHON := 3.12
+
+test-oldest: $(OLDEST)/.installed  ## the tests with the oldest torch that the trainer takes, in a set-up of its own
+	$(OLDEST)/bin/python -m pytest -n $(or $(WORKERS),3) -m "not release" $(ONLY)
+
+$(OLDEST)/.installed: pyproject.toml constraints.txt | $(STAMP)
+	@echo "Setting up $(OLDEST), once, with torch $(OLDEST_TORCH) and Python $(OLDEST_PYTHON): some 7 GB."
+	$(BIN)/uv venv --quiet --clear --python $(OLDEST_PYTHON) $(OLDEST)
+	sed -E '/^(torch|triton|nvidia-|cuda-|setuptools)/d' constraints.txt > $(OLDEST)/constraints.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(OLDEST)/bin/python --constraint $(OLDEST)/constraints.txt --editable '.[dev]' torch==$(OLDEST_TORCH)
+	@touch $@
 
 test-changed: venv  ## what the change since main, or since BASE, can reach
 	$(BIN)/python -m tests.suite.reach $(if $(BASE),--base $(BASE))

@@ -9,7 +9,7 @@ import pytest
 from e2e.kube import JOB, Refused
 from e2e.world import World
 from tests.api.jobs import job
-from tests.api.unused_options import REFUSED, TAKEN, optimizer
+from tests.api.unused_options import ON_CLUSTERS, REFUSED, TAKEN, optimizer
 
 
 def create(world: World, **changes: Any) -> None:
@@ -27,12 +27,12 @@ def answer(world: World, **changes: Any) -> int:
 
 
 def test_the_api_server_refuses_options_that_nothing_would_obey(world: World) -> None:
-    asked = [*REFUSED, (optimizer(betas=[5, -3]), "out of bounds")]
+    asked = [*REFUSED, *ON_CLUSTERS, (optimizer(betas=[5, -3]), "out of bounds")]
     answers = {
-        sentence: answer(world, metadata__name=f"unused-{number}", **changes)
-        for number, (changes, sentence) in enumerate(asked)
+        str(changes): answer(world, metadata__name=f"unused-{number}", **changes)
+        for number, (changes, _) in enumerate(asked)
     }
-    assert answers == {sentence: 422 for _, sentence in asked}
+    assert answers == {str(changes): 422 for changes, _ in asked}
 
 
 @pytest.mark.parametrize("changes", [{}, optimizer(name="sgd"), optimizer(schedule="Constant")], ids=str)

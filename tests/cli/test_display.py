@@ -80,6 +80,8 @@ def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
         ({"step": 0}, "rank 2: Crash before any completed step was seen: killed by SIGKILL"),
         ({"step": 0, "cause": "CheckpointFailed"}, "rank 2: CheckpointFailed after step 0: killed by SIGKILL"),
         ({"message": "first\nsecond"}, "rank 2: Crash in step 60: SIGKILL: first"),
+        ({"step": 99}, "rank 2: Crash in step 100: killed by SIGKILL"),
+        ({"step": 100}, "rank 2: Crash after step 100: killed by SIGKILL"),
     ],
 )
 def test_a_failure_is_one_line(changes: dict[str, Any], text: str) -> None:

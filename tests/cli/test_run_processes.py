@@ -34,6 +34,7 @@ SMALL = {
     "spec__workers": {"replicas": 2},
     "spec__training__model": {"options": {"layers": 1, "heads": 1, "width": 16, "context": 16}},
     "spec__training__parallelism": {},
+    "spec__training__device": "CPU",
     "spec__checkpoint": {"every": 10},
 }
 

@@ -66,6 +66,7 @@ class World:
     revision: str = ""
     waiting: tuple[str, ...] = ()
     revision_lost: bool = False
+    in_cluster: bool = False
     stores: int = 0
     unheard: frozenset[int] = frozenset()  # slots whose agents have not heard that their round is over
 
@@ -90,6 +91,7 @@ class World:
             revision=self.revision,
             waiting=self.waiting,
             revision_lost=self.revision_lost,
+            in_cluster=self.in_cluster,
             leading_s=self.leading_s,
             report_interval_s=self.report_interval_s,
         )

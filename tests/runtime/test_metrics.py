@@ -193,6 +193,22 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
     run_virtual(main())
 
 
+def test_each_save_that_failed_is_counted_and_nothing_else_that_an_agent_says():
+    async def main():
+        store, memory = cluster()
+        put(store, "job", phase=JobPhase.RUNNING)
+        one = operator(memory, "a")
+        work = asyncio.create_task(one.run())
+        await asyncio.sleep(30)
+        for reason in ("CheckpointFailed", "UploadsPending", "CheckpointFailed"):
+            one.fleet._on_event(KEY, reason, "step 10 is not saved: disk full")
+        assert one.metrics.registry.get_sample_value("trainmaster_checkpoint_failures_total") == 2
+        one.stop()
+        await work
+
+    run_virtual(main())
+
+
 def report(made, slot, *ranks, **fields):
     identity = Identity(made["metadata"]["uid"], "space", "runs", "worker", slot, 0, f"pod-{slot}")
     return Report(identity, round=1, ranks=list(ranks), **fields)

@@ -47,7 +47,7 @@ def news(old: JobState, new: JobState) -> Iterator[News]:
     """What happened between two statuses of a job, in the order in which it happened."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
-        yield News("failure", described(failure), Tone.BAD)
+        yield News("failure", described(failure, new.progress.totalSteps), Tone.BAD)
     known = {recovery.round: recovery for recovery in old.recoveries}
     for recovery in new.recoveries:
         before = known.get(recovery.round)
@@ -87,19 +87,20 @@ class OperatorBack:
         return News("operator", "it is back: ranks report to it again", Tone.GOOD)
 
 
-def described(failure: Failure) -> str:
-    """A failure on one line: who, why, where, and the beginning of its message."""
+def described(failure: Failure, total_steps: int) -> str:
+    """A failure on one line: who, why, where, and the beginning of its message. total_steps: of its job; 0: unknown."""
     who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
     words = (failure.message.strip().splitlines() or [""])[0]
     end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
     if end and end not in words:
         words = f"{end}: {words}" if words else end
-    return f"{who}: {failure.cause} {when(failure)}" + (f": {cut(words)}" if words else "")
+    return f"{who}: {failure.cause} {when(failure, total_steps)}" + (f": {cut(words)}" if words else "")
 
 
-def when(failure: Failure) -> str:
-    """The step of a failure. The first steps of a script that tells none may be long over."""
-    if failure.cause == Cause.CHECKPOINT_FAILED:
+def when(failure: Failure, total_steps: int) -> str:
+    """The step of a failure. The first steps of a script that tells none may be long over; after the last of
+    `total_steps` there is no other."""
+    if failure.cause == Cause.CHECKPOINT_FAILED or 0 < total_steps <= failure.step:
         return f"after step {failure.step}"
     return f"in step {failure.step + 1}" if failure.step else "before any completed step was seen"
 

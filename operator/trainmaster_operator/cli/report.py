@@ -248,10 +248,11 @@ def _failure(status: JobState) -> str:
     assert failure is not None
     facts = [failure.cause, f"rank {failure.rank}" if failure.rank is not None else "", failure.pod, failure.node]
     facts.append(failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else ""))
-    facts.append(f"{when(failure)}, round {failure.round}")
+    facts.append(f"{when(failure, status.progress.totalSteps)}, round {failure.round}")
     text = "\n\n".join(part for part in (failure.message.strip(), failure.traceback.strip()) if part)
     title = "Why it failed" if status.phase is JobPhase.FAILED else "The last failure"
-    return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text))
+    printed = [page.note(f"What it printed: {output.LOGS}/{failure.pod}.log beside this page.")] if failure.pod else []
+    return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text), *printed)
 
 
 def _moment(text: str) -> float:

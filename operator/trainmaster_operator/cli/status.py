@@ -99,7 +99,9 @@ def show(scene: display.Scene, console: Console) -> None:
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
             console.print(f"{condition.type}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
     if job.lastFailure:
-        console.print(f"last failure: {described(job.lastFailure)}", soft_wrap=True, markup=False)
+        console.print(
+            f"last failure: {described(job.lastFailure, job.progress.totalSteps)}", soft_wrap=True, markup=False
+        )
         if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
             console.print(job.lastFailure.traceback.rstrip(), soft_wrap=True, markup=False)
     display.recovered(job, console)

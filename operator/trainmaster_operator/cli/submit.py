@@ -21,7 +21,7 @@ from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, NotFo
 
 def submit(where: Where, file: Path, watching: bool, plain: bool) -> int:
     """0 when it is submitted; with `watching`, 0 when it succeeds. Raises Refusal, with nothing submitted."""
-    document, _ = load_job(file)
+    document, _ = load_job(file, on_cluster=True)
     return asyncio.run(_submit(where, document, watching, plain))
 
 

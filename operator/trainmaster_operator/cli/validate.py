@@ -19,8 +19,11 @@ from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 
 
-def load_job(file: Path, *, here: Path | None = None) -> tuple[Document, DistributedTrainingJob]:
-    """The job in a file. here: the folder that completes its paths, if it is to run on this machine.
+def load_job(
+    file: Path, *, here: Path | None = None, on_cluster: bool = False
+) -> tuple[Document, DistributedTrainingJob]:
+    """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: it is
+    to run on a cluster.
 
     Without `here` a cluster is to judge the names in its pod template. Raises Refusal with all problems of the job, one
     a line.
@@ -28,7 +31,7 @@ def load_job(file: Path, *, here: Path | None = None) -> tuple[Document, Distrib
     document = load(file)
     spec = document.value.get("spec") if isinstance(document.value, dict) else None
     launch_command.complete(spec)
-    problems = validation.validate(document.value)
+    problems = validation.validate(document.value, on_cluster=on_cluster)
     problems += [validation.Problem(("spec", *path), words) for path, words in launch_command.uncounted(spec)]
     if isinstance(spec, dict):
         problems += _of_the_trainer(spec, planned=False)
@@ -69,7 +72,7 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
     cluster: the job needn't run on this machine; a dry run of the job and of one of its pods is made on that cluster,
     unless there is no kubeconfig.
     """
-    document, job = load_job(file, here=None if cluster else Path.cwd())
+    document, job = load_job(file, here=None if cluster else Path.cwd(), on_cluster=cluster is not None)
     tried = ""
     if cluster is not None:
         if cluster.given or kubeconfig.is_there():

@@ -124,6 +124,7 @@ class Observation:
     revision: str = ""  # the name of what a run would keep that began now
     waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
     revision_lost: bool = False  # what this run keeps can't be had any more
+    in_cluster: bool = False  # its pods are containers; else processes, which share the files of one machine
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
 
 

@@ -278,6 +278,7 @@ class Reconciler:
             revision=kept.following,
             waiting=kept.run.waiting,
             revision_lost=kept.lost,
+            in_cluster=self._pod_defaults.in_cluster,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
         )
