@@ -26,6 +26,7 @@ from trainmaster.contract.wire.progress import IMPORTING, LOADED, SIZE, Phase, P
 
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
 _PER_PACKET = 500  # imports, well below the limit of a packet
+_COARSE_S = 1.0  # by which a file may seem older than it is: file systems round their times
 
 _observer: _Observer | None = None
 
@@ -55,7 +56,7 @@ class _Observer:
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._calls = 0
         self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
-        self._loaded = False  # a file, by torch.load, before the first step
+        self._loaded = False  # a file that the job may have saved, by torch.load, before the first step
         self._base = -1  # steps before this process; 0 as well where the optimizer counts none
         self._forward: Any = None
         fd = int(os.environ[environment.PROGRESS_FD])
@@ -147,7 +148,8 @@ class _Observer:
 
         @functools.wraps(original)
         def load(*args: Any, **kwargs: Any) -> Any:
-            self._loaded = self._loaded or not self.progress.first_step_ns
+            file = args[0] if args else kwargs.get("f")
+            self._loaded = self._loaded or (not self.progress.first_step_ns and may_be_a_save(file))
             return original(*args, **kwargs)
 
         _put_in_place(module, "load", load)
@@ -290,6 +292,19 @@ def _put_in_place(module: Any, name: str, function: Any) -> None:
     package = sys.modules.get("torch")
     if package is not None and getattr(package, name, None) is original:
         setattr(package, name, function)
+
+
+def may_be_a_save(file: Any) -> bool:
+    """Return whether a path or an open file may be something that this job has saved in its training: it is not older
+    than the job's first step. True where that can't be told: of a buffer, or where the time of that step isn't known."""
+    try:
+        first_step_at = float(os.environ.get(environment.FIRST_STEP_AT, ""))
+        written_at = os.stat(file if isinstance(file, (str, bytes, os.PathLike)) else file.fileno()).st_mtime
+    except (AttributeError, ValueError):  # what has no descriptor says so by io.UnsupportedOperation, a ValueError
+        return True
+    except OSError:
+        return False  # there is no such file
+    return written_at > first_step_at - _COARSE_S
 
 
 def _in_main_thread() -> bool:
