@@ -8,6 +8,7 @@ from enum import Enum
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung
+from trainmaster_operator.planning import step_count
 
 MESSAGE_LIMIT = 160
 MOST_LOSS = 1e5
@@ -152,7 +153,10 @@ def _phase(status: JobStatus) -> News | None:
 
 
 def reached(status: JobStatus) -> str:
-    """Return the step of a job in words. A job of our own trainer has steps before its first one is known."""
+    """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
+    a script may not be known after a restart."""
+    if not step_count.is_known(status):
+        return f"{count(status.progress.step, 'step')} since the last restart; where that began is not known"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
 

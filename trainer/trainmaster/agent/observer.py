@@ -296,7 +296,7 @@ def _put_in_place(module: Any, name: str, function: Any) -> None:
 
 def may_be_a_save(file: Any) -> bool:
     """Return whether a path or an open file may be something that this job has saved in its training: it is not older
-    than the job's first step. True where that can't be told: of a buffer, or where the time of that step isn't known."""
+    than the job's first step. True where that can't be told: of a buffer, or where nobody knows when that step was."""
     try:
         first_step_at = float(os.environ.get(environment.FIRST_STEP_AT, ""))
         written_at = os.stat(file if isinstance(file, (str, bytes, os.PathLike)) else file.fileno()).st_mtime
