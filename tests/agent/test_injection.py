@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.world import ROOT, World
 from trainmaster.agent import injection
-from trainmaster.contract.wire import environment
+from trainmaster.contract.wire import Recurrence, environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress import ProgressRecord
 
@@ -103,6 +103,16 @@ def test_the_last_words_of_a_python_that_a_shell_started_are_told(make_world: Ca
     verdict = world.operator.wait_for_verdict()
     assert verdict.message == "ArithmeticError: the answer is not 42"
     assert "line 1, in <module>" in verdict.traceback
+
+
+@pytest.mark.processes
+def test_a_usage_error_of_a_python_that_a_shell_started_is_told_for_certain(make_world: Callable[..., World]) -> None:
+    world = make_world(restarts=0)
+    source = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()\n"
+    world.start(["bash", "-c", f"true; {sys.executable} {world.script(source)}"], **world.without_torch())
+    verdict = world.operator.wait_for_verdict()
+    assert verdict.message.endswith("train.py: error: the following arguments are required: --data")
+    assert (verdict.exit_code, verdict.recurs) == (2, Recurrence.CERTAIN)
 
 
 def _run(folder: Path, code: str, *fds: int, **env: str) -> str:

@@ -9,12 +9,15 @@ the rank's program, which it claims by a lock on the record that no child inheri
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import sys
+import threading
 import types
 from collections.abc import Mapping
+from typing import NoReturn
 
-from trainmaster.agent import observer, own_store, script
+from trainmaster.agent import lastwords, observer, own_store, script
 from trainmaster.contract.wire import environment
 
 
@@ -29,6 +32,7 @@ def watch() -> None:
         return
     observer.install(own_loop=False)
     own_store.install()
+    _tell_exits()
     original = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, frames: types.TracebackType | None) -> None:
@@ -37,6 +41,21 @@ def watch() -> None:
         original(kind, error, frames)
 
     sys.excepthook = tell
+
+
+def _tell_exits() -> None:
+    """Have `sys.exit` tell the agent of a code that is not 0. argparse and click end a program by it, and no hook of
+    the interpreter sees that."""
+    pid, original = os.getpid(), sys.exit
+
+    @functools.wraps(original)
+    def exit_(status: object = None, /) -> NoReturn:
+        main = threading.current_thread() is threading.main_thread() and os.getpid() == pid
+        if main and isinstance(status, int) and status:
+            lastwords.tell_exit(status)
+        original(status)  # type: ignore[arg-type]
+
+    sys.exit = exit_
 
 
 def _claim() -> bool:
