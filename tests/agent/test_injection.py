@@ -166,14 +166,7 @@ def test_a_program_gives_way_to_those_that_it_starts_before_it_imports_torch(
     env |= {environment.ROUND: "1", "RANK": "0", "PYTHONPATH": str(ROOT / "trainer")}
     try:
         for close in ("False", "True"):
-            output = _run(
-                tmp_path,
-                code.replace("CLOSE", close),
-                record.fd,
-                theirs.fileno(),
-                PYTHONPATH=str(ROOT / "trainer"),
-                **env,
-            )
+            output = _run(tmp_path, code.replace("CLOSE", close), record.fd, theirs.fileno(), **env)
             assert output.split() == watched
     finally:
         record.close()
