@@ -1,5 +1,5 @@
-"""A trainer class as libraries have it: two folders `checkpoint-N` are kept, gradients are accumulated, the rate and the
-random numbers have states, and the newest checkpoint is looked for at the start."""
+"""A trainer class as libraries have it: two folders `checkpoint-N` are kept, gradients are accumulated, the rate and
+the random numbers have states, and the newest checkpoint is looked for at the start."""
 
 import hashlib
 import json
