@@ -44,6 +44,17 @@ def test_a_recovery_that_the_end_of_the_job_overtook_is_not_told_as_one_that_ste
     assert told(failed, ended) == ["succeeded: step 60, loss 2.5000"]
 
 
+@pytest.mark.parametrize(
+    ("last_save", "words"),
+    [(0, "60 steps since the last restart; where that began is not known, loss 2.5000"), (50, "step 60, loss 2.5000")],
+)
+def test_a_script_that_does_not_tell_where_it_went_on_ends_at_no_known_step(last_save: int, words: str) -> None:
+    again = CLOSED.model_copy(update={"resumedStep": None, "lostSteps": None})
+    running = status(round=2, lastFailure=CRASH, recoveries=[again])
+    running.progress.lastSave = last_save
+    assert told(running, running.model_copy(update={"phase": JobPhase.SUCCEEDED})) == [f"succeeded: {words}"]
+
+
 def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
     without = status(step=0)
     stopping = without.model_copy(update={"phase": JobPhase.SUSPENDING, "stopAt": 2})

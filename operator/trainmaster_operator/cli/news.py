@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trainmaster.contract.wire import Cause
+from trainmaster_operator.planning import step_count
 from trainmaster_operator.planning.state import Failure, JobPhase, JobState, Recovery, Rung
 
 MESSAGE_LIMIT = 160
@@ -153,7 +154,10 @@ def _phase(status: JobState) -> News | None:
 
 
 def reached(status: JobState) -> str:
-    """Return the step of a job in words. A job of our own trainer has steps before its first one is known."""
+    """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
+    a script may not be known after a restart."""
+    if not step_count.is_known(status):
+        return f"{count(status.progress.step, 'step')} since the last restart; where that began is not known"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
 

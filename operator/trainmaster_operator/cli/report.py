@@ -18,6 +18,7 @@ from trainmaster_operator.cli.metrics import Metrics, read
 from trainmaster_operator.cli.news import count, loss, memory, rate, seconds, when
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.planning import step_count
 from trainmaster_operator.planning.state import JobPhase, JobState
 
 MARKERS = 40
@@ -107,7 +108,10 @@ def _subtitle(spec: dict[str, Any], status: JobState) -> str:
 def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[tuple[str, str]]:
     progress = status.progress
     step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
-    yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
+    if step_count.is_known(status):
+        yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
+    else:
+        yield "steps since the last restart", str(step)
     if metrics.has_losses or progress.loss:
         yield "loss", loss(repr(metrics.losses[-1])) if metrics.has_losses else loss(progress.loss)
     if metrics.mean_throughput():

@@ -15,6 +15,7 @@ from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described, reached
 from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.planning import step_count
 from trainmaster_operator.planning.state import JobPhase, JobState
 
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
@@ -50,7 +51,7 @@ def of_run(out: Path) -> int:
 def _progress(scene: display.Scene, goes_on: bool) -> str:
     """The progress on one line. Where nothing goes on, there is no time left to tell."""
     progress = scene.status.progress
-    if not (scene.total or progress.highestStep):
+    if not (scene.total or progress.highestStep) or not step_count.is_known(scene.status):
         return reached(scene.status)
     if not goes_on:
         stands = progress.model_copy(update={"etaSeconds": None})

@@ -2,6 +2,7 @@
 what the rest was lost to.
 
 A step counts once: what is done again after a failure is that failure's loss, as the time is in which nothing stepped.
+Where nobody knows whether steps are done again, they count (`step_count.repeats`).
 Agents tell when that was, so the account is right however late a leader hears of it.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainmaster_operator.planning import pauses
+from trainmaster_operator.planning import pauses, step_count
 from trainmaster_operator.planning.round_times import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
 from trainmaster_operator.planning.state import JobState, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.times import rfc3339, seconds_of, since
@@ -95,14 +96,14 @@ def at_first_step(view: View) -> dict[str, object]:
     times = rounds_that_trained(view).get(status.round)
     if times is None or times.step <= times.resumed_step + 1:
         return account.fields()
-    since_first(account, times, status.progress, _cause(status))
+    since_first(account, times, status.progress, _cause(status), repeats=step_count.repeats(view, times.resume_told))
     return {**account.fields(), "pauses": pauses.learned(view), "pausesRound": status.round}
 
 
-def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str) -> None:
-    """Account what a round has done after its first step."""
+def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str, *, repeats: bool) -> None:
+    """Account what a round has done after its first step. `repeats`: steps up to the highest one don't count."""
     steps = times.step - times.resumed_step - 1
-    fresh = times.step - max(progress.highestStep, times.resumed_step + 1)
+    fresh = times.step - max(progress.highestStep, times.resumed_step + 1) if repeats else steps
     account.train(times.last_sign_at, steps, fresh, {"save": times.saved_s, "eval": times.evaluated_s}, again)
 
 
@@ -113,7 +114,8 @@ def stepped(view: View, status: JobState, old: ProgressStatus, new: ProgressStat
         return {}
     account = Account(status)
     paused = {name: _paused(view, status, name) for name in PAUSES}
-    fresh = new.step - max(old.highestStep, old.step)
+    told = any(agent.resumed_step is not None for agent in view.in_round())
+    fresh = new.step - max(old.highestStep, old.step) if step_count.repeats(view, told) else steps
     account.train(last_sign_at(view), steps, fresh, paused, _cause(view.status))
     return account.fields()
 

@@ -36,6 +36,19 @@ def last_save(view: View) -> int:
     return saved or max(view.status.progress.lastSave, _told_late(view.status, view.agents))
 
 
+def is_known(status: JobStatus) -> bool:
+    """Whether the steps of the status are those of the job. They aren't of a script that had stepped before a restart,
+    and shows neither by its optimizer nor by `torch.save` and `torch.load` where it went on."""
+    over = [r for r in status.recoveries if r.totalSeconds is not None and not r.overtaken]
+    return bool(status.progress.lastSave) or not any(r.step and r.resumedStep is None for r in over)
+
+
+def repeats(view: View, resume_told: bool) -> bool:
+    """Whether steps of a round up to the highest one are done for a second time, as far as anybody can tell.
+    `resume_told`: the round told where it began."""
+    return resume_told or not view.scripted or last_save(view) > 0
+
+
 def at_the_end(view: View) -> dict[str, object]:
     """The fields of the round that follows: where the script has saved, and from where the steps of this round's
     processes count. Nothing while a round forms: they were written when the one before it ended."""

@@ -52,6 +52,7 @@ STORE = "TRAINMASTER_STORE"  # host:port of the round's store, whatever a script
 PROGRESS_FD = "TRAINMASTER_PROGRESS_FD"
 CHANNEL_FD = "TRAINMASTER_CHANNEL_FD"
 RESUME = "TRAINMASTER_RESUME"
+FIRST_STEP_AT = "TRAINMASTER_FIRST_STEP_AT"  # seconds since 1970 of the job's first step; unset: none, or not known
 MESH = "TRAINMASTER_MESH"  # JSON object
 PEER_ADDRESS = "TRAINMASTER_PEER_ADDRESS"  # host:port at which this rank's agent answers peers
 PEER_SECRET = "TRAINMASTER_PEER_SECRET"  # of this round: what peers show each other
