@@ -36,7 +36,7 @@ def last_save(view: View) -> int:
     return saved or max(view.status.progress.lastSave, _told_late(view.status, view.agents))
 
 
-def is_known(status: JobStatus) -> bool:
+def is_known(status: JobState) -> bool:
     """Whether the steps of the status are those of the job. They aren't of a script that had stepped before a restart,
     and shows neither by its optimizer nor by `torch.save` and `torch.load` where it went on."""
     over = [r for r in status.recoveries if r.totalSeconds is not None and not r.overtaken]

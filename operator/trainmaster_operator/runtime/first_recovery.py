@@ -16,10 +16,11 @@ from typing import Any
 
 import yaml
 
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.port import DELETED, JOB, ApiError, Cluster, Gone, NotFound, Object, Unavailable
+from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.status_mapping import read_status
 
 LIMIT_S = 600.0
 AGAIN_S = 1.0  # before the API server is asked again, after it did not answer
@@ -66,7 +67,7 @@ async def _run(cluster: Cluster, job: Object, say: Say) -> bool:
     raise AssertionError("a job has no last change")
 
 
-async def _judge(cluster: Cluster, namespace: str, name: str, status: JobStatus, say: Say) -> bool:
+async def _judge(cluster: Cluster, namespace: str, name: str, status: JobState, say: Say) -> bool:
     if status.phase is not JobPhase.SUCCEEDED:
         failure = status.lastFailure
         say(f"the job failed: {failure.message}" if failure is not None else "the job failed")
@@ -122,8 +123,8 @@ async def _changes(cluster: Cluster, namespace: str, name: str, known: Object) -
             yield now
 
 
-def _status(job: Object) -> JobStatus:
-    return JobStatus.model_validate(job.get("status") or {})
+def _status(job: Object) -> JobState:
+    return read_status(job.get("status"))
 
 
 async def _main(options: argparse.Namespace) -> int:
