@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainmaster_operator.api.status import JobPhase, JobStatus, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.goodput import OTHER, PAUSES, Account, since_first, since_known
 from trainmaster_operator.planning.round_times import RoundTimes, rounds_that_trained
+from trainmaster_operator.planning.state import JobPhase, JobState, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.step_count import repeats
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
@@ -54,7 +54,7 @@ def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
     )
 
 
-def _go_on(account: Account, times: RoundTimes, status: JobStatus, *, repeats: bool) -> None:
+def _go_on(account: Account, times: RoundTimes, status: JobState, *, repeats: bool) -> None:
     """The round that trained when the last leader fell silent. `repeats`: steps up to the highest one don't count."""
     steps = times.step - status.progress.step
     if steps > 0:
@@ -65,7 +65,7 @@ def _go_on(account: Account, times: RoundTimes, status: JobStatus, *, repeats: b
         account.train(times.last_sign_at, steps, fresh, paused, again)
 
 
-def _pauses(status: JobStatus, times: RoundTimes) -> dict[str, Any]:
+def _pauses(status: JobState, times: RoundTimes) -> dict[str, Any]:
     """What is accounted of this round's pauses, so that the next pass counts on from there."""
     totals = {"save": times.saved_s, "eval": times.evaluated_s}
     known = {

@@ -15,7 +15,6 @@ from __future__ import annotations
 from trainmaster.contract.wire import Cause, RankReport, RankState
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.recovery import HANG_LIMIT_S, HangMode
-from trainmaster_operator.api.status import JobStatus, Rung, Suspicion
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.observation import AgentRecord, JobSpec, PlannedEvent
@@ -23,6 +22,7 @@ from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.pauses import SHORTEST_S, limits
 from trainmaster_operator.planning.record import dataclass
 from trainmaster_operator.planning.stack import innermost, waits
+from trainmaster_operator.planning.state import JobState, Rung, Suspicion
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import BEFORE_STEPS, View, stepped_to
 
@@ -80,7 +80,7 @@ def suspect(view: View) -> Change | None:
     return None if enforced or known.confirmed or not _confirmed(view, over) else _told(view, known, over)
 
 
-def asks_stacks(status: JobStatus) -> bool:
+def asks_stacks(status: JobState) -> bool:
     """Whether agents are to look at their ranks' stacks."""
     return status.suspicion is not None and status.suspicion.round == status.round and not status.suspicion.confirmed
 
