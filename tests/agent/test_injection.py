@@ -145,7 +145,7 @@ def test_a_python_without_another_sitecustomize_runs_as_ever(tmp_path: Path) -> 
     assert _run(tmp_path, code).split()[0] == "False"
 
 
-def test_a_helper_that_does_not_train_is_not_watched_in_the_place_of_the_program_that_started_it(
+def test_a_helper_that_does_not_train_is_not_watched_in_its_starters_place(
     tmp_path: Path,
 ) -> None:
     """It lives longer than the program needs to import torch."""
