@@ -210,8 +210,8 @@ CEL_RULES: list[dict[str, Any]] = [
         "rule": f"has({_CHECKPOINT}.volume) || has({_CHECKPOINT}.directory) || ({_CHECKPOINT}.every == 50"
         f" && {_CHECKPOINT}.keep == 3 && !{_CHECKPOINT}.keepBest && {_CHECKPOINT}.timeoutSeconds == 900"
         f" && (!has({_RAM}) || (has({_RAM}.limit) && {_RAM}.limit == '0')))",
-        "message": "checkpoint: the job has no storage, so nothing is saved; set volume or directory, or leave every, keep,"
-        " keepBest, timeoutSeconds and ram out",
+        "message": "checkpoint: the job has no storage, so nothing is saved; set volume or directory, or leave every,"
+        " keep, keepBest, timeoutSeconds and ram out",
     },
     {
         "rule": f"has(self.workers.min) || has(self.workers.max)"
