@@ -28,6 +28,7 @@ def watch() -> None:
     if not _claim():
         return
     observer.install(own_loop=False)
+    observer.join()
     own_store.install()
     original = sys.excepthook
 

@@ -14,7 +14,8 @@ CONFIG, COMMAND = "config", "command"
 """The program: of our own loop its config, of a script its command. The value is a hash."""
 TORCH, TRAINMASTER = "torch", "trainmaster"
 FRAMEWORKS = (
-    *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "transformers"),
+    *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "tf_keras"),
+    *("transformers", "xgboost"),
 )
 """Packages whose versions are compared as well, where the script is known to import them."""
 
