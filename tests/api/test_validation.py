@@ -82,7 +82,8 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ({"spec__suspend": "no"}, "spec.suspend: true or false is expected, not 'no'"),
         (
             {"spec__framework": "pytorch"},
-            "spec.framework: one of Trainmaster, PyTorch is expected, not 'pytorch'; did you mean PyTorch?",
+            "spec.framework: one of Trainmaster, PyTorch, TensorFlow, JAX, DeepSpeed, HuggingFace, XGBoost is "
+            "expected, not 'pytorch'; did you mean PyTorch?",
         ),
         (
             {"spec__training__optimizer": {"name": "adam"}},

@@ -126,7 +126,8 @@ def test_a_layout_that_the_model_does_not_allow_is_refused(
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (["deepspeed", "t.py"], "deepspeed starts processes of its own, and here Trainmaster starts the ranks"),
+        (["deepspeed", "-H", "hosts", "t.py"], "deepspeed --hostfile can't be obeyed"),
+        (["mpirun", "t.py"], "mpirun starts processes of its own, and here Trainmaster starts the ranks"),
         (["torchrun", "--virtual-local-rank", "t.py"], "torchrun --virtual-local-rank can't be obeyed"),
         (["torchrun", "--nproc-per-node=gpu", "t.py"], "say in workers.ranksPerPod how many ranks each pod has"),
         (["python", "-", "<", "t.py"], "python - reads its program from the standard input"),

@@ -71,5 +71,5 @@ def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) ->
     if importlib.util.find_spec("torch") is not None:
         return importlib.import_module("trainmaster.steps").init(checkpoint_dir, keep)
     if checkpoint_dir is not None:
-        raise ValueError("tm.init(checkpoint_dir=...): run.steps() saves by torch, which is not installed; leave it out")
+        raise ValueError("tm.init(checkpoint_dir=...): torch saves it, and is not installed; leave it out")
     return ToldSteps(Reporter.from_environment())

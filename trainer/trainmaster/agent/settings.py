@@ -281,8 +281,10 @@ def facts_of(settings: Settings, assignment: Assignment, pod_rank: int) -> Facts
 def rank_environment(
     settings: Settings, assignment: Assignment, pod_rank: int, cpus: Sequence[int] = ()
 ) -> dict[str, str]:
-    """Return the variables of the framework, torchrun's numbers and ours for one rank. pod_rank: which of its pod's ranks it is. cpus: that it is
-    pinned to."""
+    """Return the variables of one rank: its numbers, those of its framework, and ours.
+
+    pod_rank: which of its pod's ranks it is. cpus: that it is pinned to.
+    """
     a = assignment
     facts, framework = facts_of(settings, a, pod_rank), settings.of_framework
     env = {**framework.defaults(facts), **settings.environ}

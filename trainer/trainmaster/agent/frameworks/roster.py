@@ -8,6 +8,7 @@ one that replaces it in the same round is counted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -76,10 +77,8 @@ class Roster:
         line = json.dumps([addresses[rank] for rank in sorted(addresses)]).encode() + b"\n"
         for peer in list(self._told):
             peer.setblocking(True)
-            try:
+            with contextlib.suppress(OSError):  # it has gone, and its agent tells why
                 peer.sendall(line)
-            except OSError:
-                pass  # it has gone, and its agent tells why
             self._forget(peer)
 
     def _forget(self, peer: socket.socket) -> None:

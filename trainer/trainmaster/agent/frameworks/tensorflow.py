@@ -43,6 +43,7 @@ class _Steps:
         self._base = -1  # steps before this process
         self._fits = 0  # how many `fit` are under way
         self._batch = 0  # of the epoch, that is done
+        self._restored = False  # what a fit goes on from is known
         self._step = 0
 
     def watch_functions(self, module: Any, watch: Watch) -> None:
@@ -82,16 +83,22 @@ class _Steps:
 
         def begin(fit: Any, *_: Any) -> None:
             self._fits += 1
-            self._step = _iterations(getattr(fit, "model", None) or getattr(fit, "_model", None), self._step)
-            self._base = self._step if self._base < 0 else self._base
+            self._restored = False
             watch.building()
 
         def begin_epoch(fit: Any, *_: Any) -> None:
             self._batch = 0
 
         def end_batch(fit: Any, batch: int, *_: Any) -> None:
-            self._step += max(batch + 1 - self._batch, 0)
+            taken = max(batch + 1 - self._batch, 1)
             self._batch = batch + 1
+            if not self._restored:  # by now a callback such as BackupAndRestore has
+                self._restored = True
+                model = getattr(fit, "model", None) or getattr(fit, "_model", None)
+                taken = _executed_at_once(model)
+                self._step = _counted(getattr(model, "optimizer", None), self._step + taken) - taken
+                self._base = self._step if self._base < 0 else self._base
+            self._step += taken
             watch.completed(self._step, resumed=self._base)
 
         def end(fit: Any, *_: Any) -> None:
@@ -123,8 +130,14 @@ def _before(owner: Any, name: str, told: Callable[..., None]) -> None:
     setattr(owner, name, method)
 
 
-def _iterations(model: Any, otherwise: int) -> int:
-    return _counted(getattr(model, "optimizer", None), otherwise)
+def _executed_at_once(model: Any) -> int:
+    """How many batches each call of a model's training function takes."""
+    number = getattr(model, "_steps_per_execution", None)
+    number = getattr(model, "steps_per_execution", 1) if number is None else number
+    try:
+        return max(int(number.numpy() if hasattr(number, "numpy") else number), 1)
+    except (TypeError, ValueError):
+        return 1
 
 
 def _counted(optimizer: Any, otherwise: int) -> int:

@@ -33,12 +33,11 @@ def _join_by_default(module: Any, watch: Watch) -> None:
         if _is_default((), given) and URI in os.environ:
             facts = from_numbers(os.environ)
             uri, port = os.environ[URI], int(os.environ[PORT])
-            if facts.rank == 0 and facts.world_size > 1:
+            if facts.rank == 0:
                 _trackers[:] = [_open_tracker(uri, port, facts.world_size)]
-            if facts.world_size > 1:
-                # The name decides the rank: the tracker sorts by it.
-                task = f"{facts.rank:09d}"
-                given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, "dmlc_task_id": task, **given}
+            # The name decides the rank: the tracker sorts by it.
+            task = f"{facts.rank:09d}"
+            given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, "dmlc_task_id": task, **given}
         original(**given)
         watch.met()
 
@@ -46,7 +45,8 @@ def _join_by_default(module: Any, watch: Watch) -> None:
 
 
 def _open_tracker(host: str, port: int, ranks: int) -> Any:
-    tracker = importlib.import_module("xgboost.tracker").RabitTracker(n_workers=ranks, host_ip=host, port=port, sortby="task")
+    module: Any = importlib.import_module("xgboost.tracker")
+    tracker = module.RabitTracker(n_workers=ranks, host_ip=host, port=port, sortby="task")
     tracker.start()
     return tracker
 
