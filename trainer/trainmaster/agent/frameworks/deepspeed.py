@@ -25,6 +25,4 @@ def defaults(facts: Facts) -> dict[str, str]:
     return {} if facts.has_accelerator else {"DS_ACCELERATOR": "cpu"}
 
 
-DEEPSPEED = Framework(
-    "DeepSpeed", ("deepspeed",), environment, defaults, family=pytorch.FAMILY, meeting=pytorch.MEETING
-)
+DEEPSPEED = Framework("DeepSpeed", ("deepspeed",), environment, defaults, family=pytorch.FAMILY)

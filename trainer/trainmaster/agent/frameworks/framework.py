@@ -98,7 +98,8 @@ class Framework:
     """By the name of a module: what happens once a rank has imported it."""
 
     meeting: Mapping[str, Meeting] = field(default_factory=dict)
-    """By the name of a module: how ranks of this framework meet. In a job of another family that is refused."""
+    """By the name of a module: how ranks of this framework meet. In a job of another family that is refused. One
+    framework of a family has it for all."""
 
     family: str = ""
     """Frameworks of one family meet in the same way; "": the framework is alone."""

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from trainmaster.agent.frameworks.framework import Framework
-from trainmaster.agent.frameworks.pytorch import FAMILY, MEETING, environment
+from trainmaster.agent.frameworks.pytorch import FAMILY, environment
 
-HUGGINGFACE = Framework("HuggingFace", ("transformers", "accelerate"), environment, family=FAMILY, meeting=MEETING)
+HUGGINGFACE = Framework("HuggingFace", ("transformers", "accelerate"), environment, family=FAMILY)

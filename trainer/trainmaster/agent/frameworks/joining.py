@@ -48,11 +48,9 @@ def hooks(framework: Framework, watch: Watch) -> Iterator[tuple[str, Loaded]]:
         yield name, functools.partial(_call, hook, watch)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return
-    refused: set[str] = set()
     for other in ALL:
-        if other.kin == framework.kin or other.kin in refused:
+        if other.kin == framework.kin:
             continue
-        refused.add(other.kin)
         for name, meeting in other.meeting.items():
             yield name, functools.partial(_refuse_meeting, framework=framework, other=other, meeting=meeting)
 

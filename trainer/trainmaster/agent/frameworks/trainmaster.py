@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from trainmaster.agent.frameworks.framework import Framework
-from trainmaster.agent.frameworks.pytorch import FAMILY, MEETING, environment
+from trainmaster.agent.frameworks.pytorch import FAMILY, environment
 
 TRAINMASTER = Framework(
     "Trainmaster",
     (),
     environment,
     family=FAMILY,
-    meeting=MEETING,
     entry={"kind": "function", "target": "trainmaster.loop:main"},
     executed_entry={"kind": "module", "name": "trainmaster.loop", "args": []},
 )
