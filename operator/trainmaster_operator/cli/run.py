@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainmaster.contract.launch.frameworks import PACKAGES
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli import device_plan, devices, faults, interpreter, output, preflight
@@ -118,9 +119,14 @@ def prepare(options: RunOptions) -> Prepared | str:
         devices=chosen,
         locks=locks,
         digests=options.digests,
-        python=None if own_loop else interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath)),
+        python=None if own_loop else _choose_python(job),
         pods_as_nodes=options.pods_as_nodes or chosen.each > 0,
     )
+
+
+def _choose_python(job: DistributedTrainingJob) -> interpreter.Interpreter:
+    package = PACKAGES.get(job.spec.framework.value, "torch")
+    return interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath), package)
 
 
 def _command(options: RunOptions) -> str:

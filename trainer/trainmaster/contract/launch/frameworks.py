@@ -1,8 +1,11 @@
-"""Variables by which ranks of a framework find each other: a job that sets one of them itself is refused."""
+"""What is known of a framework without running it: its package, and variables that a job must not set itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+PACKAGES = {"TensorFlow": "tensorflow", "JAX": "jax", "DeepSpeed": "deepspeed", "XGBoost": "xgboost"}
+"""The package that an interpreter must have to run a framework's scripts; torch for all others."""
 
 SET_BY_US: dict[str, tuple[str, ...]] = {
     "TensorFlow": ("TF_CONFIG",),
