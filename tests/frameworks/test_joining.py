@@ -66,7 +66,7 @@ def test_a_rank_that_is_alone_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(changed) == {"JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"}
 
 
-def test_addresses_are_exchanged_once_in_a_round_and_again_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_framework_makes_of_the_addresses_is_put_into_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     be_rank(monkeypatch, "TensorFlow")
     monkeypatch.setattr(os, "environ", {**os.environ})
     asked: list[str] = []
@@ -76,14 +76,10 @@ def test_addresses_are_exchanged_once_in_a_round_and_again_in_the_next(monkeypat
         return [own, "other:1"]
 
     monkeypatch.setattr(joining.roster, "exchange", exchange)
-    framework = frameworks.find("TensorFlow")
-    joining.join(framework)
-    joining.join(framework)
-    assert len(asked) == 1
+    joining.join(frameworks.find("PyTorch"))
+    assert asked == []
+    joining.join(frameworks.find("TensorFlow"))
     assert asked[0] in os.environ["TF_CONFIG"]
-    os.environ[environment.ROUND] = "5"
-    joining.join(framework)
-    assert len(asked) == 2
 
 
 def test_torchs_rendezvous_in_a_job_of_tensorflow_is_refused(

@@ -74,6 +74,11 @@ def test_a_rank_that_goes_before_the_others_come_is_replaced(served: Served) -> 
     assert told(served) == [["pod-0:1", "pod-1:1"]] * 2
 
 
+def test_a_rank_that_asks_again_gets_the_same_list(served: Served) -> None:
+    told(served)
+    assert roster.exchange(served.facts(1), "another:1", timeout_s=TIMEOUT_S) == ["pod-0:1", "pod-1:1"]
+
+
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"{}\n", b"x" * 5000])
 def test_what_is_no_rank_is_sent_away_and_does_no_harm(served: Served, data: bytes) -> None:
     with served.say(data) as stranger:

@@ -8,6 +8,8 @@ import os
 from typing import Any
 
 from trainmaster import faults
+from trainmaster.agent import frameworks
+from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.progress import Phase
 from trainmaster.report import Reporter
 
@@ -63,13 +65,15 @@ def complete(reporter: Reporter, step: int, loss: Any, tokens: int, metrics: dic
 
 
 def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) -> Any:
-    """Return this process's run: a `trainmaster.steps.Run`, or in an image without torch a `ToldSteps`.
+    """Return this process's run: a `trainmaster.steps.Run`, or without torch a `ToldSteps`. A job of another framework
+    needs no torch, whether its image has one or not.
 
     checkpoint_dir and keep are for `run.steps()`, see `trainmaster.steps.init`. Raises ValueError if a folder is given
-    in an image without torch, since nothing would be saved there.
+    where nothing would be saved in it.
     """
-    if importlib.util.find_spec("torch") is not None:
+    trains_with_torch = not frameworks.find(os.environ.get(environment.FRAMEWORK) or "PyTorch").addresses
+    if trains_with_torch and importlib.util.find_spec("torch") is not None:
         return importlib.import_module("trainmaster.steps").init(checkpoint_dir, keep)
     if checkpoint_dir is not None:
-        raise ValueError("tm.init(checkpoint_dir=...): torch saves it, and is not installed; leave it out")
+        raise ValueError("tm.init(checkpoint_dir=...): only scripts of torch save there; leave it out")
     return ToldSteps(Reporter.from_environment())

@@ -74,7 +74,7 @@ class Framework:
 
     name: str
     packages: tuple[str, ...]
-    """The image must have at least one of these. Empty: the framework comes with the agent."""
+    """The image must have at least one of these. Empty: nothing is asked for."""
 
     environment: Callable[[Facts], dict[str, str]] = _nothing
     """Variables of a rank beside those that number it, known before it starts."""

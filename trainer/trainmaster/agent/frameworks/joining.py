@@ -14,8 +14,6 @@ from trainmaster.agent.frameworks.framework import Meeting, Watch, from_numbers
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import Cause, ExitCode
 
-_JOINED = "TRAINMASTER_JOINED"  # the round whose addresses a process above this one has got already
-
 Loaded = Callable[[Any], None]
 """Gets a module that was imported."""
 
@@ -30,16 +28,14 @@ def of_this_rank() -> Framework | None:
 def join(framework: Framework) -> None:
     """Get the addresses of all ranks, and put what the framework makes of them into this process's environment.
 
-    Does nothing where the framework needs none, and in children of a rank, which inherit it. Raises OSError when the
-    round's store goes away.
+    Does nothing where the framework needs none. Raises OSError when the round's store goes away.
     """
-    this_round = os.environ.get(environment.ROUND, "")
-    if not framework.addresses or os.environ.get(_JOINED) == this_round:
+    if not framework.addresses:
         return
     facts = from_numbers(os.environ)
     own = roster.own_address(os.environ)
     addresses = roster.exchange(facts, own) if facts.world_size > 1 else [own]
-    os.environ.update({**framework.peers(facts, addresses), _JOINED: this_round})
+    os.environ.update(framework.peers(facts, addresses))
 
 
 def hooks(framework: Framework, watch: Watch) -> Iterator[tuple[str, Loaded]]:

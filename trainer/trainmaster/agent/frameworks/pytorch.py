@@ -28,4 +28,5 @@ def environment(facts: Facts) -> dict[str, str]:
     }
 
 
-PYTORCH = Framework("PyTorch", ("torch",), environment, family=FAMILY, meeting=MEETING)
+# A script that runs under torchrun may do without torch, so no package is asked for.
+PYTORCH = Framework("PyTorch", (), environment, family=FAMILY, meeting=MEETING)

@@ -2,8 +2,8 @@
 
 The store is a process beside rank 0 that outlives every rank. For frameworks that don't speak to a TCPStore it serves
 this exchange instead. Each rank chooses a free port, tells {"rank": n, "address": "host:port"} in one line of JSON, and
-gets the list of all addresses in one line when all ranks have come. A rank that goes before that is forgotten, so the
-one that replaces it in the same round is counted.
+gets the list of all addresses in one line when all ranks have come. A rank that goes before that is forgotten. A rank
+that asks again gets the same list: its program may be a shell script that starts one Python after the other.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Roster:
         self._selector.register(listener, selectors.EVENT_READ)
         self._said: dict[socket.socket, bytes] = {}
         self._told: dict[socket.socket, tuple[int, int, str]] = {}  # (rank, world size, address)
+        self._answered = b""  # the line with all addresses, once it is known
 
     def serve(self) -> None:
         """Serve until the process is killed."""
@@ -70,15 +71,16 @@ class Roster:
                 self._forget(peer)
 
     def _answer(self) -> None:
-        addresses = {rank: address for rank, _, address in self._told.values()}
-        sizes = {size for _, size, _ in self._told.values()}
-        if len(sizes) != 1 or set(addresses) != set(range(next(iter(sizes)))):
-            return
-        line = json.dumps([addresses[rank] for rank in sorted(addresses)]).encode() + b"\n"
+        if not self._answered:
+            addresses = {rank: address for rank, _, address in self._told.values()}
+            sizes = {size for _, size, _ in self._told.values()}
+            if len(sizes) != 1 or set(addresses) != set(range(next(iter(sizes)))):
+                return
+            self._answered = json.dumps([addresses[rank] for rank in sorted(addresses)]).encode() + b"\n"
         for peer in list(self._told):
             peer.setblocking(True)
             with contextlib.suppress(OSError):  # it has gone, and its agent tells why
-                peer.sendall(line)
+                peer.sendall(self._answered)
             self._forget(peer)
 
     def _forget(self, peer: socket.socket) -> None:
@@ -102,7 +104,7 @@ def exchange(facts: Facts, own: str, *, timeout_s: float | None = None) -> list[
         with link.makefile("rb") as lines:
             line = lines.readline()
     if not line.endswith(b"\n"):
-        raise ConnectionResetError(f"the store of this round at {where[0]}:{where[1]} ended before all ranks had come")
+        raise ConnectionResetError(f"the store of this round, {where[0]}:{where[1]}, ended before all ranks had come")
     addresses: list[str] = json.loads(line)
     return addresses
 

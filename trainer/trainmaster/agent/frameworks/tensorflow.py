@@ -4,8 +4,8 @@ The ports of all workers stand in TF_CONFIG before any of them is open. Each ran
 
 Steps come from Keras where it drives the training (`fit`), else from traced functions: one that has an optimizer in it
 is a step. An optimizer runs only while a function is traced, so the functions that are called at that moment are
-marked, and each later call of a marked one counts. `strategy.run` traces in another thread, so all threads share the
-list of functions that are being called.
+marked, and each outermost call of a marked one counts. `strategy.run` traces in another thread, so all threads share
+the list of functions that are being called.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -37,6 +38,7 @@ class _Steps:
 
     def __init__(self) -> None:
         self._calling: list[Any] = []  # traced functions that are being called now, in any thread
+        self._thread = threading.local()  # depth: how many calls of such functions this thread is in
         self._training: WeakSet[Any] = WeakSet()  # those that have an optimizer in them
         self._taken: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by function, or by optimizer of eager steps
         self._optimizer: Any = None
@@ -51,13 +53,15 @@ class _Steps:
 
         @functools.wraps(call)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            outermost = not self._calling
+            depth = getattr(self._thread, "depth", 0)
+            self._thread.depth = depth + 1
             self._calling.append(function)
             try:
                 result = call(function, *args, **kwargs)
             finally:
                 self._calling.remove(function)
-            if outermost and function in self._training and not self._fits:
+                self._thread.depth = depth
+            if not depth and function in self._training and not self._fits:
                 self._take(function, watch)
             return result
 
