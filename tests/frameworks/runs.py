@@ -61,7 +61,7 @@ class Ended:
     @property
     def log(self) -> str:
         """What all ranks have printed."""
-        return "".join(path.read_text(errors="replace") for path in sorted((self.out / "logs").glob("*")))
+        return "".join(path.read_text(errors="replace") for path in sorted((self.out / "logs").glob("*-worker-*")))
 
     @property
     def final_losses(self) -> set[str]:
