@@ -67,7 +67,10 @@ def preload(names: Iterable[str]) -> dict[str, str]:
 
 def is_absent(package: str) -> bool:
     """Return whether this image does not have a package at all: frameworks other than torch need none of it."""
-    return importlib.util.find_spec(package) is None
+    try:
+        return importlib.util.find_spec(package) is None
+    except ModuleNotFoundError:  # a finder of the image's own says so
+        return True
 
 
 def freeze() -> None:

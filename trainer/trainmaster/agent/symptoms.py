@@ -46,7 +46,7 @@ _CASCADE = re.compile(
 )
 _COLLECTIVE = re.compile(
     r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError"
-    r"|Collective ops|CollectiveReduce|tensorflow\.WorkerService|coordination.service|xgboost/src/collective"
+    r"|Collective ops|CollectiveReduce|tensorflow\.WorkerService|coordination.?service|xgboost/src/collective"
     r"|store of this round",
     re.I,
 )
