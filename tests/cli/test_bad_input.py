@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from tests.api.jobs import PYTORCH
 from tests.cli.conftest import WriteJob
+from trainmaster_operator.cli.interpreter import choose
 from trainmaster_operator.cli.main import main
 
 CONTAINER = "spec__workers__template__spec__containers"
@@ -121,6 +123,17 @@ def test_a_layout_that_the_model_does_not_allow_is_refused(
     for command in ("validate", "run"):
         lines = refused(capsys, command, str(file))
         assert any(f"spec.training.{sentence}" in line for line in lines), lines
+
+
+def test_a_framework_that_no_python_here_has_is_told_before_anything_starts(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.py").touch()
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    choose.cache_clear()
+    file = write_job(PYTORCH, **{CONTAINER: [{"name": "worker", "command": ["python", "t.py"]}]}, spec__framework="JAX")
+    (line,) = refused(capsys, "run", str(file))
+    assert f"spec.framework: JAX needs the package jax, and {sys.executable} does not have it" in line
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -30,49 +31,51 @@ print("\\n" + json.dumps([sys.executable, sys.version.split()[0], found]))
 
 @dataclass(frozen=True)
 class Interpreter:
-    """`path`: what `python` means in a command; "": the interpreter of Trainmaster. `words`: which it is, and why."""
+    """`path`: what `python` means in a command; "": the interpreter of Trainmaster. `words`: which it is, and why.
+    `lacks`: it is known to be without the package that was asked for."""
 
     path: str
     words: str
+    lacks: bool = False
 
 
 def of_command(command: Sequence[str], search: str, package: str = "torch") -> Interpreter:
     """Return the interpreter that `python` means, with words about the one that runs a command. search, package: as
     below."""
     chosen = choose(search, package)
-    named = _named(command)
-    return replace(chosen, words=f"scripts run by {named}, which the command names") if named else chosen
-
-
-def _named(command: Sequence[str]) -> str:
-    """The interpreter that a command asks for by more than `python`; "" if there is none."""
     try:
         program = parse(list(command)).argv[0]
     except LaunchRefused:
-        return ""
-    bare = ("python", "python3", f"python3.{sys.version_info.minor}")
-    return program if is_python(program) and program not in bare else ""
+        return chosen
+    if not is_python(program):
+        return replace(chosen, lacks=False)  # nobody knows which Python it starts, if any
+    if program in ("python", "python3", f"python3.{sys.version_info.minor}"):
+        return chosen
+    return replace(chosen, words=f"scripts run by {program}, which the command names", lacks=False)
 
 
 @functools.cache
 def choose(search: str, package: str = "torch") -> Interpreter:
     """Return the interpreter that ranks run. search: the person's PATH. package: that it must have."""
     own = sys.executable
+    lacks = importlib.util.find_spec(package) is None
     found = shutil.which("python", path=search) or shutil.which("python3", path=search)
     if found is None:
-        return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster, since PATH has none")
+        return Interpreter(
+            "", f"scripts run by {_described(own, package)}, that of Trainmaster, since PATH has none", lacks
+        )
     if os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(own)):
-        return Interpreter("", f"scripts run by {_described(own, package)}")
+        return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
     probed = _probe(found, package)
     if probed is None:
         reason = f"{found}, which PATH has, can't be run"
-        return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}")
+        return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}", lacks)
     path, version, its_package = probed
     if os.path.dirname(path) == os.path.dirname(own):
-        return Interpreter("", f"scripts run by {_described(own, package)}")
+        return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
     if not its_package:
         reason = f"{path}, which PATH has, has no {package}"
-        return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}")
+        return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}", lacks)
     return Interpreter(path, f"scripts run by {path} (Python {version}, {package} {its_package}), which PATH has")
 
 
