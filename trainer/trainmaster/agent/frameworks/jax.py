@@ -30,7 +30,7 @@ def _register(module: Any, watch: Watch) -> None:
     """Put an environment that reads the variables of this rank in front of those that JAX knows."""
     known = module.ClusterEnv._cluster_types
 
-    class TrainmasterCluster(module.ClusterEnv):  # type: ignore[misc, name-defined]
+    class TrainmasterCluster(module.ClusterEnv):  # type: ignore[misc]
         name = "trainmaster"
 
         @classmethod

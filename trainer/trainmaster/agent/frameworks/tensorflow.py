@@ -136,8 +136,9 @@ def _before(owner: Any, name: str, told: Callable[..., None]) -> None:
 
 def _executed_at_once(model: Any) -> int:
     """How many batches each call of a model's training function takes."""
-    number = getattr(model, "_steps_per_execution", None)
-    number = getattr(model, "steps_per_execution", 1) if number is None else number
+    number: Any = getattr(model, "_steps_per_execution", None)
+    if number is None:
+        number = getattr(model, "steps_per_execution", 1)
     try:
         return max(int(number.numpy() if hasattr(number, "numpy") else number), 1)
     except (TypeError, ValueError):
