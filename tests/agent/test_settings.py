@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import sys
 
 import pytest
@@ -223,3 +224,15 @@ def test_what_the_user_sets_wins_over_a_default_of_the_framework(monkeypatch: py
     assert rank_environment(of_framework("DeepSpeed"), round_of(0), 0)["DS_ACCELERATOR"] == "cpu"
     given = of_framework("DeepSpeed", DS_ACCELERATOR="xpu")
     assert rank_environment(given, round_of(0), 0)["DS_ACCELERATOR"] == "xpu"
+
+
+def test_process_groups_of_one_machine_listen_on_loopback_unless_the_job_names_an_interface() -> None:
+    here = {**POD, environment.ONE_MACHINE: "1"}
+    variables = rank_environment(Settings.read(here), round_of(0), 0)
+    interface = variables["GLOO_SOCKET_IFNAME"]
+    assert variables["NCCL_SOCKET_IFNAME"] == f"={interface}"
+    assert interface in {name for _, name in socket.if_nameindex()}
+    named = rank_environment(Settings.read({**here, "GLOO_SOCKET_IFNAME": "eth7"}), round_of(0), 0)
+    assert named["GLOO_SOCKET_IFNAME"] == "eth7"
+    on_a_cluster = rank_environment(Settings.read(POD), round_of(0), 0)
+    assert not [name for name in on_a_cluster if name.endswith("_SOCKET_IFNAME")]

@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 from trainmaster.agent import lastwords
 from trainmaster.agent.frameworks import ALL, Framework, find, roster
 from trainmaster.agent.frameworks.framework import Meeting, Watch, from_numbers
+from trainmaster.contract.launch.frameworks import PACKAGES
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import Cause, ExitCode
+
+_TRAINING = frozenset({"torch", *PACKAGES.values()})
 
 Loaded = Callable[[Any], None]
 """Gets a module that was imported."""
@@ -23,6 +26,11 @@ def of_this_rank() -> Framework | None:
     if environment.STORE not in os.environ:
         return None
     return find(os.environ.get(environment.FRAMEWORK, "Trainmaster"))
+
+
+def trains() -> bool:
+    """Return whether this process has imported a framework, so that it is no mere wrapper of a program that trains."""
+    return not _TRAINING.isdisjoint(sys.modules)
 
 
 def join(framework: Framework) -> None:
