@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv demo test test-all test-oldest test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
+.PHONY: help venv demo test test-all test-oldest frameworks test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -37,6 +37,9 @@ test: venv  ## every test that needs no cluster, but those that guard releases o
 
 test-all: venv  ## those that guard releases, too (tests/suite/releases.txt lists them)
 	$(PYTEST)
+
+frameworks: venv  ## TensorFlow, JAX, DeepSpeed and XGBoost, each in an environment of its own, with kills and hangs; ONLY=jax
+	TRAINMASTER_FRAMEWORKS=1 $(BIN)/python -m pytest tests/frameworks -m framework $(if $(ONLY),-k "$(ONLY)")
 
 # torch is pinned to the newest in constraints.txt, and with it the versions of all that it needs.
 OLDEST := .venv-oldest

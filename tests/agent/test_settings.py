@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -182,6 +183,47 @@ def test_pods_that_are_nodes_of_one_machine_still_share_its_cores() -> None:
 def test_what_tells_an_agent_of_its_machine_is_not_the_ranks_business() -> None:
     settings = Settings.read({**POD, environment.ONE_MACHINE: "1", environment.PODS_AS_NODES: "1"})
     assert not {environment.ONE_MACHINE, environment.PODS_AS_NODES} & set(settings.environ)
+
+
+def of_framework(framework: str, **env: str) -> Settings:
+    return Settings.read({**of_pod(framework), **env})
+
+
+def of_pod(framework: str) -> dict[str, str]:
+    return {**POD, environment.FRAMEWORK: framework, environment.COMMAND: json.dumps(["python", "t.py"])}
+
+
+def test_an_image_without_the_framework_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = rf"framework JAX: jax is not installed for {sys.executable}: use an image that has it"
+    with pytest.raises(ValueError, match=words):
+        of_framework("JAX")
+    with pytest.raises(ValueError, match="neither transformers nor accelerate is installed"):
+        of_framework("HuggingFace")
+
+
+def test_another_interpreters_packages_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    command = json.dumps(["/opt/venv/bin/python", "t.py"])
+    assert of_framework("JAX", **{environment.COMMAND: command}).entry is None
+
+
+def test_a_variable_by_which_ranks_find_each_other_is_refused_where_the_image_sets_it() -> None:
+    with pytest.raises(ValueError, match="TF_CONFIG must not be set for framework TensorFlow"):
+        of_framework("TensorFlow", TF_CONFIG="{}")
+
+
+def test_an_agent_that_is_older_than_the_operator_says_which_frameworks_it_knows() -> None:
+    with pytest.raises(ValueError, match="framework Chainer: this agent knows Trainmaster, PyTorch"):
+        of_framework("Chainer")
+
+
+def test_what_the_user_sets_wins_over_a_default_of_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr("trainmaster.agent.settings.has_accelerator", lambda env: False)
+    assert rank_environment(of_framework("DeepSpeed"), round_of(0), 0)["DS_ACCELERATOR"] == "cpu"
+    given = of_framework("DeepSpeed", DS_ACCELERATOR="xpu")
+    assert rank_environment(given, round_of(0), 0)["DS_ACCELERATOR"] == "xpu"
 
 
 def test_process_groups_of_one_machine_listen_on_loopback_unless_the_job_names_an_interface() -> None:

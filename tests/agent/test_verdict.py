@@ -75,6 +75,28 @@ def test_a_traceback_with_a_mark_before_each_line_is_none() -> None:
     assert verdict.message == "ended with exit code 1; its last output: [x] KeyError: 3"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error: Collective ops is aborted "
+        "by: recvmsg:Connection reset by peer\nAdditional GRPC error information from remote target "
+        "/job:worker/replica:0/task:1 while calling /tensorflow.WorkerService/RecvBuf:",
+        "tensorflow.python.framework.errors_impl.UnavailableError: The following tasks are unhealthy (stopped sending "
+        "heartbeats):\n/job:worker/replica:0/task:0\nThe tasks have crashed. [type.googleapis.com/tensorflow."
+        "CoordinationServiceError='']",
+        "jax.errors.JaxRuntimeError: UNKNOWN: Gloo all-reduce failed: [external/gloo/gloo/transport/tcp/pair.cc:538] "
+        "Read error [127.0.0.1]:3499: Connection reset by peer",
+        "xgboost.core.XGBoostError: [18:36:12] /__w/xgboost/xgboost/src/collective/result.cc:83: "
+        "- [allreduce.cc:135|18:36:12]: Ring Allreduce failed.\n- [socket.h:79|18:36:12]: Poll error condition:Success",
+        "ConnectionResetError: the store of this round, 10.0.0.7:29500, ended before all ranks had come",
+    ],
+    ids=["TensorFlow", "TensorFlow's heartbeats", "JAX", "XGBoost", "the store"],
+)
+def test_a_survivor_of_another_framework_is_not_blamed(words: str) -> None:
+    lines = [TRACEBACK, '  File "train.py", line 18, in <module>', *words.splitlines()]
+    assert judge(End(0, 1, status=ended(1), lines=lines)).cascade
+
+
 def test_a_collective_that_lost_its_peer_is_a_cascade_and_a_kill_is_not() -> None:
     assert judge(End(0, 1, status=ended(1), lines=GLOO)).cascade
     assert judge(End(0, 1, status=ended(ExitCode.PEER_LOST))).cascade

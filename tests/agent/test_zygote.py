@@ -257,6 +257,32 @@ def test_a_module_that_cannot_be_imported_is_told_and_does_no_harm(start_zygote:
     assert "no_such_module was not imported in advance" in root.expect("note")[0]["message"]
 
 
+def test_an_image_without_torch_has_forks_of_what_its_ranks_import(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nclass Hides:\n    def find_spec(self, name, *_):\n"
+        "        if name == 'torch':\n            raise ModuleNotFoundError('there is no torch')\n"
+        "sys.meta_path.insert(0, Hides())\n"
+    )
+    _package(tmp_path, "framework")
+    root = start_zygote("torch,json")
+    root.hello("k")
+    _learn(root, [("framework", "")])
+    assert _loaded(root.introduced(), tmp_path, "framework", "torch") == ["framework"]
+
+
+def test_an_image_with_a_broken_torch_executes_its_ranks(
+    start_zygote: Callable[[str], Speaker], tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart is missing')\n")
+    root = start_zygote("torch,json")
+    packets.send(root.socket, {"op": "hello", "key": "k", "load": _load()})
+    root.expect("note")  # it was not imported in advance
+    assert "torch can't be imported: ImportError: libcudart is missing" in root.expect("note")[0]["message"]
+    assert root.expect("zygote")[0]["kind"] == "none"
+
+
 def _greet(root: Speaker, **variables: str) -> str:
     """Which zygote an agent is given whose ranks have these variables that are read at load."""
     packets.send(root.socket, {"op": "hello", "key": "k", "load": {**_load(), **variables}})

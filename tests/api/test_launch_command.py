@@ -57,7 +57,8 @@ def test_a_job_has_as_many_ranks_as_its_launcher_was_told_unless_it_says_so_itse
             of(["torchrun", "--nproc-per-node=gpu", "t.py"], devices=8, ranksPerPod=4),
             "torchrun counts 8 devices in each pod, but workers.ranksPerPod is 4",
         ),
-        (of(["deepspeed", "t.py"]), "deepspeed starts processes of its own"),
+        (of(["horovodrun", "t.py"]), "horovodrun starts processes of its own"),
+        (of(["deepspeed", "--num_gpus=8", "t.py"], ranksPerPod=4), "--num_gpus=8, but workers.ranksPerPod is 4"),
     ],
 )
 def test_a_launcher_that_was_told_something_else_is_refused(document: dict[str, Any], words: str) -> None:

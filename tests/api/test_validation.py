@@ -82,7 +82,8 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ({"spec__suspend": "no"}, "spec.suspend: true or false is expected, not 'no'"),
         (
             {"spec__framework": "pytorch"},
-            "spec.framework: one of Trainmaster, PyTorch is expected, not 'pytorch'; did you mean PyTorch?",
+            "spec.framework: one of Trainmaster, PyTorch, TensorFlow, JAX, DeepSpeed, HuggingFace, XGBoost is "
+            "expected, not 'pytorch'; did you mean PyTorch?",
         ),
         (
             {"spec__training__optimizer": {"name": "adam"}},
@@ -326,6 +327,21 @@ def test_rules_may_name_every_cause_but_those_of_pods_that_do_not_start() -> Non
         (
             {"spec__training": TRAINMASTER["spec"]["training"], "spec__workers__replicas": 4},
             "spec: spec.training belongs to framework Trainmaster, not to PyTorch",
+        ),
+        (
+            {"spec__framework": "Tensorflow"},
+            "spec.framework: one of Trainmaster, PyTorch, TensorFlow, JAX, DeepSpeed, "
+            "HuggingFace, XGBoost is expected, not 'Tensorflow'; did you mean TensorFlow?",
+        ),
+        (
+            {
+                "spec__framework": "TensorFlow",
+                "spec__workers__template": {
+                    "spec": {"containers": [{"name": "w", "command": ["a"], "env": [{"name": "TF_CONFIG"}]}]}
+                },
+            },
+            "spec.workers.template.spec.containers[0].env: TF_CONFIG must not be set for framework TensorFlow: "
+            "Trainmaster sets it for each rank, with addresses that change at every restart; leave it out",
         ),
     ],
     ids=lambda value: str(value)[:60],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from tests.api.jobs import PYTORCH
 from tests.cli.conftest import WriteJob
 from tests.former import former_status
+from trainmaster_operator.cli.interpreter import choose
 from trainmaster_operator.cli.main import main
 
 CONTAINER = "spec__workers__template__spec__containers"
@@ -124,10 +126,22 @@ def test_a_layout_that_the_model_does_not_allow_is_refused(
         assert any(f"spec.training.{sentence}" in line for line in lines), lines
 
 
+def test_a_framework_that_no_python_here_has_is_told_before_anything_starts(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.py").touch()
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    choose.cache_clear()
+    file = write_job(PYTORCH, **{CONTAINER: [{"name": "worker", "command": ["python", "t.py"]}]}, spec__framework="JAX")
+    (line,) = refused(capsys, "run", str(file))
+    assert f"spec.framework: JAX needs the package jax, and {sys.executable} does not have it" in line
+
+
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (["deepspeed", "t.py"], "deepspeed starts processes of its own, and here Trainmaster starts the ranks"),
+        (["deepspeed", "-H", "hosts", "t.py"], "deepspeed --hostfile can't be obeyed"),
+        (["mpirun", "t.py"], "mpirun starts processes of its own, and here Trainmaster starts the ranks"),
         (["torchrun", "--virtual-local-rank", "t.py"], "torchrun --virtual-local-rank can't be obeyed"),
         (["torchrun", "--nproc-per-node=gpu", "t.py"], "say in workers.ranksPerPod how many ranks each pod has"),
         (["python", "-", "<", "t.py"], "python - reads its program from the standard input"),

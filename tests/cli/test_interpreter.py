@@ -74,3 +74,13 @@ def test_programs_beside_the_python_of_scripts_come_first_in_path(given: object,
     own = {"PATH": "/usr/bin", **({environment.PYTHON: "/venv/bin/python"} if given else {})}
     path = base_environment(own)["PATH"].split(os.pathsep)
     assert (path[0], path[-1]) == (first, last)
+
+
+def test_the_python_of_path_must_have_the_framework_of_the_job(tmp_path: Path) -> None:
+    path = f"{tmp_path}/venv/bin/python"
+    folder = python(tmp_path / "shims", [path, "3.12.1", "2.21.0"])
+    found = choose(folder, "tensorflow")
+    assert found.words == f"scripts run by {path} (Python 3.12.1, tensorflow 2.21.0), which PATH has"
+    without = choose(python(tmp_path / "others", [path, "3.12.1", ""]), "tensorflow")
+    assert without.path == ""
+    assert without.words.endswith(f"that of Trainmaster: {path}, which PATH has, has no tensorflow")

@@ -39,7 +39,7 @@ def complete(fragment: Any) -> dict[str, Any]:
         raise ValueError(f"{', '.join(fragment)}: neither a {KIND} nor a part of its spec")
     given = fragment.get("spec", fragment)
     base: dict[str, Any] = {"workers": {"replicas": 1}}
-    if given.get("framework") == "PyTorch":
+    if given.get("framework", "Trainmaster") != "Trainmaster":
         base["workers"] |= _SCRIPT
     else:
         base["training"] = _TRAINING

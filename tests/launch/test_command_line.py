@@ -10,6 +10,7 @@ from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, p
 
 SCRIPT = {"kind": "script", "path": "train.py", "args": ["--x", "1"]}
 LOCAL = {"kind": "script", "path": "train.py", "args": ["--local-rank=${local_rank}", "--x", "1"]}
+DEEPSPEED = {"kind": "script", "path": "train.py", "args": ["--local_rank=${local_rank}", "--x", "1"]}
 TAIL = ["train.py", "--x", "1"]
 
 
@@ -41,6 +42,11 @@ def module(*args: str) -> dict[str, Any]:
         (["accelerate-launch", "--cpu", "-m", "pkg.mod"], module()),
         (["python", "-m", "accelerate.commands.launch", "--multi_gpu", *TAIL], SCRIPT),
         (["python", "-m", "accelerate.commands.accelerate_cli", "launch", *TAIL], SCRIPT),
+        (["deepspeed", "--num_gpus", "2", "--master_port=29501", *TAIL], DEEPSPEED),
+        (["deepspeed", "--no_local_rank", "-q", *TAIL], SCRIPT),
+        (["deepspeed", "--module", "--no_local_rank", "pkg.mod", "-v"], module("-v")),
+        (["python", "-m", "deepspeed.launcher.runner", "--no_ssh", *TAIL], DEEPSPEED),
+        (["sh", "-c", "deepspeed train.py --x 1"], DEEPSPEED),
         (["env", "X=1", "torchrun", *TAIL], SCRIPT),
         (["nohup", "time", "python", *TAIL], SCRIPT),
         (["sh", "-c", "exec torchrun --nproc-per-node=2 train.py --x 1"], SCRIPT),
@@ -103,14 +109,16 @@ def test_what_is_more_than_an_interpreter_is_executed_without_its_launcher(
         (["python", "-m", "torch.distributed.launch", "--no-python", "./t"], "--no-python needs --use-env"),
         (["accelerate", "launch", "--tpu", "t.py"], "ranks are not started on TPUs"),
         (["accelerate", "launch", "--mpirun_hostfile=h", "t.py"], "mpirun starts no ranks here"),
-        (["deepspeed", "t.py"], "deepspeed starts processes of its own"),
+        (["deepspeed", "--hostfile=h", "t.py"], "deepspeed --hostfile can't be obeyed, since the pods of spec.workers"),
+        (["deepspeed", "-i", "a:0", "t.py"], "deepspeed --include can't be obeyed, since a pod's own resources"),
+        (["deepspeed", "--autotuning", "run", "t.py"], "deepspeed --autotuning can't be obeyed"),
         (["horovodrun", "-np", "2", "python", "t.py"], "horovodrun starts processes of its own"),
         (["mpirun", "python", "t.py"], r"write the command that each rank runs, \[python, train.py, …\]"),
         (["/usr/bin/srun", "python", "t.py"], "srun starts processes of its own"),
         (["fabric", "run", "t.py"], "fabric run starts processes of its own"),
         (["nice", "-n", "5", "mpirun", "python", "t.py"], "mpirun starts processes of its own"),
-        (["sh", "-c", "deepspeed t.py"], "deepspeed starts processes of its own"),
-        (["python", "-m", "deepspeed.launcher.runner", "t.py"], "python -m deepspeed.launcher.runner starts"),
+        (["sh", "-c", "horovodrun python t.py"], "horovodrun starts processes of its own"),
+        (["python", "-m", "horovod.runner", "t.py"], "python -m horovod.runner starts"),
         (["env", "-i", "python", "t.py"], "env -i takes away the variables"),
         (["python", "-", "<", "t.py"], "standard input, which is empty for ranks"),
         (["python"], "python has no script to run"),
@@ -131,6 +139,7 @@ def test_what_ranks_cannot_run_is_refused_by_name(argv: list[str], words: str) -
         ["torchrun", "--no-such-flag", "t.py"],
         ["torchrun", "-z", "t.py"],
         ["accelerate", "launch", "--new_flag", "t.py"],
+        ["deepspeed", "--new_flag", "t.py"],
     ],
     ids=" ".join,
 )

@@ -46,7 +46,7 @@ print(json.dumps([sys.argv[1:], os.environ["RANK"], os.environ.get("SET_BY_THE_L
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With packages in the place of torch and deepspeed, and a script."""
+    """With packages in the place of torch, deepspeed and horovod, and a script."""
     files = {
         "torch/__init__.py": "",
         "torch/distributed/__init__.py": "",
@@ -56,6 +56,9 @@ def folder(tmp_path: Path) -> Path:
         "deepspeed/__init__.py": "",
         "deepspeed/launcher/__init__.py": "",
         "deepspeed/launcher/runner.py": DEEPSPEED,
+        "horovod/__init__.py": "",
+        "horovod/runner/__init__.py": "",
+        "horovod/runner/launch.py": "def run_commandline():\n    raise SystemExit('horovodrun starts a world')\n",
         "train.py": SCRIPT,
     }
     for name, text in files.items():
@@ -93,11 +96,31 @@ def test_another_number_of_processes_is_refused_for_good(folder: Path) -> None:
     assert "would start 4 processes in each pod, but workers.ranksPerPod is 2" in done.stderr
 
 
-def test_a_launcher_that_starts_ranks_in_another_way_is_refused_by_name(folder: Path) -> None:
+def test_deepspeed_in_a_program_becomes_the_script_with_its_local_rank(folder: Path) -> None:
     launch = "from deepspeed.launcher.runner import main; main()"
+    done = run(folder, sys.executable, "-c", launch, "--num_gpus=2", "train.py")
+    assert json.loads(done.stdout)[:2] == [["--local_rank=1"], "3"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--hostfile=hosts", "deepspeed --hostfile can't be obeyed"),
+        ("--num_gpus=4", "deepspeed --num_gpus=4, but workers.ranksPerPod is 2"),
+    ],
+)
+def test_an_option_of_deepspeed_that_would_matter_is_refused_for_good(folder: Path, option: str, words: str) -> None:
+    launch = "from deepspeed.launcher.runner import main; main()"
+    done = run(folder, sys.executable, "-c", launch, option, "train.py")
+    assert done.returncode == 93
+    assert done.stderr.startswith(words)
+
+
+def test_a_launcher_that_starts_ranks_in_another_way_is_refused_by_name(folder: Path) -> None:
+    launch = "from horovod.runner.launch import run_commandline; run_commandline()"
     done = run(folder, sys.executable, "-c", launch)
     assert done.returncode == 93
-    assert done.stderr.startswith("deepspeed starts processes of its own, and here Trainmaster starts the ranks")
+    assert done.stderr.startswith("horovodrun starts processes of its own, and here Trainmaster starts the ranks")
 
 
 def test_a_rank_that_has_joined_its_round_may_launch_what_it_likes(folder: Path) -> None:
@@ -143,7 +166,8 @@ def test_a_launcher_may_count_the_ranks_of_a_pod_or_of_the_machine(processes: in
     ("argv", "env", "words"),
     [
         (["mpirun", "-np", "2", "python", "t.py"], {}, "mpirun starts processes of its own"),
-        (["/v/bin/python", "/v/bin/deepspeed", "t.py"], {}, "deepspeed starts processes of its own"),
+        (["/v/bin/python", "/v/bin/horovodrun", "t.py"], {}, "horovodrun starts processes of its own"),
+        (["/v/bin/python", "/v/bin/deepspeed", "t.py"], {}, "deepspeed, which this job's program starts"),
         (
             ["/v/bin/python3", "/v/bin/torchrun", "t.py"],
             {"PYTHONPATH": "."},

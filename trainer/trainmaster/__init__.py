@@ -12,7 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _LAZY = {
-    "init": "trainmaster.steps",
+    "init": "trainmaster.told",
     "State": "trainmaster.steps",
     "Run": "trainmaster.steps",
     "Plan": "trainmaster.parallel",

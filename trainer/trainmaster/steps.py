@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from trainmaster import faults, lastwords
+from trainmaster import faults, lastwords, told
 from trainmaster.checkpoint.probe import Probe
 from trainmaster.checkpoint.resume import Resume
 from trainmaster.checkpoint.session import Session
@@ -145,11 +145,15 @@ class Run:
         self._finish(session)
         reporter.phase(Phase.DONE)
 
-    def report(self, loss: Any = None, tokens: int = 0, **metrics: Any) -> None:
+    def report(self, loss: Any = None, tokens: int = 0, *, step: int | None = None, **metrics: Any) -> None:
         """Tell this step's numbers: the loss, the tokens consumed over all ranks, anything else for metrics.jsonl.
 
-        Tensors stay on their device: they are read when they have arrived, a step or two later.
+        Tensors stay on their device: they are read when they have arrived, a step or two later. step: outside of
+        `run.steps()` the number of the step that is completed, from 1; then the numbers are waited for.
         """
+        if step is not None:
+            self._step = told.complete(self._reporter, step, loss, tokens, metrics)
+            return
         numbers = {"loss": loss, **metrics}
         self._reported = {k: _start_reading(v) for k, v in numbers.items() if v is not None}
         self._reported["tokens"] = tokens

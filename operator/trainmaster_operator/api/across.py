@@ -17,6 +17,7 @@ from trainmaster.contract.config import (
     multiples_near,
     share_of_each_rank,
 )
+from trainmaster.contract.launch.frameworks import refusal
 from trainmaster_operator.api.problem import Path, placed
 from trainmaster_operator.api.rules import unfit
 
@@ -54,6 +55,10 @@ def of_framework(spec: JobSpec) -> Iterator[Breach]:
             f"framework {spec.framework.value} needs workers.template.spec.containers[0].command, "
             f"for example [python, train.py]",
         )
+    given = spec.container().get("env") or []
+    variables = [str(variable.get("name")) for variable in given if isinstance(variable, dict)]
+    if words := refusal(spec.framework.value, variables):
+        yield ("workers", "template", "spec", "containers", 0, "env"), words
 
 
 def of_the_best(spec: JobSpec) -> Iterator[Breach]:

@@ -69,8 +69,7 @@ _CONTAINER = {
         },
         "command": _words(
             "The command of the container as a list of words. In the first container it is the command of each rank,"
-            " which framework PyTorch needs and framework Trainmaster does not use. Default in other containers: the"
-            " entry point of the image."
+            " which every framework but Trainmaster needs. Default in other containers: the entry point of the image."
         ),
         "args": _words("Arguments that follow the command, as a list of words. Default: the arguments of the image."),
     },
@@ -150,7 +149,7 @@ SPEC_RULES = [
         "rule": f"self.framework == 'Trainmaster' || (!({_NO_POD}) && has({_POD}.containers)"
         f" && {_POD}.containers.size() > 0"
         f" && (has({_POD}.containers[0].command) || has({_POD}.containers[0].args)))",
-        "message": "framework PyTorch needs workers.template.spec.containers[0].command,"
+        "message": "every framework but Trainmaster needs workers.template.spec.containers[0].command,"
         " for example [python, train.py]",
     },
     {

@@ -35,7 +35,13 @@ class Framework(str, Enum):
     """Which environment the ranks get, and what they run."""
 
     TRAINMASTER = "Trainmaster"  # our own trainer, from spec.training
-    PYTORCH = "PyTorch"  # the template's command, with torchrun's environment
+    # The template's command, with the environment of:
+    PYTORCH = "PyTorch"
+    TENSORFLOW = "TensorFlow"
+    JAX = "JAX"
+    DEEPSPEED = "DeepSpeed"
+    HUGGINGFACE = "HuggingFace"
+    XGBOOST = "XGBoost"
 
 
 class WorkersSpec(Strict):
@@ -101,7 +107,7 @@ class WorkersSpec(Strict):
         description="The pod template (metadata and spec) from which all pods of the job are created. The first "
         "container runs the ranks. The operator adds only fields that are not set. restartPolicy must be Never, and "
         "hostname and subdomain must not be set. Default: one container with the trainer's image, for framework "
-        "Trainmaster; framework PyTorch needs a container with a command.",
+        "Trainmaster; every other framework needs a container with a command.",
     )
 
     @model_validator(mode="after")
@@ -212,8 +218,11 @@ class JobSpec(Strict):
     framework: Framework = Field(
         Framework.TRAINMASTER,
         description="What the ranks run. Trainmaster: the built-in trainer, which trains what spec.training "
-        "describes. PyTorch: the command of workers.template, which gets the environment variables that "
-        "torchrun sets. This field cannot be changed after the job was created. Default: Trainmaster.",
+        "describes. Every other framework runs the command of workers.template, in an image that has the framework. "
+        "PyTorch, DeepSpeed, HuggingFace: the ranks get the environment variables that torchrun sets. TensorFlow: the "
+        "ranks get TF_CONFIG, which MultiWorkerMirroredStrategy reads. JAX: jax.distributed.initialize() needs no "
+        "arguments. XGBoost: xgboost.collective.CommunicatorContext() needs no arguments. This field cannot be changed "
+        "after the job was created. Default: Trainmaster.",
     )
     workers: WorkersSpec = Field(
         default_factory=WorkersSpec,
@@ -223,7 +232,7 @@ class JobSpec(Strict):
     training: TrainingSpec | None = Field(
         None,
         description="What the built-in trainer trains: model, data, batch, optimizer and parallelism. Framework "
-        "Trainmaster needs this field; with framework PyTorch it is refused.",
+        "Trainmaster needs this field; with every other framework it is refused.",
     )
     checkpoint: CheckpointSpec = Field(
         default_factory=CheckpointSpec,

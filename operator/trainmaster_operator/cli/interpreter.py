@@ -1,9 +1,10 @@
-"""Which Python runs the scripts of a local run: that of the person's PATH where it has torch, or else our own."""
+"""Which Python runs the scripts of a local run: that of the person's PATH where it has the framework, or our own."""
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -18,77 +19,81 @@ from trainmaster.contract.launch.python_options import is_python
 _LIMIT_S = 30.0
 _PROBE = """
 import importlib.metadata, importlib.util, json, sys
-torch = importlib.util.find_spec("torch") is not None
+package = sys.argv[1]
+found = importlib.util.find_spec(package) is not None
 try:
-    torch = importlib.metadata.version("torch") if torch else ""
+    found = importlib.metadata.version(package) if found else ""
 except importlib.metadata.PackageNotFoundError:
-    torch = "of its own"
-print("\\n" + json.dumps([sys.executable, sys.version.split()[0], torch]))
+    found = "of its own"
+print("\\n" + json.dumps([sys.executable, sys.version.split()[0], found]))
 """
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """`path`: what `python` means in a command; "": the interpreter of Trainmaster. `words`: which it is, and why."""
+    """`path`: what `python` means in a command; "": the interpreter of Trainmaster. `words`: which it is, and why.
+    `lacks`: it is known to be without the package that was asked for."""
 
     path: str
     words: str
+    lacks: bool = False
 
 
-def of_command(command: Sequence[str], search: str) -> Interpreter:
-    """Return the interpreter that `python` means, with words about the one that runs a command. search: as below."""
-    chosen = choose(search)
-    named = _named(command)
-    return replace(chosen, words=f"scripts run by {named}, which the command names") if named else chosen
-
-
-def _named(command: Sequence[str]) -> str:
-    """The interpreter that a command asks for by more than `python`; "" if there is none."""
+def of_command(command: Sequence[str], search: str, package: str = "torch") -> Interpreter:
+    """Return the interpreter that `python` means, with words about the one that runs a command. search, package: as
+    below."""
+    chosen = choose(search, package)
     try:
         program = parse(list(command)).argv[0]
     except LaunchRefused:
-        return ""
-    bare = ("python", "python3", f"python3.{sys.version_info.minor}")
-    return program if is_python(program) and program not in bare else ""
+        return chosen
+    if not is_python(program):
+        return replace(chosen, lacks=False)  # nobody knows which Python it starts, if any
+    if program in ("python", "python3", f"python3.{sys.version_info.minor}"):
+        return chosen
+    return replace(chosen, words=f"scripts run by {program}, which the command names", lacks=False)
 
 
 @functools.cache
-def choose(search: str) -> Interpreter:
-    """Return the interpreter that ranks run. search: the person's PATH."""
+def choose(search: str, package: str = "torch") -> Interpreter:
+    """Return the interpreter that ranks run. search: the person's PATH. package: that it must have."""
     own = sys.executable
+    lacks = importlib.util.find_spec(package) is None
     found = shutil.which("python", path=search) or shutil.which("python3", path=search)
     if found is None:
-        return Interpreter("", f"scripts run by {_described(own)}, that of Trainmaster, since PATH has none")
+        return Interpreter(
+            "", f"scripts run by {_described(own, package)}, that of Trainmaster, since PATH has none", lacks
+        )
     if os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(own)):
-        return Interpreter("", f"scripts run by {_described(own)}")
-    probed = _probe(found)
+        return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
+    probed = _probe(found, package)
     if probed is None:
         reason = f"{found}, which PATH has, can't be run"
-        return Interpreter("", f"scripts run by {_described(own)}, that of Trainmaster: {reason}")
-    path, version, torch = probed
+        return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}", lacks)
+    path, version, its_package = probed
     if os.path.dirname(path) == os.path.dirname(own):
-        return Interpreter("", f"scripts run by {_described(own)}")
-    if not torch:
-        reason = f"{path}, which PATH has, has no torch"
-        return Interpreter("", f"scripts run by {_described(own)}, that of Trainmaster: {reason}")
-    return Interpreter(path, f"scripts run by {path} (Python {version}, torch {torch}), which PATH has")
+        return Interpreter("", f"scripts run by {_described(own, package)}", lacks)
+    if not its_package:
+        reason = f"{path}, which PATH has, has no {package}"
+        return Interpreter("", f"scripts run by {_described(own, package)}, that of Trainmaster: {reason}", lacks)
+    return Interpreter(path, f"scripts run by {path} (Python {version}, {package} {its_package}), which PATH has")
 
 
-def _described(own: str) -> str:
+def _described(own: str, package: str) -> str:
     try:
-        torch = f"torch {importlib.metadata.version('torch')}"
+        version = f"{package} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
-        torch = "no torch"
-    return f"{own} (Python {sys.version.split()[0]}, {torch})"
+        version = f"no {package}"
+    return f"{own} (Python {sys.version.split()[0]}, {version})"
 
 
-def _probe(program: str) -> tuple[str, str, str] | None:
-    """(path, version, version of torch or "") of an interpreter; None if it can't be run."""
+def _probe(program: str, package: str) -> tuple[str, str, str] | None:
+    """(path, version, version of the package or "") of an interpreter; None if it can't be run."""
     try:
         done = subprocess.run(
-            [program, "-c", _PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S
+            [program, "-c", _PROBE, package], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S
         )
-        path, version, torch = json.loads(done.stdout.splitlines()[-1])
+        path, version, found = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
-    return str(path), str(version), str(torch)
+    return str(path), str(version), str(found)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainmaster.contract.launch.frameworks import PACKAGES
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import device_plan, devices, faults, interpreter, output, preflight
 from trainmaster_operator.cli.device_plan import DevicePlan, NoDevices
@@ -81,6 +82,7 @@ def prepare(options: RunOptions) -> Prepared | str:
     localized = preflight.localized(document.value, Path.cwd(), out)
     job = DistributedTrainingJob.model_validate(localized)
     encoded_faults = faults.parse(options.faults, job)
+    python = None if job.spec.framework is Framework.TRAINMASTER else _choose_python(options, job)
 
     before = output.read_status(out)
     if before is not None and not options.fresh:
@@ -107,7 +109,6 @@ def prepare(options: RunOptions) -> Prepared | str:
         resource = output.resumed_resource(before, localized, last_round)
     else:
         resource = output.first_resource(localized)
-    own_loop = job.spec.framework is Framework.TRAINMASTER
     return Prepared(
         job=job,
         resource=resource,
@@ -119,9 +120,22 @@ def prepare(options: RunOptions) -> Prepared | str:
         devices=chosen,
         locks=locks,
         digests=options.digests,
-        python=None if own_loop else interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath)),
+        python=python,
         pods_as_nodes=options.pods_as_nodes or chosen.each > 0,
     )
+
+
+def _choose_python(options: RunOptions, job: DistributedTrainingJob) -> Interpreter:
+    """Raises Refusal when the interpreter of the scripts lacks the job's framework."""
+    framework = job.spec.framework.value
+    package = PACKAGES.get(framework, "torch")
+    chosen = interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath), package)
+    if chosen.lacks and framework in PACKAGES:
+        raise Refusal(
+            f"{options.job}: spec.framework: {framework} needs the package {package}, and {sys.executable} does not "
+            f"have it: install it there, or put the Python that has it first in PATH"
+        )
+    return chosen
 
 
 def _command(options: RunOptions) -> str:

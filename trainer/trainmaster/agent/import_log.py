@@ -32,7 +32,7 @@ _READ_LATER = (
 
 _NOT_BY_TORCH = (
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_", "DEEPSPEED_"),
-    *("WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CLEARML_", "RAY_", "TF_CPP_"),
+    *("WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CLEARML_", "RAY_", "TF_", "KERAS_", "JAX_", "XLA_"),
 )
 """How variables begin that neither torch nor numpy reads when it is imported."""
 
@@ -146,6 +146,11 @@ class ImportLog:
         told = [(entry.name, _container(entry)) for entry in self._threads.seen if _told(entry)]
         if told or not self.forkable:
             self._told(told)
+
+    def overlook(self) -> None:
+        """The environment was changed just now on the agent's behalf: that is neither the script's doing nor an
+        import's."""
+        self._environment = os.environ._data.copy()  # type: ignore[attr-defined]
 
     def _stack(self) -> list[Import]:
         """The imports that this thread is in, the outermost first."""

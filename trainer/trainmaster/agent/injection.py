@@ -4,7 +4,7 @@ Nothing but its environment is ours, so the observer is put into the Python inte
 (`injected/`), as tracing tools do. The descriptors of the rank's record and channel are inherited down to them, or
 found in a process above them. Several interpreters may have them (a shell that runs one program after the other,
 workers): the first one that is alive is the rank's program, which it claims by a lock on the record that no child
-inherits. One that starts another program before it has imported torch may be a mere wrapper (`conda run`), so it gives
+inherits. One that starts another program before it has imported a framework may be a mere wrapper (`conda run`), so it gives
 way to that program for as long as it runs.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from trainmaster.agent import lastwords, observer, own_store, script
+from trainmaster.agent.frameworks import joining
 from trainmaster.contract.wire import environment
 
 
@@ -34,6 +35,7 @@ def watch() -> None:
     if not claim():
         return
     observer.install(own_loop=False)
+    observer.join()
     _give_way_to_programs()
     own_store.install()
     _tell_exits()
@@ -63,12 +65,12 @@ def _tell_exits() -> None:
 
 
 def _give_way_to_programs() -> None:
-    """Leave the record to programs that this one starts before it has imported torch, until they have ended."""
+    """Leave the record to programs that this one starts before it has imported a framework, until they have ended."""
     start, end = subprocess.Popen._execute_child, subprocess.Popen._handle_exitstatus  # type: ignore[attr-defined]
 
     @functools.wraps(start)
     def _execute_child(*args: Any, **kwargs: Any) -> None:
-        if "torch" not in sys.modules and observer.give_way(claim):
+        if not joining.trains() and observer.give_way(claim):
             fcntl.lockf(int(os.environ[environment.PROGRESS_FD]), fcntl.LOCK_UN)
         start(*args, **kwargs)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -51,7 +52,8 @@ class Outcome:
 
 
 def preload(names: Iterable[str]) -> dict[str, str]:
-    """Import `names`, each if it can be; returns those that can't with the reason. Without torch, that is enough."""
+    """Import `names`, each if it can be; returns those that can't with the reason. Without torch, nothing that follows
+    it is tried."""
     failed: dict[str, str] = {}
     for name in names:
         try:
@@ -61,6 +63,14 @@ def preload(names: Iterable[str]) -> dict[str, str]:
         if "torch" in failed:
             break
     return failed
+
+
+def is_absent(package: str) -> bool:
+    """Return whether this image does not have a package at all: frameworks other than torch need none of it."""
+    try:
+        return importlib.util.find_spec(package) is None
+    except ModuleNotFoundError:  # a finder of the image's own says so
+        return True
 
 
 def freeze() -> None:

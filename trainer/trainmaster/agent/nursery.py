@@ -172,7 +172,7 @@ class Nursery:
             if zygote.ready:
                 self._pristine_ended()
             elif self._forking:
-                self._stop_forking("the zygote ended while it imported torch")
+                self._stop_forking("the zygote ended while it imported what ranks need")
         elif self._learning.get(zygote.key) is zygote and not zygote.ready:
             name = os.pread(zygote.diary, 200, 0).decode().strip() if zygote.diary >= 0 else ""
             stack = [name, *packages(name)] if name else []
@@ -181,7 +181,7 @@ class Nursery:
             del self._learned[zygote.key]
 
     def _stop_forking(self, reason: str) -> None:
-        """This image has no torch, or none that can be imported ahead: the root goes on, and only executes."""
+        """This image has a torch that can't be imported ahead: the root goes on, and only executes."""
         self._forking = False
         self._note("", f"ranks are executed, not forked: {reason}")
         for agent in self._agents:
@@ -189,7 +189,7 @@ class Nursery:
 
     def _pristine_ended(self) -> None:
         """Its ranks are gone with it; agents see their connections end. Another one is raised by a new root."""
-        self._note("", "the zygote that has imported torch ended")
+        self._note("", "the zygote that ranks are forked from ended")
         self._server.running = False
 
     def _learn(self, connection: Connection, body: dict[str, Any], _: list[int]) -> None:

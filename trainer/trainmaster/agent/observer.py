@@ -16,10 +16,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from trainmaster.agent import collectives, import_log, memory, stacks
+from trainmaster.agent.frameworks import joining
 from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel, environment
 from trainmaster.contract.wire.faults import ARMED
@@ -39,12 +41,21 @@ def install(*, own_loop: bool) -> None:
         return
     _observer = _Observer(own_loop)
     _observer.watch_imports()
-    for name in _HOOKED:
+    for name in _observer.hooked:
         _observer.loaded(name)
 
 
+def join() -> None:
+    """Have this rank meet the others as far as its framework needs that before the script begins."""
+    framework = joining.of_this_rank()
+    if framework is not None:
+        joining.join(framework)
+        if _observer is not None:
+            _observer.imports.overlook()
+
+
 def give_way(reclaim: Callable[[], bool]) -> bool:
-    """Write nothing from now on: another program may be the rank's. Once this process has imported torch, or after
+    """Write nothing from now on: another program may be the rank's. Once this process has imported a framework, or after
     `take_back`, it goes on if `reclaim` says so. Return whether it was watched up to now."""
     if _observer is None or _observer.yielded():
         return False
@@ -66,6 +77,10 @@ def step() -> int:
 class _Observer:
     def __init__(self, own_loop: bool) -> None:
         self.own_loop = own_loop
+        self.hooked: dict[str, list[joining.Loaded]] = {n: [partial(h, self)] for n, h in _HOOKED.items()}
+        framework = joining.of_this_rank()
+        for name, hook in joining.hooks(framework, self) if framework is not None else ():
+            self.hooked.setdefault(name, []).append(hook)
         self.reclaim: Callable[[], bool] | None = None  # while it gives way
         self._forked = False  # in a child of the process that is watched
         os.register_at_fork(after_in_child=self._leave)
@@ -96,8 +111,31 @@ class _Observer:
 
     def loaded(self, name: str) -> None:
         """Hook a module that is there."""
-        if name in _HOOKED and name in sys.modules:
-            _HOOKED[name](self, sys.modules[name])
+        if name in self.hooked and name in sys.modules:
+            for hook in self.hooked[name]:
+                hook(sys.modules[name])
+
+    def met(self) -> None:
+        """See `frameworks.framework.Watch`."""
+        if not self.yielded():
+            self.progress.rendezvous_ns = self.progress.rendezvous_ns or time.monotonic_ns()
+            self._enter(Phase.BUILD)
+
+    def building(self) -> None:
+        """See `frameworks.framework.Watch`."""
+        if not self.yielded() and self.progress.phase < Phase.BUILD:
+            self._enter(Phase.BUILD)
+
+    def completed(self, step: int, *, resumed: int = -1) -> None:
+        """See `frameworks.framework.Watch`. A fault of this step strikes at its end."""
+        if not self.yielded():
+            faults = _faults()
+            if faults is not None:
+                faults.at_step(step)
+            if resumed >= 0:
+                self.progress.resumed_step = resumed
+            self._stepped(step, waited_ns=lambda _: 0)
+        self._count_call()
 
     def hook_optimizer(self, module: Any) -> None:
         module.register_optimizer_step_post_hook(self._after_step)
@@ -207,20 +245,26 @@ class _Observer:
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if self._filling:
             return
-        self._calls += 1
         if not self.yielded():
             if self._base < 0:
                 self._begin_counting(optimizer)
             taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
-            progress = self.progress
-            now = time.monotonic_ns()
-            if self._base + taken > progress.step:
-                progress.step = progress.device_step = self._base + taken
-                self._rhythm.stepped(progress, now, _waited_ns(now))
-            progress.phase = Phase.STEP
-            progress.first_step_ns = progress.first_step_ns or now
-            memory.weigh(progress)
-            self._publish(now)
+            self._stepped(self._base + taken, waited_ns=_waited_ns)
+        self._count_call()
+
+    def _stepped(self, step: int, waited_ns: Callable[[int], int]) -> None:
+        progress = self.progress
+        now = time.monotonic_ns()
+        if step > progress.step:
+            progress.step = progress.device_step = step
+            self._rhythm.stepped(progress, now, waited_ns(now))
+        progress.phase = Phase.STEP
+        progress.first_step_ns = progress.first_step_ns or now
+        memory.weigh(progress)
+        self._publish(now)
+
+    def _count_call(self) -> None:
+        self._calls += 1
         if self._calls == _LEARN_AFTER and not self._forked:
             self._tell_imports([], settled=True)
 
@@ -236,7 +280,7 @@ class _Observer:
     def yielded(self) -> bool:
         """Whether the script turned out to write its progress itself, this is a worker that it has forked, or another
         program is the rank's."""
-        if self.reclaim is not None and not self._forked and "torch" in sys.modules:
+        if self.reclaim is not None and not self._forked and joining.trains():
             take_back()
         return self.own_loop or self._forked or ProgressRecord.opened > self._opened or self.reclaim is not None
 

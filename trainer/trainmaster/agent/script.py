@@ -32,6 +32,7 @@ def run(entry: dict[str, Any]) -> int:
     own_loop = entry["kind"] == "function"
     try:
         observer.install(own_loop=own_loop)
+        observer.join()
         own_store.install(own_loop=own_loop)
         _enter(entry)
     except SystemExit as stop:

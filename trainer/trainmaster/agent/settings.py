@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import socket
@@ -11,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster.agent import interpreter, processes
+from trainmaster.agent import frameworks, interpreter, processes
+from trainmaster.agent.frameworks.framework import Facts, Framework, has_accelerator, numbers
 from trainmaster.contract.launch import Command, options, parse
 from trainmaster.contract.launch.ask import OwnParsers
+from trainmaster.contract.launch.frameworks import refusal
 from trainmaster.contract.wire import Assignment, Identity, environment
 
 TRAINMASTER = "Trainmaster"
 CHECKPOINT_TIMEOUT_S = 900.0  # of a job that does not say it
-
-_LOOP: dict[str, Any] = {"kind": "function", "target": "trainmaster.loop:main"}
-_EXECUTED_LOOP: dict[str, Any] = {"kind": "module", "name": "trainmaster.loop", "args": []}
 
 # Not the ranks' business.
 _OURS = {
@@ -85,7 +85,11 @@ class Settings:
 
         framework = env.get(environment.FRAMEWORK, TRAINMASTER)
         environ = {name: value for name, value in env.items() if name not in _OURS}
+        if wrong := refusal(frameworks.find(framework).name, environ):
+            raise ValueError(wrong)
         command = _command(framework, env, environ)
+        if wrong := missing(frameworks.find(framework), command):
+            raise ValueError(wrong)
         settings = cls(
             identity=Identity(
                 job_uid=text(environment.JOB_UID),
@@ -140,13 +144,23 @@ class Settings:
         return self.framework == TRAINMASTER
 
     @property
+    def of_framework(self) -> Framework:
+        return frameworks.find(self.framework)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the log of the agent: what of the command has no effect, and once what can't be seen."""
+        unseen = self.of_framework.unseen
+        return (*self.command.notes, *([unseen] if unseen and self.identity.slot == 0 else []))
+
+    @property
     def entry(self) -> dict[str, Any] | None:
         """What a rank runs in a fork; None: a program that is executed as it is."""
-        return _LOOP if self.own_loop else self.command.entry
+        return self.of_framework.entry or self.command.entry
 
     @property
     def executed_entry(self) -> dict[str, Any] | None:
-        return _EXECUTED_LOOP if self.own_loop else self.command.entry
+        return self.of_framework.executed_entry or self.entry
 
     def import_environment(self) -> dict[str, str]:
         """The environment under which a zygote may import for these ranks."""
@@ -171,6 +185,23 @@ def _command(framework: str, env: Mapping[str, str], environ: Mapping[str, str])
     if framework == TRAINMASTER:
         return Command([sys.executable, "-m", "trainmaster.loop"])
     return _parsed(environment.COMMAND, env, environ)
+
+
+def missing(framework: Framework, command: Command) -> str:
+    """Return that this image lacks a framework; "" if it has it, or if another interpreter runs the command."""
+    packages = framework.packages
+    if command.entry is None or not packages or any(map(_is_installed, packages)):
+        return ""
+    names = " nor ".join(packages)
+    return (
+        f"framework {framework.name}: {'neither ' if len(packages) > 1 else ''}{names} is "
+        f"{'' if len(packages) > 1 else 'not '}installed for {sys.executable}: use an image that has it, or set "
+        f"spec.framework to what the script trains with"
+    )
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
@@ -229,6 +260,25 @@ def node_variables(settings: Settings, assignment: Assignment, pod_rank: int) ->
     }
 
 
+def facts_of(settings: Settings, assignment: Assignment, pod_rank: int) -> Facts:
+    """Return the place of one rank in a round. pod_rank: which of its pod's ranks it is."""
+    a, local = assignment, node_variables(settings, assignment, pod_rank)
+    return Facts(
+        rank=a.first_rank + pod_rank,
+        world_size=a.world_size,
+        local_rank=int(local["LOCAL_RANK"]),
+        local_world_size=int(local["LOCAL_WORLD_SIZE"]),
+        node=int(local["GROUP_RANK"]),
+        nodes=int(local["GROUP_WORLD_SIZE"]),
+        role=settings.identity.role,
+        store_host=a.store.host,
+        store_port=a.store.port,
+        restart_count=a.restart_count,
+        job_uid=settings.identity.job_uid,
+        has_accelerator=has_accelerator(settings.environ),
+    )
+
+
 def loopback_variables() -> dict[str, str]:
     """Return the variables with which the process groups of one machine listen on its loopback interface alone.
 
@@ -244,11 +294,13 @@ def loopback_variables() -> dict[str, str]:
 def rank_environment(
     settings: Settings, assignment: Assignment, pod_rank: int, cpus: Sequence[int] = ()
 ) -> dict[str, str]:
-    """Return torchrun's variables and ours for one rank. pod_rank: which of its pod's ranks it is. cpus: that it is
-    pinned to."""
+    """Return the variables of one rank: its numbers, those of its framework, and ours.
+
+    pod_rank: which of its pod's ranks it is. cpus: that it is pinned to.
+    """
     a = assignment
-    rank = a.first_rank + pod_rank
-    env = dict(settings.environ)
+    facts, framework = facts_of(settings, a, pod_rank), settings.of_framework
+    env = {**framework.defaults(facts), **settings.environ}
     threads = max(1, settings.cpus // neighbours(settings, a, pod_rank)[0])
     env.setdefault("OMP_NUM_THREADS", str(min(threads, len(cpus)) if cpus else threads))
     if cpus:
@@ -258,18 +310,8 @@ def rank_environment(
         env = {**loopback_variables(), **env}
     env.update(
         {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(a.world_size),
-            **node_variables(settings, a, pod_rank),
-            "ROLE_RANK": str(rank),
-            "ROLE_WORLD_SIZE": str(a.world_size),
-            "ROLE_NAME": settings.identity.role,
-            "MASTER_ADDR": a.store.host,
-            "MASTER_PORT": str(a.store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": str(a.restart_count),
-            "TORCHELASTIC_MAX_RESTARTS": str(2**31 - 1),
-            "TORCHELASTIC_RUN_ID": settings.identity.job_uid,
+            **numbers(facts),
+            **framework.environment(facts),
             environment.RANKS_PER_POD: str(a.ranks),
             environment.POD_RANK: str(pod_rank),
             environment.ROUND: str(a.round),

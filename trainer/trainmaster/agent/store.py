@@ -1,4 +1,5 @@
-"""Hosts one round's TCPStore in a process of its own, so that it outlives every rank.
+"""Hosts one round's store in a process of its own, so that it outlives every rank: a TCPStore, or for frameworks that
+don't speak to one the exchange of addresses (`frameworks.roster`).
 
 A store knows no password, so it listens on the address of its pod alone. A TCPStore that opens its port by itself does
 so on every interface, whatever host it is given: it gets a socket that listens already.
@@ -13,6 +14,8 @@ import socket
 import sys
 from typing import Any
 
+from trainmaster.agent import frameworks
+from trainmaster.agent.frameworks.roster import Roster
 from trainmaster.contract.wire import channel, environment
 
 PORT = "store"  # the message that tells the port: {"kind": "store", "port": n}
@@ -22,9 +25,12 @@ def host(address: str) -> None:
     """Open a store on a free port of `address`, tell the port over the channel, then stay until killed."""
     listener = listening(address)
     port = listener.getsockname()[1]
-    holder = opened(address, port, listener)
+    addresses = frameworks.find(os.environ.get(environment.FRAMEWORK, "Trainmaster")).addresses
+    holder = listener if addresses else opened(address, port, listener)
     link = channel.Channel.open(int(os.environ[environment.CHANNEL_FD]))
     link.send(PORT, {"port": port})
+    if addresses:
+        Roster(listener).serve()
     while holder is not None:
         signal.pause()
 

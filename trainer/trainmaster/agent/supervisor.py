@@ -95,7 +95,7 @@ class Supervisor:
         processes.hurry()
         await self.faults.open()
         await self.datagrams.open(self.peers.address)
-        for note in self.settings.command.notes:
+        for note in self.settings.notes:
             self._note(note)
         bare = not self.settings.zygote_enabled
         # Joining does not wait for the zygote: the operator plans meanwhile.

@@ -38,12 +38,17 @@ _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe"
     r"|Socket closed|Remote end closed|remote process exited|peer (?:process )?(?:has )?(?:exited|died|closed)"
     r"|ncclRemoteError|NCCL error: remote process|DistNetworkError|DistStoreError"
+    r"|Collective ops is aborted|stopped sending heartbeats|Ring Allreduce failed|Poll error condition"
+    r"|ended before all ranks had come"
     r"|Watchdog caught collective operation timeout|retrieving ncclUniqueId"
     r"|Timed out waiting .{0,40}(?:recv|send|operation)",
     re.IGNORECASE,
 )
 _COLLECTIVE = re.compile(
-    r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError", re.I
+    r"gloo|nccl|torch[./]distributed|TCPStore|ProcessGroup|c10d|DistBackendError|DistNetworkError"
+    r"|Collective ops|CollectiveReduce|tensorflow\.WorkerService|coordination.?service|xgboost/src/collective"
+    r"|store of this round",
+    re.I,
 )
 
 _OWN_ABORT = re.compile(

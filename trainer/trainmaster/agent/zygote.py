@@ -2,7 +2,7 @@
 
 Three kinds of processes, all running `server.Server`:
     root      imports nothing heavy; accepts agents, executes programs, starts the others
-    pristine  forked from the root at once; has imported torch and the trainer, and run nothing
+    pristine  forked from the root at once; has imported torch and the trainer, where there is torch, and run nothing
     learned   forked from the pristine one; has imported what ranks turned out to need besides
 An agent says which key (interpreter, flags, environment) it is of and is handed a connection to each zygote that
 can fork for it, directly: no packet of a rank's life passes through the root.
@@ -95,7 +95,7 @@ def _pristine(born: Birth, names: list[str]) -> Birth:
     learning.freeze()
     threads = processes.thread_count()
     reason = f"importing {','.join(names)} started {threads - 1} threads" if threads > 1 else ""
-    if "torch" in failed:
+    if "torch" in failed and not learning.is_absent("torch"):
         reason = f"torch can't be imported: {failed['torch']}"
     if MODULES not in os.environ:  # nobody has asked for these: an image need not have them all
         failed = {name: why for name, why in failed.items() if not why.startswith("ModuleNotFoundError")}

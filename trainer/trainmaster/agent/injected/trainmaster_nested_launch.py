@@ -90,6 +90,30 @@ def _take_over_simple(module: Any) -> None:
     module.simple_launcher = simple_launcher
 
 
+def _take_over_deepspeed(module: Any) -> None:
+    """deepspeed.launcher.runner: read by our own table, as where the line is the job's command."""
+    original = module.main
+
+    def main(args: Any = None) -> Any:
+        if has_joined():
+            return original(args)
+        words = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        try:
+            with _our_package():
+                command = importlib.import_module("trainmaster.contract.launch").parse(["deepspeed", *words])
+                options = importlib.import_module("trainmaster.contract.launch.options")
+            ranks = os.environ.get("TRAINMASTER_RANKS_PER_POD") or os.environ["LOCAL_WORLD_SIZE"]
+            wrong = options.of_pod(command.given, int(ranks))
+        except ValueError as error:  # LaunchRefused
+            wrong = str(error)
+        if wrong:
+            _refuse(wrong)
+        program = command.argv if "no_python" in command.given else [sys.executable, *command.argv[1:]]
+        return _become(program, dict(os.environ))
+
+    module.main = main
+
+
 def _refused(launcher: str, function: str) -> Callable[[Any], None]:
     """Refuse a launcher by name when it is to start something."""
 
@@ -111,7 +135,7 @@ def _refused(launcher: str, function: str) -> Callable[[Any], None]:
 _LAUNCHERS: dict[str, Callable[[Any], None]] = {
     "torch.distributed.launcher.api": _take_over_elastic,
     "accelerate.commands.launch": _take_over_simple,
-    "deepspeed.launcher.runner": _refused("deepspeed", "main"),
+    "deepspeed.launcher.runner": _take_over_deepspeed,
     "horovod.runner.launch": _refused("horovodrun", "run_commandline"),
 }
 

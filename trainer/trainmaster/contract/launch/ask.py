@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.launch.command_line import Around
-from trainmaster.contract.launch.launchers import ACCELERATE, Launcher
+from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, Launcher
 from trainmaster.contract.launch.own_parser import MARK
 from trainmaster.contract.launch.refused import LaunchRefused, UnknownOption
 from trainmaster.contract.launch.tables import Launch, read_by_tables
@@ -49,6 +49,8 @@ class OwnParsers:
 
     def read(self, launcher: Launcher, around: Around) -> Launch:
         """Return what the launcher would start. Raises LaunchRefused, in its own words where it has any."""
+        if launcher.kind == DEEPSPEED:  # its parser is ours in full, and asking it would import torch
+            return read_by_tables(launcher)
         if launcher.kind != ACCELERATE and not any(name.startswith("PET_") for name in self._environ):
             with contextlib.suppress(UnknownOption):
                 return read_by_tables(launcher)

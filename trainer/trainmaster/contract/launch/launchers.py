@@ -11,21 +11,29 @@ from trainmaster.contract.launch.refused import LaunchRefused
 TORCHRUN = "torchrun"
 TORCH_LAUNCH = "torch.distributed.launch"
 ACCELERATE = "accelerate launch"
+DEEPSPEED = "deepspeed"
 
-_PROGRAMS = {("torchrun",): TORCHRUN, ("accelerate", "launch"): ACCELERATE, ("accelerate-launch",): ACCELERATE}
+_PROGRAMS = {
+    ("torchrun",): TORCHRUN,
+    ("accelerate", "launch"): ACCELERATE,
+    ("accelerate-launch",): ACCELERATE,
+    ("deepspeed",): DEEPSPEED,
+    ("deepspeed.pt",): DEEPSPEED,
+}
 _MODULES = {
     ("torch.distributed.run",): TORCHRUN,
     ("torch.distributed.launch",): TORCH_LAUNCH,
     ("accelerate.commands.launch",): ACCELERATE,
     ("accelerate.commands.accelerate_cli", "launch"): ACCELERATE,
+    ("deepspeed.launcher.runner",): DEEPSPEED,
 }
 _FOREIGN_PROGRAMS = (
-    *(("deepspeed",), ("deepspeed.pt",), ("horovodrun",), ("mpirun",), ("mpiexec",), ("mpiexec.hydra",)),
+    *(("horovodrun",), ("mpirun",), ("mpiexec",), ("mpiexec.hydra",)),
     *(("orterun",), ("prterun",), ("srun",), ("jsrun",), ("aprun",), ("ibrun",), ("torchx", "run"), ("composer",)),
     *(("fabric", "run"), ("lightning", "run"), ("colossalai", "run"), ("tune", "run")),
 )
 _FOREIGN_MODULES = (
-    *(("deepspeed.launcher.runner",), ("deepspeed.launcher.launch",), ("horovod.runner",), ("horovod.runner.launch",)),
+    *(("deepspeed.launcher.launch",), ("horovod.runner",), ("horovod.runner.launch",)),
     *(("torchx.apps.dist.ddp",), ("composer.cli.launcher",), ("lightning.fabric.cli",), ("lightning_fabric.cli",)),
     *(("torch_xla.distributed.xla_dist",), ("paddle.distributed.launch",)),
 )
@@ -35,7 +43,7 @@ _FOREIGN_MODULES = (
 class Launcher:
     """One whose place Trainmaster takes. `python`: the interpreter that it would start its ranks with."""
 
-    kind: str  # TORCHRUN, TORCH_LAUNCH, ACCELERATE
+    kind: str  # TORCHRUN, TORCH_LAUNCH, ACCELERATE, DEEPSPEED
     python: str
     options: list[str]  # its options, then the script with its arguments
 

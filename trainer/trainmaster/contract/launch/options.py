@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainmaster.contract.launch.launchers import ACCELERATE
+from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED
 from trainmaster.contract.launch.refused import LaunchRefused
 
 _TARGET = {"module", "no_python", "run_path", "use_env"}  # they say what is started: obeyed
@@ -65,8 +65,31 @@ _ACCELERATE_GROUPS = (
 )
 
 
+_NO_SSH = "no rank is started by ssh"
+_PINNING = "spec.workers.pinning gives ranks cores of their own"
+_DEEPSPEED_PASSED = {
+    "num_nodes": _NODES, "node_rank": _NODES, "master_addr": _RENDEZVOUS, "master_port": _RENDEZVOUS,
+    "no_ssh": _NO_SSH, "no_ssh_check": _NO_SSH, "ssh_port": _NO_SSH, "force_multi": _NO_SSH, "save_pid": _NO_LAUNCHER,
+    "enable_each_rank_log": _LOGS, "log_level": _NO_LAUNCHER, "quiet": _NO_LAUNCHER,
+}  # fmt: skip
+_RESOURCES = "a pod's own resources say which devices its ranks see"
+_DEEPSPEED_REFUSED = {
+    "hostfile": "the pods of spec.workers are the hosts, and workers.ranksPerPod are their slots",
+    "include": _RESOURCES, "exclude": _RESOURCES, "launcher": "Trainmaster starts the ranks",
+    "launcher_args": "Trainmaster starts the ranks", "elastic_training": "workers.min and workers.max say how many "
+    "pods may train", "min_elastic_nodes": "workers.min says it", "max_elastic_nodes": "workers.max says it",
+    "autotuning": "it starts trainings of its own", "bind_cores_to_rank": _PINNING, "bind_core_list": _PINNING,
+    "venv_script": "the command of a rank can be [sh, -c, \". venv/bin/activate; exec deepspeed ...\"]",
+    "help": "it runs no script",
+}  # fmt: skip
+_DEEPSPEED_OBEYED = ("module", "no_python", "no_local_rank", "num_gpus", "num_accelerators")
+
+
 def notes(launcher: str, given: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each option that has no effect here. Raises LaunchRefused for one that would matter."""
+    if launcher == DEEPSPEED:
+        yield from _deepspeed_notes(given)
+        return
     accelerate = launcher == ACCELERATE
     passed = _ACCELERATE_PASSED if accelerate else _TORCH_PASSED
     refused = _ACCELERATE_REFUSED if accelerate else _TORCH_REFUSED
@@ -82,11 +105,37 @@ def notes(launcher: str, given: Mapping[str, str]) -> Iterator[str]:
             raise LaunchRefused(f"{option} is not obeyed by Trainmaster, which takes its place: leave it out")
 
 
+def _deepspeed_notes(given: Mapping[str, str]) -> Iterator[str]:
+    for name in given:
+        if name in _DEEPSPEED_REFUSED:
+            raise LaunchRefused(f"deepspeed --{name} can't be obeyed, since {_DEEPSPEED_REFUSED[name]}: leave it out")
+        if name in _DEEPSPEED_PASSED:
+            yield f"deepspeed --{name} has no effect: {_DEEPSPEED_PASSED[name]}"
+        else:
+            assert name in _DEEPSPEED_OBEYED, name
+
+
+def _deepspeed_ranks(given: Mapping[str, str]) -> tuple[str, str]:
+    """(name, value) of deepspeed's option for the number of processes on each node; "" without one, or for all."""
+    for name in ("num_gpus", "num_accelerators"):
+        if given.get(name, "-1") != "-1":
+            return name, given[name]
+    return "", ""
+
+
 def of_pod(given: Mapping[str, str], ranks_per_pod: int) -> str:
     """Return what is wrong with the number of processes that torchrun was told for each pod; "" if nothing is.
 
     `gpu`, `auto` and `cpu` are what the job says: it knows how many ranks a pod has. ranks_per_pod: 0: unknown.
     """
+    option, devices = _deepspeed_ranks(given)
+    if option and not devices.isdigit():
+        return f"deepspeed --{option}={devices}: a number is expected"
+    if option and ranks_per_pod and int(devices) != ranks_per_pod:
+        return (
+            f"deepspeed --{option}={devices}, but workers.ranksPerPod is {ranks_per_pod}: write the same number in "
+            f"both, or leave one of them out"
+        )
     per_pod = given.get("nproc_per_node", "")
     if per_pod.isdigit() and ranks_per_pod and int(per_pod) != ranks_per_pod:
         return (
@@ -112,8 +161,9 @@ def of_job(given: Mapping[str, str], world_size: int) -> str:
 def ranks_per_pod(given: Mapping[str, str], replicas: int) -> int | None:
     """Return how many ranks each pod has by what a launcher was told; None if it was told nothing of that."""
     per_pod, in_all = given.get("nproc_per_node", ""), given.get("num_processes", "")
-    if per_pod.isdigit():
-        return int(per_pod)
+    devices = _deepspeed_ranks(given)[1]
+    if per_pod.isdigit() or devices.isdigit():
+        return int(per_pod if per_pod.isdigit() else devices)
     if in_all.isdigit() and int(in_all) % replicas == 0:
         return int(in_all) // replicas
     return None

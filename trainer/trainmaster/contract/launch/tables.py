@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainmaster.contract.launch.launchers import ACCELERATE, TORCH_LAUNCH, Launcher
+from trainmaster.contract.launch.launchers import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, Launcher
 from trainmaster.contract.launch.refused import LaunchRefused, UnknownOption
 
 
@@ -56,6 +56,16 @@ _ACCELERATE_VALUES = """
     parallelism_config_sp_backend parallelism_config_sp_seq_length parallelism_config_sp_seq_length_is_variable
     parallelism_config_sp_attn_implementation
 """
+_DEEPSPEED_FLAGS = """
+    module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid elastic_training bind_cores_to_rank quiet
+    help
+"""
+_DEEPSPEED_VALUES = """
+    hostfile include exclude num_nodes num_gpus num_accelerators min_elastic_nodes max_elastic_nodes master_port
+    master_addr node_rank launcher launcher_args enable_each_rank_log autotuning bind_core_list ssh_port venv_script
+    log_level
+"""
+_DEEPSPEED_SHORT = {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet", "h": "help"}
 _ACCELERATE_SHORT = {"m": "module", "q": "quiet", "t": "tee", "h": "help"}
 
 
@@ -63,6 +73,8 @@ def read_by_tables(launcher: Launcher) -> Launch:
     """Return what the launcher would start. Raises UnknownOption for an option that is in no table."""
     if launcher.kind == ACCELERATE:
         flags, values, short = _ACCELERATE_FLAGS.split(), _ACCELERATE_VALUES.split(), _ACCELERATE_SHORT
+    elif launcher.kind == DEEPSPEED:
+        flags, values, short = _DEEPSPEED_FLAGS.split(), _DEEPSPEED_VALUES.split(), _DEEPSPEED_SHORT
     else:
         flags, values, short = _TORCH_FLAGS.split(), _TORCH_VALUES.split(), _TORCH_SHORT
         if launcher.kind == TORCH_LAUNCH:
@@ -93,9 +105,12 @@ def read_by_tables(launcher: Launcher) -> Launch:
         if kind == "program":
             raise LaunchRefused(f"{launcher.kind}: --no-python needs --use-env beside it")
         args = [LOCAL_RANK_OPTION, *args]
+    if launcher.kind == DEEPSPEED and "no_local_rank" not in given:
+        args = [DEEPSPEED_LOCAL_RANK_OPTION, *args]
     return Launch(kind, rest[0], args, given)
 
 
 LOCAL_RANK = "${local_rank}"
 """What torch's launchers replace in arguments by a process's own number in its pod."""
 LOCAL_RANK_OPTION = f"--local-rank={LOCAL_RANK}"
+DEEPSPEED_LOCAL_RANK_OPTION = f"--local_rank={LOCAL_RANK}"

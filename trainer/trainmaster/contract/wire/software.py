@@ -16,7 +16,8 @@ REVISION = "revision"
 """What the pod was made from: the image, variables and volumes of its run. The value is its name."""
 TORCH, TRAINMASTER = "torch", "trainmaster"
 FRAMEWORKS = (
-    *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "transformers"),
+    *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "tf_keras"),
+    *("transformers", "xgboost"),
 )
 """Packages whose versions are compared as well, where the script is known to import them."""
 

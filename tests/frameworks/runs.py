@@ -1,0 +1,114 @@
+"""Runs a job of a framework in the environment that has it, with the real command, and tells what came of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import tied
+from tests.frameworks import environments
+
+EXAMPLES = environments.ROOT / "examples"
+LIMIT_S = 600  # no test asserts on a time: this only ends a run that hangs
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A framework and the script that it is tested with. `length`: the option that says how many steps there are."""
+
+    framework: str
+    environment: str
+    script: str
+    length: Sequence[str]
+    launcher: Sequence[str] = ("python",)
+    variables: tuple[tuple[str, str], ...] = ()
+    end: int = 60  # steps of a whole run
+    saves: int = 10  # steps between two checkpoints of the script
+
+
+SUBJECTS = {
+    "tensorflow": Subject("TensorFlow", "tensorflow", "tensorflow_digits.py", ("--steps", "60")),
+    "tf-keras": Subject("TensorFlow", "tensorflow", "tf_keras_fit.py", ("--epochs", "4"), saves=5),
+    "jax": Subject("JAX", "jax", "jax_digits.py", ("--steps", "60")),
+    "deepspeed": Subject(
+        "DeepSpeed", "deepspeed", "deepspeed_digits.py", ("--steps", "60"), ("deepspeed", "--num_gpus=1")
+    ),
+    "xgboost": Subject("XGBoost", "xgboost", "xgboost_digits.py", ("--rounds", "60")),
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over."""
+
+    out: Path
+    exit_code: int
+    output: str
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = yaml.safe_load((self.out / "status.yaml").read_text())["status"]
+        return status
+
+    @property
+    def log(self) -> str:
+        """What all ranks have printed."""
+        return "".join(path.read_text(errors="replace") for path in sorted((self.out / "logs").glob("*-worker-*")))
+
+    @property
+    def final_losses(self) -> set[str]:
+        return set(re.findall(r"final loss (\S+)", self.log))
+
+    @property
+    def pids(self) -> list[tuple[int, int]]:
+        """(rank, pid) of each process of a rank that there was, in the order of starts of each rank."""
+        return [(int(rank), int(pid)) for rank, pid in re.findall(r"rank (\d+) is process (\d+)", self.log)]
+
+
+def run(subject: Subject, folder: Path, faults: Sequence[str] = (), *, pause_s: float = 0.02, **spec: Any) -> Ended:
+    """Run a job of two ranks to its end below `folder`. A run that hangs is ended with its whole session."""
+    python = environments.python_of(subject.environment)
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [*subject.launcher, str(EXAMPLES / subject.script), "--folder", str(folder / "saved"), *subject.length]
+    container = {
+        "name": "worker",
+        "command": [*command, "--pause", str(pause_s)],
+        "env": [{"name": name, "value": value} for name, value in subject.variables],
+    }
+    job = {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {"name": "digits"},
+        "spec": {
+            "framework": subject.framework,
+            "workers": {"replicas": 2, "template": {"spec": {"containers": [container]}}},
+            **spec,
+        },
+    }
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    arguments = [str(python), "-m", "trainmaster_operator.cli.main", "run", str(folder / "job.yaml"), "--plain"]
+    arguments += ["--out", str(folder / "out"), *(word for fault in faults for word in ("--fault", fault))]
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    process = tied.popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PATH": path, "COLUMNS": "120"},
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        output += f"\n(the run was ended after {LIMIT_S} s)"
+    return Ended(folder / "out", process.wait(), output)

@@ -1,0 +1,185 @@
+"""In a rank: variables that need the other ranks, and a second framework that is refused in a sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any, ClassVar
+
+import pytest
+
+from trainmaster.agent import frameworks, lastwords
+from trainmaster.agent.frameworks import joining
+from trainmaster.agent.frameworks.framework import Facts, numbers
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.codes import Cause
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def met(self) -> None: ...
+
+    def building(self) -> None: ...
+
+    def completed(self, step: int, *, resumed: int = -1) -> None: ...
+
+
+def be_rank(monkeypatch: pytest.MonkeyPatch, framework: str, world_size: int = 2) -> None:
+    for name, value in numbers(Facts(0, world_size)).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(environment.FRAMEWORK, framework)
+    monkeypatch.setenv(environment.STORE, "127.0.0.1:1")
+    monkeypatch.setenv(environment.ROUND, "4")
+
+
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Cause, str]]:
+    """The last words that are told."""
+    told: list[tuple[Cause, str]] = []
+    monkeypatch.setattr(lastwords, "tell", lambda cause, message, _: told.append((cause, message)))
+    return told
+
+
+def load(monkeypatch: pytest.MonkeyPatch, framework: str, name: str, **content: Any) -> Any:
+    """Have a rank of a framework import a module that has this content."""
+    module = types.ModuleType(name)
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+    for hooked, hook in joining.hooks(frameworks.find(framework), Nobody()):
+        if hooked == name:
+            hook(module)
+    return module
+
+
+def test_a_process_that_is_no_rank_has_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.STORE, raising=False)
+    assert joining.of_this_rank() is None
+
+
+def test_a_rank_that_is_alone_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_rank(monkeypatch, "JAX", world_size=1)
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    joining.join(frameworks.find("JAX"))
+    changed = {name: value for name, value in os.environ.items() if name.startswith("JAX_")}
+    assert set(changed) == {"JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"}
+
+
+def test_what_a_framework_makes_of_the_addresses_is_put_into_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_rank(monkeypatch, "TensorFlow")
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    asked: list[str] = []
+
+    def exchange(facts: Facts, own: str) -> list[str]:
+        asked.append(own)
+        return [own, "other:1"]
+
+    monkeypatch.setattr(joining.roster, "exchange", exchange)
+    joining.join(frameworks.find("PyTorch"))
+    assert asked == []
+    joining.join(frameworks.find("TensorFlow"))
+    assert asked[0] in os.environ["TF_CONFIG"]
+
+
+def test_torchs_rendezvous_in_a_job_of_tensorflow_is_refused(
+    monkeypatch: pytest.MonkeyPatch, words: list[tuple[Cause, str]]
+) -> None:
+    be_rank(monkeypatch, "TensorFlow")
+
+    def init_process_group(*args: Any, **given: Any) -> str:
+        return "met"
+
+    package = types.ModuleType("torch.distributed")
+    vars(package)["init_process_group"] = init_process_group
+    monkeypatch.setitem(sys.modules, "torch.distributed", package)
+    name = "torch.distributed.distributed_c10d"
+    module = load(monkeypatch, "TensorFlow", name, init_process_group=init_process_group)
+    assert module.init_process_group("gloo", "file:///shared/x", rank=0, world_size=2) == "met", "a way of its own"
+    with pytest.raises(SystemExit):
+        vars(package)["init_process_group"]("gloo")
+    assert words == [
+        (
+            Cause.CONFIG_ERROR,
+            "this job's framework is TensorFlow, and its script lets the ranks meet through PyTorch (torch.distributed."
+            "distributed_c10d.init_process_group()): set spec.framework to PyTorch, or take that call out",
+        )
+    ]
+
+
+def strategy() -> type:
+    class CollectiveAllReduceStrategy:
+        def __init__(self, cluster_resolver: Any = None) -> None: ...
+
+    return CollectiveAllReduceStrategy
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "DeepSpeed", "JAX"])
+def test_tensorflows_workers_that_would_each_train_alone_are_refused(
+    monkeypatch: pytest.MonkeyPatch, words: list[tuple[Cause, str]], framework: str
+) -> None:
+    be_rank(monkeypatch, framework)
+    name = "tensorflow.python.distribute.collective_all_reduce_strategy"
+    module = load(monkeypatch, framework, name, CollectiveAllReduceStrategy=strategy())
+    module.CollectiveAllReduceStrategy(cluster_resolver=object())
+    with pytest.raises(SystemExit):
+        module.CollectiveAllReduceStrategy()
+    assert "set spec.framework to TensorFlow" in words[0][1]
+
+
+def test_a_rank_that_is_alone_may_use_every_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_rank(monkeypatch, "PyTorch", world_size=1)
+    name = "tensorflow.python.distribute.collective_all_reduce_strategy"
+    load(monkeypatch, "PyTorch", name, CollectiveAllReduceStrategy=strategy()).CollectiveAllReduceStrategy()
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "DeepSpeed", "HuggingFace", "Trainmaster"])
+def test_frameworks_of_one_family_meet_in_the_same_way(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
+    be_rank(monkeypatch, framework)
+    hooked = {name for name, _ in joining.hooks(frameworks.find(framework), Nobody())}
+    assert "torch.distributed.distributed_c10d" not in hooked
+
+
+def known_clusters() -> type:
+    class ClusterEnv:
+        _cluster_types: ClassVar[list[type]] = []
+
+        def __init_subclass__(cls) -> None:
+            cls._cluster_types.append(cls)
+
+    class SlurmCluster(ClusterEnv): ...
+
+    return ClusterEnv
+
+
+def test_jax_asks_our_cluster_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_rank(monkeypatch, "JAX", world_size=3)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.7:21001")
+    ClusterEnv: Any = known_clusters()
+    load(monkeypatch, "JAX", "jax._src.clusters", ClusterEnv=ClusterEnv)
+    first, second = ClusterEnv._cluster_types
+    assert second.__name__ == "SlurmCluster"
+    assert first.is_env_present()
+    assert (first.get_coordinator_address(), first.get_process_count(), first.get_process_id()) == (
+        "10.0.0.7:21001",
+        3,
+        0,
+    )
+    assert first.get_local_process_id() is None, "a rank on a CPU takes all devices that it has"
+
+
+def test_xgboosts_collective_takes_the_tracker_of_the_round_unless_it_is_given_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    be_rank(monkeypatch, "XGBoost")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("DMLC_TRACKER_URI", "10.0.0.7")
+    monkeypatch.setenv("DMLC_TRACKER_PORT", "21001")
+    given: list[dict[str, Any]] = []
+    module = load(monkeypatch, "XGBoost", "xgboost.collective", init=lambda **words: given.append(words))
+    module.init(dmlc_retry=5)
+    module.init(dmlc_tracker_uri="mine", dmlc_tracker_port=1)
+    assert given == [
+        {"dmlc_tracker_uri": "10.0.0.7", "dmlc_tracker_port": 21001, "dmlc_task_id": "000000001", "dmlc_retry": 5},
+        {"dmlc_tracker_uri": "mine", "dmlc_tracker_port": 1},
+    ]

@@ -1,0 +1,63 @@
+"""Each framework loses a rank, and hangs; it goes on from its own checkpoint and ends as a calm run does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.runs import SUBJECTS, Ended, run
+
+pytestmark = [pytest.mark.framework, pytest.mark.processes]
+
+Calm = Callable[[str], Ended]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """An undisturbed run of each subject, made once."""
+
+    @cache
+    def run_calm(name: str) -> Ended:
+        return run(SUBJECTS[name], tmp_path_factory.mktemp(f"calm-{name}"), pause_s=0)
+
+    return run_calm
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_killed_rank_is_back_and_the_run_ends_as_if_nothing_had_happened(
+    tmp_path: Path, calm: Calm, name: str
+) -> None:
+    subject = SUBJECTS[name]
+    ended = run(subject, tmp_path, ["kill:rank=1,step=33"])
+    assert ended.exit_code == 0, ended.output
+    (recovery,) = ended.status["recoveries"]
+    saved = 32 // subject.saves * subject.saves
+    assert (recovery["resumedStep"], recovery["rung"]) == (saved, "inPlace")
+    assert ended.log.count(f"resumed at step {saved}") in (0, 2), "both ranks, where the script says so"
+    assert ended.status["progress"]["step"] == subject.end
+    assert len(ended.pids) == 4, "two ranks, twice"
+    assert [pid for _, pid in ended.pids if is_alive(pid)] == []
+    undisturbed = calm(name)
+    assert undisturbed.exit_code == 0, undisturbed.output
+    assert ended.final_losses == undisturbed.final_losses != set()
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_rank_that_hangs_is_found_and_the_run_goes_on(tmp_path: Path, calm: Calm, name: str) -> None:
+    ended = run(SUBJECTS[name], tmp_path, ["stop:rank=1,step=33"], recovery={"hang": {"limitSeconds": 60}})
+    assert ended.exit_code == 0, ended.output
+    assert ended.status["recoveries"][0]["cause"] == "Hang"
+    assert [pid for _, pid in ended.pids if is_alive(pid)] == []
+    assert ended.final_losses == calm(name).final_losses != set()

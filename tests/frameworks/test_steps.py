@@ -1,0 +1,197 @@
+"""How the steps of scripts are seen: with stand-ins that call what TensorFlow and XGBoost call."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainmaster.agent.frameworks import tensorflow, xgboost
+
+
+class Told:
+    """Keeps what hooks tell."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []  # (step, after which this process began)
+
+    def met(self) -> None: ...
+
+    def building(self) -> None: ...
+
+    def completed(self, step: int, *, resumed: int = -1) -> None:
+        self.steps.append((step, resumed))
+
+
+class Number:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def numpy(self) -> int:
+        return self.value
+
+
+class Function:
+    """A traced function: its body runs in the first call alone."""
+
+    def __init__(self, body: Callable[[], None], each: Callable[[], None] = lambda: None) -> None:
+        self.body, self.each, self.traced = body, each, False
+
+    def __call__(self) -> None:
+        if not self.traced:
+            self.traced = True
+            self.body()
+        self.each()
+
+
+class Optimizer:
+    def __init__(self, restored: int = 0) -> None:
+        self.iterations = Number(restored)
+
+    def apply(self) -> None: ...
+
+
+class CallbackList:
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def on_train_begin(self, logs: Any = None) -> None: ...
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None: ...
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
+
+    def on_train_end(self, logs: Any = None) -> None: ...
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def world(told: Told) -> Any:
+    """Fresh classes that are watched: Function, Optimizer, CallbackList."""
+    classes = {base.__name__: type(base.__name__, (base,), {}) for base in (Function, Optimizer, CallbackList)}
+    module: Any = types.SimpleNamespace(**classes)
+    steps = tensorflow._Steps()
+    steps.watch_functions(module, told)
+    steps.watch_optimizer(module.Optimizer, "apply", told)
+    steps.watch_fit(module, told)
+    return module
+
+
+def trained(world: Any, restored: int = 0, *, in_thread: bool = False) -> Any:
+    """A traced function that trains: each call counts in its optimizer, as in TensorFlow's graph."""
+    optimizer = world.Optimizer(restored)
+
+    def trace() -> None:
+        if in_thread:  # as strategy.run does
+            thread = threading.Thread(target=optimizer.apply)
+            thread.start()
+            thread.join()
+        else:
+            optimizer.apply()
+
+    def count() -> None:
+        optimizer.iterations.value += 1
+
+    return world.Function(trace, count)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_each_call_of_a_function_with_an_optimizer_in_it_is_a_step(world: Any, told: Told, in_thread: bool) -> None:
+    train = trained(world, in_thread=in_thread)
+    evaluate = world.Function(lambda: None)
+    for _ in range(3):
+        train()
+        evaluate()
+    assert told.steps == [(1, 0), (2, 0), (3, 0)]
+
+
+def test_a_function_within_another_is_no_step_of_its_own(world: Any, told: Told) -> None:
+    inner = trained(world)
+    outer = world.Function(lambda: None, inner)
+    outer()
+    outer()
+    assert told.steps == [(1, 0), (2, 0)]
+
+
+def test_two_functions_that_train_in_turn_make_one_step(world: Any, told: Told) -> None:
+    generator, critic = trained(world), trained(world)
+    for _ in range(2):
+        critic()
+        generator()
+    assert told.steps == [(1, 0), (2, 0)]
+
+
+def test_a_restored_optimizer_says_after_which_step_the_process_began(world: Any, told: Told) -> None:
+    train = trained(world, restored=40)
+    train()
+    train()
+    assert told.steps == [(41, 40), (42, 40)]
+
+
+def test_eager_steps_are_those_of_the_optimizer(world: Any, told: Told) -> None:
+    optimizer = world.Optimizer()
+    for _ in range(2):
+        optimizer.apply()
+    assert told.steps == [(1, 0), (2, 0)]
+
+
+def fit(world: Any, restored: int, epochs: list[list[int]], at_once: int = 1) -> None:
+    """A `fit` whose callbacks restore its optimizer when it begins. epochs: the batches that callbacks hear of."""
+    optimizer = world.Optimizer()
+    callbacks = world.CallbackList(types.SimpleNamespace(optimizer=optimizer, steps_per_execution=at_once))
+    callbacks.on_train_begin()
+    optimizer.iterations.value = restored
+    for epoch, batches in enumerate(epochs):
+        callbacks.on_epoch_begin(epoch)
+        for batch in batches:
+            optimizer.iterations.value += at_once
+            callbacks.on_train_batch_end(batch, logs={})
+    callbacks.on_train_end()
+
+
+def test_keras_counts_the_batches_of_all_epochs(world: Any, told: Told) -> None:
+    fit(world, 0, [[0, 1], [0, 1]])
+    assert [step for step, _ in told.steps] == [1, 2, 3, 4]
+
+
+def test_several_batches_of_one_execution_are_several_steps(world: Any, told: Told) -> None:
+    fit(world, 0, [[3, 7], [3, 7]], at_once=4)
+    assert [step for step, _ in told.steps] == [4, 8, 12, 16]
+
+
+def test_a_backup_that_is_restored_in_the_middle_of_an_epoch_goes_on_where_it_was(world: Any, told: Told) -> None:
+    fit(world, 25, [[5, 6], [0]])
+    assert told.steps == [(26, 25), (27, 25), (28, 25)]
+
+
+def test_the_training_function_of_a_fit_is_not_counted_beside_it(world: Any, told: Told) -> None:
+    train = trained(world)
+    callbacks = world.CallbackList(types.SimpleNamespace(optimizer=world.Optimizer(), steps_per_execution=1))
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(0)
+    callbacks.model.optimizer.iterations.value = 1
+    train()
+    callbacks.on_train_batch_end(0)
+    assert told.steps == [(1, 0)]
+
+
+def test_boosting_rounds_are_steps_also_those_of_a_model_that_goes_on(told: Told) -> None:
+    class CallbackContainer:
+        def after_iteration(self, model: Any, epoch: int) -> bool:
+            return False
+
+    module: Any = types.SimpleNamespace(CallbackContainer=CallbackContainer)
+    xgboost._count_rounds(module, told)
+    rounds = iter([31, 32])
+    model = types.SimpleNamespace(num_boosted_rounds=lambda: next(rounds))
+    container = CallbackContainer()
+    container.after_iteration(model, 0)
+    container.after_iteration(model, 1)
+    assert told.steps == [(31, 30), (32, 30)]

@@ -1,0 +1,70 @@
+"""`run.report(step=N)`: steps of scripts whose loop nobody sees."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import trainmaster as tm
+from trainmaster import steps, told
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.progress import Phase, ProgressRecord
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ProgressRecord:
+    """The record that an agent reads."""
+    record = ProgressRecord.create(round=2, rank=0)
+    monkeypatch.setenv(environment.PROGRESS_FD, str(os.dup(record.fd)))
+    monkeypatch.setenv(environment.OUTPUT_DIR, str(tmp_path))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    return record
+
+
+@pytest.mark.parametrize("framework", ["JAX", "PyTorch"])
+def test_a_step_that_is_told_is_seen_by_the_agent(
+    monkeypatch: pytest.MonkeyPatch, record: ProgressRecord, tmp_path: Path, framework: str
+) -> None:
+    monkeypatch.setenv(environment.FRAMEWORK, framework)
+    run = tm.init()
+    assert isinstance(run, steps.Run if framework == "PyTorch" else told.ToldSteps)
+    run.report(step=31, loss=0.5, tokens=64, accuracy=0.25)
+    run.report(step=32, loss=0.25)
+    seen = record.read()
+    assert (seen.step, seen.resumed_step, seen.phase, seen.loss, seen.tokens) == (32, 30, Phase.STEP, 0.25, 32)
+    assert run.step == 32
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in lines] == [(31, 0.5), (32, 0.25)]
+    assert lines[0]["accuracy"] == 0.25
+
+
+def test_a_step_without_a_number_follows_the_last_one(monkeypatch: pytest.MonkeyPatch, record: ProgressRecord) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    run = tm.init()
+    run.report()
+    run.report()
+    assert (run.step, record.read().resumed_step) == (2, 0)
+
+
+def test_outside_of_a_job_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.PROGRESS_FD, raising=False)
+    run = told.ToldSteps(told.Reporter.from_environment())
+    run.report(step=7, loss=1)
+    assert run.step == 7
+
+
+def test_a_step_below_1_is_refused_in_a_sentence() -> None:
+    run = told.ToldSteps(told.Reporter())
+    with pytest.raises(ValueError, match=r"run.report\(step=0\): steps are counted from 1"):
+        run.report(step=0)
+
+
+def test_a_folder_where_nothing_would_be_saved_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.FRAMEWORK, "JAX")
+    with pytest.raises(ValueError, match="only scripts of torch save there"):
+        tm.init(checkpoint_dir="/data")

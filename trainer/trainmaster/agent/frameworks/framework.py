@@ -1,0 +1,153 @@
+"""What a framework is to an agent: what its ranks get, how they meet, and how their steps are seen.
+
+Each framework is one file of this folder that makes one `Framework`. Its functions are pure: they get the facts of a
+round and return variables. Nothing here imports a framework: hooks get the module that a script has imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Entry = dict[str, Any]
+"""What a rank runs, see `trainmaster.agent.script`."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The place of one rank in a round."""
+
+    rank: int
+    world_size: int
+    local_rank: int = 0  # on its node
+    local_world_size: int = 1
+    node: int = 0
+    nodes: int = 1
+    role: str = "worker"
+    store_host: str = "127.0.0.1"  # where the round's store is, in the pod of rank 0
+    store_port: int = 0
+    restart_count: int = 0
+    job_uid: str = ""
+    has_accelerator: bool = False  # the pod has the device files of one
+
+
+class Watch(Protocol):
+    """What hooks tell of a script. All of it is ignored in a rank that writes its progress itself."""
+
+    def met(self) -> None:
+        """All ranks have found each other."""
+
+    def completed(self, step: int, *, resumed: int = -1) -> None:
+        """The host is done with a step, the number of which counts the steps of earlier rounds. resumed: the step
+        after which this process began; -1: that is not known."""
+
+    def building(self) -> None:
+        """The script builds its model, or restores it."""
+
+
+Hook = Callable[[Any, Watch], None]
+"""Gets a module that was imported just now, or before, and changes it."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The function, or Class.method, of a module by which ranks of a framework meet."""
+
+    name: str
+    by_default: Callable[[tuple[Any, ...], dict[str, Any]], bool]
+    """Whether a call with these arguments leaves it to the environment where the others are."""
+
+
+def _nothing(facts: Facts) -> dict[str, str]:
+    return {}
+
+
+def _nobody(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One value of `spec.framework`."""
+
+    name: str
+    packages: tuple[str, ...]
+    """The image must have at least one of these. Empty: nothing is asked for."""
+
+    environment: Callable[[Facts], dict[str, str]] = _nothing
+    """Variables of a rank beside those that number it, known before it starts."""
+
+    defaults: Callable[[Facts], dict[str, str]] = _nothing
+    """Variables that a rank gets if the job does not set them."""
+
+    peers: Callable[[Facts, Sequence[str]], dict[str, str]] = _nobody
+    """Variables made of the addresses of all ranks in their order, host:port each, where `addresses` is true."""
+
+    addresses: bool = False
+    """Ranks tell each other an address with a free port before their script begins. False: they meet at a TCPStore."""
+
+    entry: Entry | None = None
+    """What ranks run; None: the job's command."""
+
+    executed_entry: Entry | None = None
+    """What ranks run that are executed, not forked; None: the same."""
+
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
+    """By the name of a module: what happens once a rank has imported it."""
+
+    meeting: Mapping[str, Meeting] = field(default_factory=dict)
+    """By the name of a module: how ranks of this framework meet. In a job of another family that is refused. One
+    framework of a family has it for all."""
+
+    family: str = ""
+    """Frameworks of one family meet in the same way; "": the framework is alone."""
+
+    unseen: str = ""
+    """A sentence for the log, where steps are seen only if the script tells them; "": they are seen."""
+
+    @property
+    def kin(self) -> str:
+        return self.family or self.name
+
+
+def numbers(facts: Facts) -> dict[str, str]:
+    """Return the variables that number a rank, which ranks of every framework get. Their names are torchrun's."""
+    return {
+        "RANK": str(facts.rank),
+        "WORLD_SIZE": str(facts.world_size),
+        "LOCAL_RANK": str(facts.local_rank),
+        "LOCAL_WORLD_SIZE": str(facts.local_world_size),
+        "GROUP_RANK": str(facts.node),
+        "GROUP_WORLD_SIZE": str(facts.nodes),
+        "ROLE_RANK": str(facts.rank),
+        "ROLE_WORLD_SIZE": str(facts.world_size),
+        "ROLE_NAME": facts.role,
+        "MASTER_ADDR": facts.store_host,
+        "MASTER_PORT": str(facts.store_port),
+    }
+
+
+def from_numbers(env: Mapping[str, str]) -> Facts:
+    """Return the facts that `numbers` has written. Raises KeyError or ValueError without them."""
+    return Facts(
+        rank=int(env["RANK"]),
+        world_size=int(env["WORLD_SIZE"]),
+        local_rank=int(env["LOCAL_RANK"]),
+        local_world_size=int(env["LOCAL_WORLD_SIZE"]),
+        node=int(env["GROUP_RANK"]),
+        nodes=int(env["GROUP_WORLD_SIZE"]),
+        role=env["ROLE_NAME"],
+        store_host=env["MASTER_ADDR"],
+        store_port=int(env["MASTER_PORT"]),
+    )
+
+
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/accel", "/dev/dxg", "/dev/dri/renderD128")
+
+
+def has_accelerator(env: Mapping[str, str]) -> bool:
+    """Return whether this pod has the device files of an accelerator, and ranks with these variables may use it."""
+    hidden = env.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
+    return not hidden and any(os.path.exists(path) for path in _DEVICE_FILES)

@@ -1,0 +1,88 @@
+"""JAX: `jax.distributed.initialize()` without arguments, on a coordinator that rank 0 opens for one round.
+
+JAX asks a list of cluster environments who and where it is, and takes the first that answers. Ours is put in front:
+Open MPI's, SLURM's or Kubernetes' could answer too, with the numbers of something else.
+
+What `jax.jit` returns is called without any Python code of JAX, so steps are not seen: the script tells them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers, has_accelerator
+from trainmaster.contract.wire import environment
+
+COORDINATOR = "JAX_COORDINATOR_ADDRESS"
+BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+
+
+def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
+    """Return where the coordinator is. Rank 0 opens it on that address alone, not on all interfaces of its pod."""
+    where = {COORDINATOR: addresses[0]}
+    return {**where, BIND: addresses[0]} if facts.rank == 0 else where
+
+
+def _register(module: Any, watch: Watch) -> None:
+    """Put an environment that reads the variables of this rank in front of those that JAX knows."""
+    known = module.ClusterEnv._cluster_types
+
+    class TrainmasterCluster(module.ClusterEnv):  # type: ignore[misc]
+        name = "trainmaster"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return COORDINATOR in os.environ and "RANK" in os.environ
+
+        @classmethod
+        def get_coordinator_address(cls, timeout_secs: int | None = None, override_coordinator_port: Any = None) -> str:
+            return os.environ[COORDINATOR]
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return from_numbers(os.environ).world_size
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return from_numbers(os.environ).rank
+
+        @classmethod
+        def get_local_process_id(cls) -> int | None:
+            """A rank takes the device of its local rank, where several ranks share a pod that has devices."""
+            ranks = int(os.environ.get(environment.RANKS_PER_POD, "1"))
+            return from_numbers(os.environ).local_rank if ranks > 1 and has_accelerator(os.environ) else None
+
+    known.remove(TrainmasterCluster)
+    known.insert(0, TrainmasterCluster)
+
+
+def _watch_initialize(module: Any, watch: Watch) -> None:
+    original = module.State.initialize
+
+    @functools.wraps(original)
+    def initialize(state: Any, *args: Any, **kwargs: Any) -> None:
+        original(state, *args, **kwargs)
+        watch.met()
+
+    module.State.initialize = initialize
+
+
+def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
+    """State.initialize(self, coordinator_address, ...)."""
+    address = args[1] if len(args) > 1 else given.get("coordinator_address")
+    return address is None and COORDINATOR not in os.environ
+
+
+JAX = Framework(
+    "JAX",
+    ("jax",),
+    peers=peers,
+    addresses=True,
+    hooks={"jax._src.clusters": _register, "jax._src.distributed": _watch_initialize},
+    meeting={"jax._src.distributed": Meeting("State.initialize", _meets_by_environment)},
+    unseen="the steps of a JAX script are not seen from outside: call trainmaster.init() once and its "
+    "report(step=N) after each step, so that progress is shown and hangs are noticed",
+)

@@ -1,0 +1,202 @@
+"""TensorFlow: TF_CONFIG for MultiWorkerMirroredStrategy, whose chief is worker 0.
+
+The ports of all workers stand in TF_CONFIG before any of them is open. Each rank chooses its own for one round.
+
+Steps come from Keras where it drives the training (`fit`), else from traced functions: one that has an optimizer in it
+is a step. An optimizer runs only while a function is traced, so the functions that are called at that moment are
+marked, and each outermost call of a marked one counts. `strategy.run` traces in another thread, so all threads share
+the list of functions that are being called.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch
+
+CONFIG = "TF_CONFIG"
+_FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+_STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
+
+
+def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
+    """Return TF_CONFIG. A job of one rank gets none: MirroredStrategy drives the devices of its pod alone."""
+    if facts.world_size == 1:
+        return {}
+    task = {"type": facts.role, "index": facts.rank}
+    return {CONFIG: json.dumps({"cluster": {facts.role: list(addresses)}, "task": task})}
+
+
+class _Steps:
+    """Counts the steps of one process, in whichever of three ways it takes them."""
+
+    def __init__(self) -> None:
+        self._calling: list[Any] = []  # traced functions that are being called now, in any thread
+        self._thread = threading.local()  # depth: how many calls of such functions this thread is in
+        self._training: WeakSet[Any] = WeakSet()  # those that have an optimizer in them
+        self._taken: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by function, or by optimizer of eager steps
+        self._optimizer: Any = None
+        self._base = -1  # steps before this process
+        self._fits = 0  # how many `fit` are under way
+        self._batch = 0  # of the epoch, that is done
+        self._restored = False  # what a fit goes on from is known
+        self._step = 0
+
+    def watch_functions(self, module: Any, watch: Watch) -> None:
+        call = module.Function.__call__
+
+        @functools.wraps(call)
+        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+            depth = getattr(self._thread, "depth", 0)
+            self._thread.depth = depth + 1
+            self._calling.append(function)
+            try:
+                result = call(function, *args, **kwargs)
+            finally:
+                self._calling.remove(function)
+                self._thread.depth = depth
+            if not depth and function in self._training and not self._fits:
+                self._take(function, watch)
+            return result
+
+        module.Function.__call__ = __call__
+
+    def watch_optimizer(self, owner: Any, name: str, watch: Watch) -> None:
+        apply = getattr(owner, name)
+
+        @functools.wraps(apply)
+        def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._optimizer = optimizer
+            self._training.update(self._calling)
+            eager = not self._calling and not self._fits
+            result = apply(optimizer, *args, **kwargs)
+            if eager:
+                self._take(optimizer, watch)
+            return result
+
+        setattr(owner, name, applied)
+
+    def watch_fit(self, callbacks: Any, watch: Watch) -> None:
+        """Keras counts the batches of an epoch, which is right with `steps_per_execution` too."""
+
+        def begin(fit: Any, *_: Any) -> None:
+            self._fits += 1
+            self._restored = False
+            watch.building()
+
+        def begin_epoch(fit: Any, *_: Any) -> None:
+            self._batch = 0
+
+        def end_batch(fit: Any, batch: int, *_: Any) -> None:
+            taken = max(batch + 1 - self._batch, 1)
+            self._batch = batch + 1
+            if not self._restored:  # by now a callback such as BackupAndRestore has
+                self._restored = True
+                model = getattr(fit, "model", None) or getattr(fit, "_model", None)
+                taken = _executed_at_once(model)
+                self._step = _counted(getattr(model, "optimizer", None), self._step + taken) - taken
+                self._base = self._step if self._base < 0 else self._base
+            self._step += taken
+            watch.completed(self._step, resumed=self._base)
+
+        def end(fit: Any, *_: Any) -> None:
+            self._fits -= 1
+
+        _before(callbacks.CallbackList, "on_train_begin", begin)
+        _before(callbacks.CallbackList, "on_epoch_begin", begin_epoch)
+        _before(callbacks.CallbackList, "on_train_batch_end", end_batch)
+        _before(callbacks.CallbackList, "on_train_end", end)
+
+    def _take(self, what: Any, watch: Watch) -> None:
+        self._taken[what] = self._taken.get(what, 0) + 1
+        if self._base < 0:
+            self._base = max(_counted(self._optimizer, 1) - 1, 0)
+        if self._base + self._taken[what] > self._step:
+            self._step = self._base + self._taken[what]
+            watch.completed(self._step, resumed=self._base)
+
+
+def _before(owner: Any, name: str, told: Callable[..., None]) -> None:
+    """Have a method tell of its call before it runs: a callback of the script may end the process in it."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        told(self, *args, *kwargs.values())
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def _executed_at_once(model: Any) -> int:
+    """How many batches each call of a model's training function takes."""
+    number: Any = getattr(model, "_steps_per_execution", None)
+    if number is None:
+        number = getattr(model, "steps_per_execution", 1)
+    try:
+        return max(int(number.numpy() if hasattr(number, "numpy") else number), 1)
+    except (TypeError, ValueError):
+        return 1
+
+
+def _counted(optimizer: Any, otherwise: int) -> int:
+    """The steps that an optimizer counts, a checkpoint's included."""
+    try:
+        return int(optimizer.iterations.numpy())
+    except Exception:  # noqa: BLE001  an optimizer that is not built, or of another kind, counts nothing
+        return otherwise
+
+
+_steps = _Steps()
+
+
+def _watch_strategy(module: Any, watch: Watch) -> None:
+    original = module.CollectiveAllReduceStrategy.__init__
+
+    @functools.wraps(original)
+    def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
+        original(strategy, *args, **kwargs)
+        watch.met()
+
+    module.CollectiveAllReduceStrategy.__init__ = __init__
+
+
+def _watch_keras(module: Any, watch: Watch) -> None:
+    _steps.watch_optimizer(module.BaseOptimizer, "apply", watch)
+
+
+def _watch_tf_keras(module: Any, watch: Watch) -> None:
+    _steps.watch_optimizer(module._BaseOptimizer, "apply_gradients", watch)
+
+
+def _watch_legacy(module: Any, watch: Watch) -> None:
+    _steps.watch_optimizer(module.OptimizerV2, "apply_gradients", watch)
+
+
+def _meets_by_environment(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
+    """MultiWorkerMirroredStrategy(self, cluster_resolver): without one and without TF_CONFIG each rank trains alone."""
+    return len(args) < 2 and given.get("cluster_resolver") is None and CONFIG not in os.environ
+
+
+TENSORFLOW = Framework(
+    "TensorFlow",
+    ("tensorflow",),
+    peers=peers,
+    addresses=True,
+    hooks={
+        _STRATEGY: _watch_strategy,
+        _FUNCTION: _steps.watch_functions,
+        "keras.src.callbacks.callback_list": _steps.watch_fit,
+        "keras.src.optimizers.base_optimizer": _watch_keras,
+        "tf_keras.src.callbacks": _steps.watch_fit,
+        "tf_keras.src.optimizers.optimizer": _watch_tf_keras,
+        "tf_keras.src.optimizers.legacy.optimizer_v2": _watch_legacy,
+    },
+    meeting={_STRATEGY: Meeting("CollectiveAllReduceStrategy.__init__", _meets_by_environment)},
+)

@@ -1,0 +1,80 @@
+"""XGBoost: its collective, over which `xgboost.train` sums histograms of all ranks.
+
+Ranks find each other through a tracker. Rank 0 opens it in its own process when it imports xgboost, and a script joins
+by `with xgboost.collective.CommunicatorContext():` without arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from trainmaster.agent.frameworks.framework import Facts, Framework, Meeting, Watch, from_numbers
+
+URI, PORT = "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"
+_trackers: list[Any] = []  # a tracker ends with its last reference
+
+
+def peers(facts: Facts, addresses: Sequence[str]) -> dict[str, str]:
+    """Return where the tracker is: at the address that rank 0 has chosen."""
+    host, _, port = addresses[0].rpartition(":")
+    return {URI: host.strip("[]"), PORT: port}
+
+
+def _join_by_default(module: Any, watch: Watch) -> None:
+    """Have `init` without a tracker in its arguments take the one of this round."""
+    original = module.init
+
+    @functools.wraps(original)
+    def init(**given: Any) -> None:
+        if _is_default((), given) and URI in os.environ:
+            facts = from_numbers(os.environ)
+            uri, port = os.environ[URI], int(os.environ[PORT])
+            if facts.rank == 0:
+                _trackers[:] = [_open_tracker(uri, port, facts.world_size)]
+            # The name decides the rank: the tracker sorts by it.
+            task = f"{facts.rank:09d}"
+            given = {"dmlc_tracker_uri": uri, "dmlc_tracker_port": port, "dmlc_task_id": task, **given}
+        original(**given)
+        watch.met()
+
+    module.init = init
+
+
+def _open_tracker(host: str, port: int, ranks: int) -> Any:
+    module: Any = importlib.import_module("xgboost.tracker")
+    tracker = module.RabitTracker(n_workers=ranks, host_ip=host, port=port, sortby="task")
+    tracker.start()
+    return tracker
+
+
+def _count_rounds(module: Any, watch: Watch) -> None:
+    """A boosting round is a step. A model that goes on from a saved one counts the rounds of that, too."""
+    original = module.CallbackContainer.after_iteration
+    started: dict[int, int] = {}
+
+    @functools.wraps(original)
+    def after_iteration(container: Any, model: Any, epoch: int, *args: Any, **kwargs: Any) -> Any:
+        rounds = getattr(model, "num_boosted_rounds", None)
+        step = int(rounds()) if rounds is not None else epoch + 1
+        watch.completed(step, resumed=started.setdefault(id(container), step - 1))
+        return original(container, model, epoch, *args, **kwargs)
+
+    module.CallbackContainer.after_iteration = after_iteration
+
+
+def _is_default(args: tuple[Any, ...], given: dict[str, Any]) -> bool:
+    return "dmlc_tracker_uri" not in given
+
+
+XGBOOST = Framework(
+    "XGBoost",
+    ("xgboost",),
+    peers=peers,
+    addresses=True,
+    hooks={"xgboost.collective": _join_by_default, "xgboost.callback": _count_rounds},
+    meeting={"xgboost.collective": Meeting("init", _is_default)},
+)

@@ -1,0 +1,26 @@
+"""What is known of a framework without running it: its package, and variables that a job must not set itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+PACKAGES = {"TensorFlow": "tensorflow", "JAX": "jax", "DeepSpeed": "deepspeed", "XGBoost": "xgboost"}
+"""The package that an interpreter must have to run a framework's scripts; torch for all others."""
+
+SET_BY_US: dict[str, tuple[str, ...]] = {
+    "TensorFlow": ("TF_CONFIG",),
+    "JAX": ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"),
+    "XGBoost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"),
+}
+"""By the name of a framework. The addresses of ranks change with every restart, so no fixed value is right."""
+
+
+def refusal(framework: str, given: Iterable[str]) -> str:
+    """Return what is wrong with the variables that a job sets, by their names; "" if nothing is."""
+    both = sorted(set(SET_BY_US.get(framework, ())) & set(given))
+    if not both:
+        return ""
+    return (
+        f"{' and '.join(both)} must not be set for framework {framework}: Trainmaster sets it for each rank, with "
+        f"addresses that change at every restart; leave it out"
+    )
