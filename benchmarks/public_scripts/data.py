@@ -11,10 +11,11 @@ import struct
 from functools import partial
 from pathlib import Path
 
-_WORDS = (
-    "a of to in and is that it was for on are as with his they at be this have from or one had by word but not what all "
-    "were we when your can said there use an each which she do how their if will up other about out many then them these"
-).split()
+_TEXT = (
+    "a of to in and is that it was for on are as with his they at be this have from or one had by word but not what "
+    "all were we when your can said there use an each which she do how their if will up other about out many then them"
+)
+_WORDS = _TEXT.split()
 _METRIC = '''"""{name}: the share of predictions that are right."""
 
 import datasets

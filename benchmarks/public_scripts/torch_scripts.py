@@ -94,7 +94,7 @@ SCRIPTS = (
         ),
         kill_step=40,
         pace_s=0.1,
-        why="It repeats the epoch behind which the snapshot was saved.",
+        why="It repeats the epoch behind which the snapshot was saved; its loss has no gradient, so its weights stay.",
     ),
     PublicScript(
         "minGPT-ddp",

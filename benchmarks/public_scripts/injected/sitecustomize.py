@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 
+_HOOK = os.environ.get("SCRIPT_HOOK", "torch.optim.optimizer")
 _FILLING = "_init_optim_state"  # torch takes a step that changes nothing, to fill an optimizer's empty state
 
 
@@ -18,7 +19,7 @@ class _Finder:
     """Hooks the module with the optimizers once it is imported; imports are as they would be without it."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != os.environ.get("SCRIPT_HOOK", "torch.optim.optimizer"):
+        if name != _HOOK:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -82,4 +83,7 @@ def _append(name, line):
 
 
 if os.environ.get("SCRIPT_STAMPS"):
-    sys.meta_path.insert(0, _Finder())
+    if _HOOK in sys.modules:  # in a fork of a process that has imported it
+        sys.modules[_HOOK].register_optimizer_step_post_hook(_Steps())
+    else:
+        sys.meta_path.insert(0, _Finder())
