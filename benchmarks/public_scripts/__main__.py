@@ -1,6 +1,6 @@
 """Public scripts under torchrun and under `trainmaster run`, calm and with a killed process.
 
-    python -m benchmarks.public_scripts --sources DIR [--only NAME ...] [--seconds 3600]
+    python -m benchmarks.public_scripts --sources DIR [--only NAME ...] [--no-pauses] [--seconds 3600]
 
 DIR has a snapshot of each repository, in a folder by its name (`DIR/pytorch/examples`), at the commit that the table
 in `torch_scripts.py` and `library_scripts.py` names. Each script is run as it is, but for the changes that the table
@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
-from benchmarks.public_scripts import library_scripts, torch_scripts
+from benchmarks.public_scripts.page import RESULTS, SCRIPTS
 from benchmarks.public_scripts.runs import OURS, PEER, run
 from benchmarks.public_scripts.scripts import BadSources, PublicScript
 from benchmarks.public_scripts.stamps import Kill
-
-RESULTS = record.RESULTS / "public-scripts.jsonl"
-SCRIPTS = (*torch_scripts.SCRIPTS, *library_scripts.SCRIPTS)
 
 
 def main(arguments: Sequence[str] | None = None, scripts: Sequence[PublicScript] = SCRIPTS) -> int:
@@ -41,7 +38,8 @@ def main(arguments: Sequence[str] | None = None, scripts: Sequence[PublicScript]
                     continue
                 kill = Kill(script.victim, script.kill_step) if killed else None
                 try:
-                    row = run(script, given.sources, system, kill, script.pace_s if killed else 0.0)
+                    pace_s = script.pace_s if killed and not given.no_pauses else 0.0
+                    row = run(script, given.sources, system, kill, pace_s)
                 except BadSources as error:
                     sys.stderr.write(f"benchmarks.public_scripts: {error}\n")
                     return 2
@@ -71,6 +69,7 @@ def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Name
     parser.add_argument("--sources", type=Path, required=True, metavar="DIR", help="folder of the snapshots")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run these scripts only")
     parser.add_argument("--systems", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
+    parser.add_argument("--no-pauses", action="store_true", help="kill before a zygote has learned what to import")
     parser.add_argument("--results", type=Path, default=RESULTS, help="runs that are there already are not made again")
     parser.add_argument("--seconds", type=float, default=86400.0, help="begin no further run after so many")
     given = parser.parse_args(arguments)
