@@ -96,9 +96,9 @@ def pairs(folder: Path, path: str, count: int, *, numbered: bool) -> None:
     file.write_text("\n".join(rows) + "\n")
 
 
-def glue(folder: Path) -> None:
+def glue(folder: Path, train: int = 192) -> None:
     """A folder by the name of the data set on the hub: `datasets` reads it instead."""
-    for split, count in (("train", 192), ("validation", 32), ("test", 32)):
+    for split, count in (("train", train), ("validation", 32), ("test", 32)):
         pairs(folder, f"nyu-mll/glue/mrpc/{split}.jsonl", count, numbered=True)
     (folder / "nyu-mll/glue/README.md").write_text(
         "---\nconfigs:\n- config_name: mrpc\n  data_files:\n"

@@ -17,7 +17,7 @@ import yaml
 from benchmarks import load
 from benchmarks.public_scripts import stamps
 from benchmarks.public_scripts.scripts import PublicScript, unpack
-from benchmarks.public_scripts.stamps import Kill
+from benchmarks.public_scripts.stamps import Kill, Step
 
 OURS, PEER = "trainmaster", "torchrun"
 RESTARTS = 20
@@ -76,32 +76,95 @@ def job_of(script: PublicScript, environment: dict[str, str]) -> dict[str, Any]:
     }
 
 
+class Started:
+    """A script that was started, in a folder of its own; to be used with `with`, which ends all that is left of it.
+
+    Raises BadSources if the snapshot lacks what is needed.
+    """
+
+    def __init__(
+        self, script: PublicScript, sources: Path, system: str, kill: Kill | None, pace_s: float, root: Path
+    ) -> None:
+        self.script, self.system, self._root = script, system, root
+        self.folder = unpack(script, sources, root / "script")
+        self._notes = root / "stamps"
+        self._notes.mkdir()
+        environment = {**EVERYWHERE, "HF_HOME": str(root / "hub"), **script.variables}
+        environment |= stamps.variables(self._notes, kill, pace_s, script.hook)
+        if system == OURS:
+            command, variables = _trainmaster(script, root, environment), {}
+        else:
+            command, variables = torchrun_line(script), {**environment, **AT_ITS_BEST}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        with (root / "output").open("wb") as file:
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**os.environ, "PATH": path, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def wait(self, limit_s: float) -> int | None:
+        """Return the exit code; None if the run had to be ended after the limit."""
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return None
+
+    def end(self) -> None:
+        """Tell the run to end, which ends its ranks, and kill it if it does not."""
+        if self.process.poll() is not None:
+            return
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def stamped(self) -> tuple[list[Step], list[int]]:
+        """Return the steps and deaths so far."""
+        return stamps.read_steps(self._notes), stamps.read_deaths(self._notes)
+
+    def output(self) -> str:
+        """What the ranks printed, rank 0 last, since ends are read from the last lines; and what the command said."""
+        said = (self._root / "output").read_text(errors="replace")
+        if self.system != OURS:
+            return said
+        logs = sorted((self._root / "out" / "logs").glob("*"), reverse=True)
+        return said + "".join(path.read_text(errors="replace") for path in logs if path.is_file())
+
+    def recovered(self) -> list[Any]:
+        """Return the recoveries that the job's status tells of; none of other systems."""
+        path = self._root / "out" / "status.yaml"
+        status = yaml.safe_load(path.read_text()).get("status", {}) if path.exists() else {}
+        recoveries: list[Any] = status.get("recoveries", [])
+        return recoveries
+
+
 def run(script: PublicScript, sources: Path, system: str, kill: Kill | None, pace_s: float) -> dict[str, Any]:
-    """Make a run in a folder of its own; return its row. Raises BadSources if the snapshot lacks what is needed."""
+    """Make a run to its end; return its row. Raises BadSources if the snapshot lacks what is needed."""
     before = load.look()
     with tempfile.TemporaryDirectory(prefix="public-") as made:
-        root = Path(made)
-        folder = unpack(script, sources, root / "script")
-        notes = root / "stamps"
-        notes.mkdir()
-        environment = {**EVERYWHERE, "HF_HOME": str(root / "hub"), **script.variables}
-        environment |= stamps.variables(notes, kill, pace_s, script.hook)
         began = time.monotonic()
-        if system == OURS:
-            code = _start(_trainmaster(script, root, environment), folder, {}, root / "output", script.limit_s)
-        else:
-            variables = {**environment, **AT_ITS_BEST}
-            code = _start(torchrun_line(script), folder, variables, root / "output", script.limit_s)
+        with Started(script, sources, system, kill, pace_s, Path(made)) as started:
+            code = started.wait(script.limit_s)
         seconds = time.monotonic() - began
-        output = _output(system, root)
-        steps, deaths = stamps.read_steps(notes), stamps.read_deaths(notes)
-        end = script.end.read(folder, output) if code == 0 else ""
-        status = _status(root) if system == OURS else {}
+        steps, deaths = started.stamped()
+        output = started.output()
+        end = script.end.read(started.folder, output) if code == 0 else ""
         row = {
-            "script": script.name,
-            "repository": script.repository,
-            "commit": script.commit,
-            "system": system,
+            **facts(script, system),
             "killed": kill is not None,
             "command": line(script),
             "restart": list(script.restart),
@@ -113,8 +176,7 @@ def run(script: PublicScript, sources: Path, system: str, kill: Kill | None, pac
             "deaths": len(deaths),
             "recoveries_s": [None if each is None else round(each, 3) for each in stamps.recoveries(steps, deaths)],
             "restarts": max((step.attempt for step in steps), default=0),
-            "told": [each.get("cause") or each.get("reason") for each in status.get("recoveries", [])],
-            "versions": _versions(),
+            "told": started.recovered(),
             "busy_cores_before": round(before.busy, 2),
         }
         if code != 0 or not end:
@@ -122,51 +184,22 @@ def run(script: PublicScript, sources: Path, system: str, kill: Kill | None, pac
         return row
 
 
+def facts(script: PublicScript, system: str) -> dict[str, Any]:
+    """Return what was run, and with which versions."""
+    return {
+        "script": script.name,
+        "repository": script.repository,
+        "commit": script.commit,
+        "system": system,
+        "versions": _versions(),
+    }
+
+
 def _trainmaster(script: PublicScript, root: Path, environment: dict[str, str]) -> list[str]:
     path = root / "job.yaml"
     path.write_text(yaml.safe_dump(job_of(script, environment)))
     command = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(path), "--plain"]
     return [*command, "--out", str(root / "out")]
-
-
-def _start(command: list[str], folder: Path, variables: dict[str, str], output: Path, limit_s: float) -> int | None:
-    """Run a command to its end in a session of its own; None if it had to be ended after the limit."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, "PATH": path, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(ENDS_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        return None
-
-
-def _output(system: str, root: Path) -> str:
-    """What the ranks printed: rank 0 last, since ends are read from the last lines; and what the command said."""
-    said = (root / "output").read_text(errors="replace")
-    if system != OURS:
-        return said
-    logs = sorted((root / "out" / "logs").glob("*"), reverse=True)
-    return said + "".join(path.read_text(errors="replace") for path in logs if path.is_file())
-
-
-def _status(root: Path) -> dict[str, Any]:
-    path = root / "out" / "status.yaml"
-    status: dict[str, Any] = yaml.safe_load(path.read_text()).get("status", {}) if path.exists() else {}
-    return status
 
 
 def _versions() -> dict[str, str]:
