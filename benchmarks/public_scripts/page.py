@@ -26,8 +26,8 @@ def section() -> Iterator[str]:
     yield from wrapped(
         "Each script was run four times with the line `torchrun --standalone --nproc-per-node=N`: under torchrun at "
         "its best (its store not shared) and as the command of a job under `trainmaster run`, each calm and with a "
-        "process that is killed in mid-run. *Same* means the same bits in the saved weights, or the same last lines where a "
-        "script saves nothing. *Back after* is the time from the SIGKILL to the next step of all ranks. "
+        "process that is killed in mid-run. *Same* means the same bits in the saved weights, or the same last lines "
+        "where a script saves nothing. *Back after* is the time from the SIGKILL to the next step of all ranks. "
         f"{busy(rows)} {versions(rows)} {machines(rows)}"
     )
     yield ""

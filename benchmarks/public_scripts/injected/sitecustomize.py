@@ -43,7 +43,7 @@ class _Steps:
 
     def __call__(self, *_):
         now = time.monotonic_ns()
-        if sys._getframe(2).f_code.co_name == _FILLING or sys._getframe(3).f_code.co_name == _FILLING:
+        if _is_filling(sys._getframe(1)):
             return
         if self.pid != os.getpid():
             self.pid, self.count, self.first_ns = os.getpid(), 0, now
@@ -72,6 +72,17 @@ class _Steps:
             return
         os.write(fd, f"{time.monotonic_ns()} {self.pid}\n".encode())
         os.kill(self.pid, signal.SIGKILL)
+
+
+def _is_filling(frame):
+    """Whether one of the nearest callers fills an optimizer's state."""
+    for _ in range(4):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == _FILLING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _append(name, line):
