@@ -55,21 +55,19 @@ def read_deaths(folder: Path) -> list[int]:
 
 
 def recoveries(steps: list[Step], deaths: list[int]) -> list[float | None]:
-    """Return, for each death, the seconds until as many new processes as had stepped before have taken a step.
+    """Return, for each death, the seconds until as many new processes as stepped before the first have taken a step.
 
     None if that never happened, or if the next process was killed before it did.
     """
     found: list[float | None] = []
+    size = len({step.pid for step in steps if deaths and step.at_ns <= deaths[0]})
     for number, death in enumerate(deaths):
         until = deaths[number + 1] if number + 1 < len(deaths) else None
-        since = deaths[number - 1] if number else 0
         known = {step.pid for step in steps if step.at_ns <= death}
-        before = {step.pid for step in steps if since < step.at_ns <= death}
         firsts: dict[int, int] = {}
         for step in steps:
             if step.at_ns > death and step.pid not in known and (until is None or step.at_ns <= until):
                 firsts.setdefault(step.pid, step.at_ns)
         moments = sorted(firsts.values())
-        enough = before and len(moments) >= len(before)
-        found.append((moments[len(before) - 1] - death) / 1e9 if enough else None)
+        found.append((moments[size - 1] - death) / 1e9 if 0 < size <= len(moments) else None)
     return found

@@ -172,10 +172,12 @@ def steps_of(*steps: tuple[float, int]) -> list[Step]:
 
 
 def test_a_recovery_ends_when_as_many_new_processes_have_stepped() -> None:
-    steps = steps_of((1, 10), (1.5, 11), (2, 10), (4.5, 10), (5, 20), (6, 21), (7, 20), (9, 30))
-    assert stamps.recoveries(steps, [2 * SECOND]) == [4.0]
-    assert stamps.recoveries(steps, [2 * SECOND, 8 * SECOND]) == [4.0, None]
-    assert stamps.recoveries(steps, [2 * SECOND, int(5.5 * SECOND)]) == [None, 0.5]
+    steps = steps_of((1, 10), (1.5, 11), (2, 10), (2.5, 11), (5, 20), (6, 21), (7, 20), (9, 30), (9.5, 31))
+    assert stamps.recoveries(steps, [2 * SECOND]) == [4.0], "process 11 went on for a moment, and is no new one"
+    assert stamps.recoveries(steps, [2 * SECOND, 8 * SECOND]) == [4.0, 1.5]
+    assert stamps.recoveries(steps, [2 * SECOND, 8 * SECOND, 10 * SECOND]) == [4.0, 1.5, None]
+    assert stamps.recoveries(steps, [2 * SECOND, int(5.5 * SECOND)])[0] is None
+    assert stamps.recoveries([], [2 * SECOND]) == [None]
 
 
 def test_weights_of_other_bits_or_names_have_another_digest(tmp_path: Path) -> None:
