@@ -16,12 +16,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import load, record
+from benchmarks.markdown import machines, table, wrapped
 from benchmarks.public_scripts import data, library_scripts, stamps, torch_scripts
 from benchmarks.public_scripts.runs import OURS, PEER, Started, facts
 from benchmarks.public_scripts.scripts import BadSources, PublicScript
@@ -127,6 +128,22 @@ def medians(rows: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
         if ours and peer:
             found.append((name, statistics.median(ours), statistics.median(peer)))
     return found
+
+
+def section() -> Iterator[str]:
+    """Yield the lines of the block `script-recovery` in docs/scripts.md."""
+    rows = record.read_rows(RESULTS)
+    found = medians(rows)
+    if not found:
+        yield "No run is committed yet; `python -m benchmarks.script_recovery` makes them."
+        return
+    yield from wrapped(f"Seconds from the SIGKILL to the next step of all ranks. {machines(rows)}")
+    yield ""
+    cells = []
+    for name, ours, peer in found:
+        counts = [str(len(samples(rows, name, system))) for system in (OURS, PEER)]
+        cells.append([name, f"{ours:.2f} s", f"{peer:.2f} s", f"{peer / ours:.1f} times", " and ".join(counts)])
+    yield from table(["script", "Trainmaster", "torchrun", "torchrun takes", "recoveries"], cells)
 
 
 def samples(rows: list[dict[str, Any]], name: str, system: str) -> list[float]:

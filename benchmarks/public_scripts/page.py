@@ -7,12 +7,12 @@ from typing import Any
 
 from benchmarks import record
 from benchmarks.markdown import machines, table, wrapped
-from benchmarks.public_scripts import library_scripts, torch_scripts
+from benchmarks.public_scripts import library_scripts, titan_script, torch_scripts
 from benchmarks.public_scripts.runs import OURS, PEER
 from benchmarks.public_scripts.scripts import PublicScript
 
 RESULTS = record.RESULTS / "public-scripts.jsonl"
-SCRIPTS = (*torch_scripts.SCRIPTS, *library_scripts.SCRIPTS)
+SCRIPTS = (*torch_scripts.SCRIPTS, *library_scripts.SCRIPTS, titan_script.SCRIPT)
 Row = dict[str, Any]
 NOT_RUN = "not run"
 
