@@ -208,3 +208,13 @@ def test_the_table_says_what_a_killed_run_is_the_same_as() -> None:
     assert page.line(toy(8), [row(exit_code=1), row(system=PEER)])[1:3] == ["no: trainmaster ended with 1", "not run"]
     assert page.line(toy(8), [row(killed=True, end="z"), *rows[:2]])[2] == "neither"
     assert " ".join(page.noted(toy(8))) == "- toy: Changed: 1 in `train.py`, because it takes a GPU."
+
+
+def test_medians_of_recoveries_stand_beside_torchruns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_recovery, "RESULTS", tmp_path / "rows.jsonl")
+    assert [*script_recovery.section()] == [
+        "No run is committed yet; `python -m benchmarks.script_recovery` makes them."
+    ]
+    for system, seconds in ((OURS, [1.0, 3.0]), (PEER, [9.0]), (OURS, [2.0])):
+        record.append_row(tmp_path / "rows.jsonl", {"script": "toy", "system": system, "seconds": seconds})
+    assert [*script_recovery.section()][-1] == "| toy | 2.00 s | 9.00 s | 4.5 times | 3 and 1 |"
