@@ -134,7 +134,10 @@ SCRIPTS = (
         folder="distributed/FSDP2",
         words=("example.py",),
         end=Weights("checkpoints/dtensor_api/*/model_state_dict.pt"),
-        changes=(_without_gpus("example.py"),),
+        changes=(
+            _without_gpus("example.py"),
+            Change("example.py", ", device_id=device", "", "CPU has no numbered devices"),
+        ),
         kill_step=6,
         pace_s=0.5,
         why=_FROM_THE_START,
