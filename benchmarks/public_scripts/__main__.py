@@ -3,7 +3,7 @@
     python -m benchmarks.public_scripts --sources DIR [--only NAME ...] [--no-pauses] [--seconds 3600]
 
 DIR has a snapshot of each repository, in a folder by its name (`DIR/pytorch/examples`), at the commit that the table
-in `torch_scripts.py` and `library_scripts.py` names. Each script is run as it is, but for the changes that the table
+of scripts names; `--list` prints both. Nothing is downloaded. Each script is run as it is, but for the changes that the table
 has and explains. Each run is added to the file of results once it is over, and isn't made again.
 """
 
@@ -25,6 +25,10 @@ from benchmarks.public_scripts.stamps import Kill
 
 def main(arguments: Sequence[str] | None = None, scripts: Sequence[PublicScript] = SCRIPTS) -> int:
     given = read(arguments, [script.name for script in scripts])
+    if given.list:
+        for script in scripts:
+            print(f"{script.repository} {script.commit} {script.name}")
+        return 0
     deadline = time.monotonic() + given.seconds
     for script in scripts:
         if given.only and script.name not in given.only:
@@ -66,7 +70,10 @@ def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Name
     parser = argparse.ArgumentParser(
         prog="benchmarks.public_scripts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sources", type=Path, required=True, metavar="DIR", help="folder of the snapshots")
+    parser.add_argument("--sources", type=Path, default=Path(), metavar="DIR", help="folder of the snapshots")
+    parser.add_argument(
+        "--list", action="store_true", help="print the repositories with their commits, and the scripts"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run these scripts only")
     parser.add_argument("--systems", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
     parser.add_argument("--no-pauses", action="store_true", help="kill before a zygote has learned what to import")

@@ -18,6 +18,7 @@ from benchmarks import load
 from benchmarks.public_scripts import stamps
 from benchmarks.public_scripts.scripts import PublicScript, unpack
 from benchmarks.public_scripts.stamps import Kill, Step
+from trainmaster_operator.cluster import processes
 
 OURS, PEER = "trainmaster", "torchrun"
 RESTARTS = 20
@@ -129,7 +130,9 @@ class Started:
         try:
             self.process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.send_signal(signal.SIGSTOP)  # it must start nobody while those below it are killed
+            processes.kill_all(lambda table: processes.below([self.process.pid], table))
+            self.process.kill()
             self.process.wait()
 
     def stamped(self) -> tuple[list[Step], list[int]]:

@@ -158,6 +158,11 @@ def test_what_can_not_be_run_is_refused(
     assert why in capsys.readouterr().err
 
 
+def test_the_snapshots_that_are_needed_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert driver.main(["--list"], [toy(8)]) == 0
+    assert capsys.readouterr().out == "somebody/toys 0123456789 toy\n"
+
+
 def test_a_script_that_resumes_by_an_option_gets_it_from_the_second_round_on() -> None:
     script = toy(8, restart=("--resume", "out"))
     assert runs.job_of(script, {})["spec"]["workers"]["restartCommand"] == [*runs.line(script), "--resume", "out"]
