@@ -3,8 +3,8 @@
     python -m benchmarks.public_scripts --sources DIR [--only NAME ...] [--no-pauses] [--seconds 3600]
 
 DIR has a snapshot of each repository, in a folder by its name (`DIR/pytorch/examples`), at the commit that the table
-of scripts names; `--list` prints both. Nothing is downloaded. Each script is run as it is, but for the changes that the table
-has and explains. Each run is added to the file of results once it is over, and isn't made again.
+of scripts names; `--list` prints both. Nothing is downloaded. Each script is run as it is, but for the changes that the
+table has and explains. Each run is added to the file of results once it is over, and isn't made again.
 """
 
 from __future__ import annotations
