@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, scripts: Sequence[PublicScript]
                 kill = Kill(script.victim, script.kill_step) if killed else None
                 try:
                     pace_s = script.pace_s if killed and not given.no_pauses else 0.0
-                    row = run(script, given.sources, system, kill, pace_s)
+                    row = run(script, given.sources, system, kill, pace_s, script.limit_s * given.patience)
                 except BadSources as error:
                     sys.stderr.write(f"benchmarks.public_scripts: {error}\n")
                     return 2
@@ -77,6 +77,7 @@ def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Name
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run these scripts only")
     parser.add_argument("--systems", nargs="+", choices=(PEER, OURS), default=[PEER, OURS])
     parser.add_argument("--no-pauses", action="store_true", help="kill before a zygote has learned what to import")
+    parser.add_argument("--patience", type=float, default=1.0, help="times the seconds that a run may take")
     parser.add_argument("--results", type=Path, default=RESULTS, help="runs that are there already are not made again")
     parser.add_argument("--seconds", type=float, default=86400.0, help="begin no further run after so many")
     given = parser.parse_args(arguments)

@@ -155,13 +155,15 @@ class Started:
         return recoveries
 
 
-def run(script: PublicScript, sources: Path, system: str, kill: Kill | None, pace_s: float) -> dict[str, Any]:
+def run(
+    script: PublicScript, sources: Path, system: str, kill: Kill | None, pace_s: float, limit_s: float
+) -> dict[str, Any]:
     """Make a run to its end; return its row. Raises BadSources if the snapshot lacks what is needed."""
     before = load.look()
     with tempfile.TemporaryDirectory(prefix="public-") as made:
         began = time.monotonic()
         with Started(script, sources, system, kill, pace_s, Path(made)) as started:
-            code = started.wait(script.limit_s)
+            code = started.wait(limit_s)
         seconds = time.monotonic() - began
         steps, deaths = started.stamped()
         output = started.output()

@@ -71,7 +71,7 @@ def test_a_killed_script_is_stamped_and_its_end_is_read(
     system: str, sources: Path, machine_zygote: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(environment.ZYGOTE, str(machine_zygote))
-    row = runs.run(toy(20), sources, system, Kill(1, 4), 0.0)
+    row = runs.run(toy(20), sources, system, Kill(1, 4), 0.0, 200.0)
     assert (row["exit_code"], row["deaths"], row["restarts"]) == (0, 1, 1), row
     assert row["end"] == "device: CPU, steps: 20"
     (seconds,) = row["recoveries_s"]
@@ -111,19 +111,21 @@ def test_every_script_runs_calm_and_killed_under_both_systems_and_none_again(
 ) -> None:
     asked = []
 
-    def run(script: PublicScript, folder: Path, system: str, kill: Kill | None, pace_s: float) -> dict[str, Any]:
-        asked.append((system, kill, pace_s))
+    def run(
+        script: PublicScript, folder: Path, system: str, kill: Kill | None, pace_s: float, limit_s: float
+    ) -> dict[str, Any]:
+        asked.append((system, kill, pace_s, limit_s))
         return row(system=system, killed=kill is not None)
 
     monkeypatch.setattr(driver, "run", run)
-    words = ["--sources", str(sources), "--results", str(tmp_path / "rows.jsonl")]
+    words = ["--sources", str(sources), "--results", str(tmp_path / "rows.jsonl"), "--patience", "2"]
     for _ in range(2):
         assert driver.main(words, [toy(8, pace_s=0.5)]) == 0
     assert asked == [
-        (PEER, None, 0.0),
-        (OURS, None, 0.0),
-        (PEER, Kill(1, 4), 0.5),
-        (OURS, Kill(1, 4), 0.5),
+        (PEER, None, 0.0, 800.0),
+        (OURS, None, 0.0, 800.0),
+        (PEER, Kill(1, 4), 0.5, 800.0),
+        (OURS, Kill(1, 4), 0.5, 800.0),
     ]
     assert "trainmaster killed exit 0, 16 steps, 3 s, end e, back after 1.50 s" in capsys.readouterr().out
 
