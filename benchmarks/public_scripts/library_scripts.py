@@ -75,6 +75,9 @@ SCRIPTS = (
             *("--output_dir", "out"),
         ),
         end=Weights("out/model.safetensors"),
+        changes=(
+            Change("run_clm_no_trainer.py", "DistributedType.TPU", "DistributedType.XLA", "accelerate has renamed it"),
+        ),
         prepare=data.all_of(
             partial(data.language_model, path="tokens", model=False),
             partial(_gpt_config, path="config"),

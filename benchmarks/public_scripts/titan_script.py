@@ -9,6 +9,24 @@ from benchmarks.public_scripts import data
 from benchmarks.public_scripts.scripts import Change, Lines, PublicScript
 
 _UTILS, _METRICS = "torchtitan/tools/utils.py", "torchtitan/components/metrics.py"
+_ATTENTION = "torchtitan/models/common/attention.py"
+_FLEX = """            out, aux = FlexAttention._compiled_flex_attn(
+                q,
+                k,
+                v,
+                score_mod=score_mod,
+                block_mask=block_mask,
+                scale=scale,
+                enable_gqa=enable_gqa,
+                return_aux=return_aux,
+                kernel_options=kernel_options,
+            )
+"""
+_DENSE = """            zero, index = torch.zeros((), dtype=torch.long), torch.arange(q.shape[-2])
+            mask = block_mask.mask_mod(zero, zero, index[:, None], index[None, :])
+            attend = torch.nn.functional.scaled_dot_product_attention
+            out, aux = attend(q, k, v, attn_mask=mask, scale=scale, enable_gqa=enable_gqa), None
+"""
 _CPU = "it takes a GPU for each rank"
 _MEMORY = "it reads a GPU's memory"
 
@@ -43,6 +61,7 @@ SCRIPT = PublicScript(
             "barrier()",
             "gloo's barrier takes no devices",
         ),
+        Change(_ATTENTION, _FLEX, _DENSE, "its attention (FlexAttention) has no backward pass on CPU"),
         Change(_METRICS, "device_module.get_device_name(self.device)", '"CPU"', _MEMORY),
         Change(
             _METRICS,
@@ -55,6 +74,7 @@ SCRIPT = PublicScript(
         Change(_METRICS, "device_module.memory_stats(self.device)", "{}", _MEMORY),
     ),
     prepare=_texts,
+    variables={"TORCH_COMPILE_DISABLE": "1"},
     kill_step=6,
     pace_s=0.5,
     limit_s=900,
