@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv demo test test-all test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
+.PHONY: help venv demo test test-all test-oldest test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -38,6 +38,21 @@ test: venv  ## every test that needs no cluster, but those that guard releases o
 test-all: venv  ## those that guard releases, too (tests/suite/releases.txt lists them)
 	$(PYTEST)
 
+# torch is pinned to the newest in constraints.txt, and with it the versions of all that it needs.
+OLDEST := .venv-oldest
+OLDEST_TORCH := 2.11.0
+OLDEST_PYTHON := 3.12
+
+test-oldest: $(OLDEST)/.installed  ## the tests with the oldest torch that the trainer takes, in a set-up of its own
+	$(OLDEST)/bin/python -m pytest -n $(or $(WORKERS),3) -m "not release" $(ONLY)
+
+$(OLDEST)/.installed: pyproject.toml constraints.txt | $(STAMP)
+	@echo "Setting up $(OLDEST), once, with torch $(OLDEST_TORCH) and Python $(OLDEST_PYTHON): some 7 GB."
+	$(BIN)/uv venv --quiet --clear --python $(OLDEST_PYTHON) $(OLDEST)
+	sed -E '/^(torch|triton|nvidia-|cuda-|setuptools)/d' constraints.txt > $(OLDEST)/constraints.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(OLDEST)/bin/python --constraint $(OLDEST)/constraints.txt --editable '.[dev]' torch==$(OLDEST_TORCH)
+	@touch $@
+
 test-changed: venv  ## what the change since main, or since BASE, can reach
 	$(BIN)/python -m tests.suite.reach $(if $(BASE),--base $(BASE))
 
@@ -58,6 +73,7 @@ verify: venv lint  ## lint, types, layers, generated files that are not stale, a
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
+	$(BIN)/python -m trainmaster_operator.api.pod_fields --check
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md docs/scripts.md README.md
@@ -74,6 +90,7 @@ format: venv  ## rewrite the code in the house style
 
 generate: venv  ## write the files that are generated from models, metrics and chart
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
+	$(BIN)/python -m trainmaster_operator.api.pod_fields
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
 	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md docs/scripts.md README.md
@@ -129,7 +146,7 @@ CUDA_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(F
 cuda:  ## what works on this machine's GPU, how fast it is, what it costs; ONLY="works speed" runs a part, OUT=runs/cuda
 	$(CUDA_PYTHON) -m benchmarks.cuda $(ONLY) $(if $(OUT),--out $(OUT)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(ROWS),--rows $(ROWS))
 
-cluster:  ## a real Kubernetes of three nodes on this machine, with our images in it (root; `python -m e2e.cluster --help`)
+cluster:  ## a real Kubernetes of three nodes here, with our images in it; prints how to install the chart there (root)
 	$(PYTHON) -m e2e.cluster images
 	$(PYTHON) -m e2e.cluster up
 
@@ -149,8 +166,13 @@ e2e: venv  ## end-to-end tests; CLUSTER=own, kind or current; a cluster that was
 cluster-down:  ## end that Kubernetes and leave nothing of it but a cache
 	$(PYTHON) -m e2e.cluster down
 
-images:  ## build the images from docker/, without a registry, and bring them to the nodes that are up
-	$(PYTHON) -m e2e.cluster images
+# With REGISTRY, also: PLATFORMS, BASE, TORCH, BUILDER, BUILD_OPTIONS, VALUES, PLAIN_HTTP=1 (docs/install.md).
+PUBLISH = $(PYTHON) docker/publish.py --registry '$(REGISTRY)' --tag '$(TAG)' $(if $(PLATFORMS),--platforms '$(PLATFORMS)') \
+  $(if $(BASE),--base '$(BASE)') $(if $(TORCH),--torch '$(TORCH)') $(if $(BUILDER),--builder '$(BUILDER)') \
+  $(if $(BUILD_OPTIONS),--options='$(BUILD_OPTIONS)') $(if $(VALUES),--values '$(VALUES)') $(if $(PLAIN_HTTP),--plain-http)
+
+images:  ## build the images and bring them to the nodes of `make cluster`; REGISTRY=... TAG=... push them there instead
+	$(if $(REGISTRY),$(PUBLISH),$(PYTHON) -m e2e.cluster images)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -70,6 +70,7 @@ def config(row: Row) -> TrainingConfig:
         {
             "model": {"name": "gpt", "options": {**OPTIONS, **row.options}},
             "data": {"path": "@stdlib"},
+            "device": "CPU",
             "steps": 2,
             "batch": {"global": whole, "micro": whole // shares // row.accumulation},
             "parallelism": dict(row.parallelism),

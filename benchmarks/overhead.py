@@ -63,6 +63,7 @@ def config(compared: Compared, steps: int, block: int) -> dict[str, Any]:
     return {
         "model": {"options": {"layers": 4, "width": 128, "heads": 4, "context": CONTEXT}},
         "data": {"path": "@stdlib"},
+        "device": "CPU",
         "steps": steps,
         "batch": {"global": compared.sequences},
         "parallelism": compared.mesh,

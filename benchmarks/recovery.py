@@ -28,6 +28,7 @@ import yaml
 from benchmarks import commands, load, record, recovery_stamps
 from benchmarks.clocks import closed_clocks
 from benchmarks.record import Case
+from trainmaster_operator.planning.status_mapping import read_status
 
 RESULTS = record.RESULTS / "recovery.jsonl"
 SCRIPT = Path(__file__).parent / "recovery_script.py"
@@ -74,8 +75,8 @@ def run_job(name: str, command: list[str], log: Path, ranks: int, limit_s: float
     path.write_text(yaml.safe_dump(job))
     trainmaster = [sys.executable, "-m", "trainmaster_operator.cli.main", "run", str(path), "--plain"]
     commands.run([*trainmaster, "--out", str(log / "out")], {}, log / "output", limit_s)
-    status: dict[str, Any] = yaml.safe_load((log / "out" / "status.yaml").read_text())["status"]
-    return status
+    stored = yaml.safe_load((log / "out" / "status.yaml").read_text())["status"]
+    return read_status(stored).model_dump(mode="json", exclude_none=True)
 
 
 def under_trainmaster(log: Path, words: list[str], ranks: int, limit_s: float) -> list[dict[str, float]]:

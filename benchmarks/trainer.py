@@ -67,6 +67,7 @@ def config(row: str, sizes: argparse.Namespace) -> dict[str, Any]:
             "options": {"layers": sizes.layers, "width": sizes.width, "heads": 4, "context": sizes.context},
         },
         "data": {"path": "@stdlib"},
+        "device": "CPU",
         "steps": WARM_UP + sizes.rounds * sizes.steps,
         "batch": {"global": sizes.batch},
         "parallelism": ROWS[row],

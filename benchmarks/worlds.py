@@ -30,6 +30,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl of a run to its end.
 
+    A job that names no device trains on the CPU, whatever machine this is: its ranks speak over gloo.
     inside: what runs a rank's command where it is to run. port: 0 for one that is free. Raises SystemExit if a rank
     fails.
     """
@@ -50,7 +51,7 @@ def train(
                 "LOCAL_WORLD_SIZE": str(ranks),
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": interface(rank),
-                environment.CONFIG: json.dumps(config),
+                environment.CONFIG: json.dumps({"device": "CPU", **config}),
                 environment.OUTPUT_DIR: folder,
             }
             command = inside(rank, sys.executable, "-m", "trainmaster.loop")

@@ -181,11 +181,17 @@ def readme_with(table: str, readme: str) -> str:
     return f"{before}{begin}{table}{end}{after}"
 
 
-def render(values: Json | None = None, name: str = RELEASE, namespace: str = NAMESPACE) -> list[Json]:
-    """The chart's objects, in the order of its files' names. Raises HelmError."""
+def render(
+    values: Json | None = None, name: str = RELEASE, namespace: str = NAMESPACE, *, tests: bool = False
+) -> list[Json]:
+    """The objects of the operator, in the order of their files' names; with `tests` those of `helm test` instead.
+
+    Raises HelmError.
+    """
     with helm_python.Chart.load(CHART) as chart:
         manifests = chart.render(values or {}, name=name, namespace=namespace)
-    texts = (text for path, text in sorted(manifests.items()) if path.endswith(".yaml"))
+    paths = [path for path in sorted(manifests) if path.endswith(".yaml") and ("/tests/" in path) == tests]
+    texts = (manifests[path] for path in paths)
     return [obj for text in texts for obj in yaml.load_all(text, Loader=_LOADER) if obj]
 
 

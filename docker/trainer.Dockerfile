@@ -1,4 +1,5 @@
-# The trainer: what runs in a job's pods unless the job names an image of its own.
+# The trainer: what runs in a job's pods unless the job names an image of its own. It can run jobs without a cluster, too:
+# `docker run -p 9090:9090 -v $PWD/runs:/runs trainmaster/trainer:0.1.0 demo`, or `trainmaster run job.yaml` in it.
 #
 #   docker build -f docker/trainer.Dockerfile -t trainmaster/trainer:0.1.0 .
 #
@@ -24,7 +25,7 @@ ENV PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY constraints.txt pyproject.toml docker/compile.py ./
 RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-print(*p["dependencies"], *p["optional-dependencies"]["loggers"], sep="\n")' > requirements.txt \
+o = p["optional-dependencies"]; print(*p["dependencies"], *o["loggers"], *o["local"], sep="\n")' > requirements.txt \
  && python3 -m pip install --no-compile -c constraints.txt -r requirements.txt --root /dependencies \
  && python3 compile.py /dependencies /dependencies \
  && python3 -m pip install --no-compile -c constraints.txt hatchling
@@ -34,9 +35,11 @@ COPY operator operator
 COPY trainer trainer
 RUN python3 -m pip install --no-compile --no-deps --no-build-isolation --root /installed . \
  && python3 compile.py /installed /installed
+COPY docker/demo.py /installed/usr/local/bin/demo
 
 FROM torch AS trainer
-RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster
+RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster \
+ && install --directory --owner=65532 --group=65532 /runs
 COPY --from=build /dependencies/ /
 COPY --from=build /installed/ /
 ENV HOME=/home/trainmaster USER=trainmaster PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster import images
 from e2e.cluster.places import REPOSITORY
 from e2e.kube import Kube, Object
 
@@ -16,8 +17,7 @@ OPERATOR = "trainmaster-operator"
 CHART = REPOSITORY / "charts" / "trainmaster"
 
 VALUES: dict[str, Any] = {
-    "image": {"repository": "docker.io/trainmaster/operator", "tag": "e2e", "pullPolicy": "IfNotPresent"},
-    "trainerImage": {"repository": "docker.io/trainmaster/trainer", "tag": "e2e"},
+    **images.VALUES,
     # Two cores carry the control plane, three nodes and the jobs under test.
     "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": None},
 }

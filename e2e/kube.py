@@ -35,9 +35,10 @@ PATHS = {
     "Node": ("api/v1", "nodes"),
     "ControllerRevision": ("apis/apps/v1", "controllerrevisions"),
     "Deployment": ("apis/apps/v1", "deployments"),
+    "CustomResourceDefinition": ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
 }
-CLUSTERED = {"Namespace", "Node", "PersistentVolume"}
+CLUSTERED = {"Namespace", "Node", "PersistentVolume", "CustomResourceDefinition"}
 JOB = "DistributedTrainingJob"
 MERGE = "application/merge-patch+json"
 
@@ -83,6 +84,9 @@ class Kube:
 
     def patch(self, kind: str, name: str, namespace: str, patch: Object) -> Object:
         return self._call("PATCH", self._path(kind, namespace, name), patch, content_type=MERGE)
+
+    def patch_status(self, kind: str, name: str, namespace: str, patch: Object) -> Object:
+        return self._call("PATCH", f"{self._path(kind, namespace, name)}/status", patch, content_type=MERGE)
 
     def delete(self, kind: str, name: str, namespace: str = "", grace_s: int | None = None) -> None:
         options: Object = {"propagationPolicy": "Background"}

@@ -29,42 +29,6 @@ def shown() -> dict[str, list[list[str]]]:
 SHOWN = shown()
 
 
-def volume(world: World) -> str:
-    """The name of the volume of the test's claim."""
-    return f"checkpoints-{world.namespace}"
-
-
-def prepare_claim(world: World, page: str) -> None:
-    """The claim `checkpoints`, on the folder that all nodes share."""
-    name = volume(world)
-    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
-    world.kube.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name},
-            "spec": {
-                "capacity": size,
-                "accessModes": modes,
-                "storageClassName": "",
-                "claimRef": {"namespace": world.namespace, "name": "checkpoints"},
-                "hostPath": {"path": str(world.folder)},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "checkpoints", "namespace": world.namespace},
-            "spec": {
-                "accessModes": modes,
-                "storageClassName": "",
-                "volumeName": name,
-                "resources": {"requests": size},
-            },
-        },
-    )
-
-
 def prepare_jobs(world: World, page: str) -> None:
     """Jobs of three ranks that train, under the names that the page speaks of."""
     for _, _, name, *_ in SHOWN[page]:
@@ -78,7 +42,7 @@ def prepare_nothing(world: World, page: str) -> None:
 
 
 PREPARATIONS: dict[str, Callable[[World, str], None]] = {
-    "README.md": prepare_claim,
+    "README.md": prepare_nothing,
     "charts/trainmaster/README.md": prepare_nothing,
     "docs/editing.md": prepare_jobs,
     "docs/faults.md": prepare_jobs,
@@ -93,12 +57,8 @@ def test_every_page_with_such_commands_has_its_preparation() -> None:
 @pytest.mark.parametrize("page", SHOWN)
 def test_the_commands_of_a_page_go_as_it_shows(world: World, page: str, tmp_path: Path) -> None:
     PREPARATIONS[page](world, page)
-    try:
-        for words in SHOWN[page]:
-            run(world, words, tmp_path)
-    finally:
-        if PREPARATIONS[page] is prepare_claim:
-            world.kube.delete("PersistentVolume", volume(world))
+    for words in SHOWN[page]:
+        run(world, words, tmp_path)
 
 
 def run(world: World, words: list[str], folder: Path) -> None:
@@ -113,20 +73,25 @@ def run(world: World, words: list[str], folder: Path) -> None:
     elif program == "trainmaster":
         assert world.trainmaster(*arguments), words
     elif arguments[0] == "apply":
-        file = folder / Path(arguments[-1]).name
-        text = (REPOSITORY / arguments[-1]).read_text()
-        for large, small in SMALLER.items():
-            assert large in text, large
-            text = text.replace(large, small)
-        file.write_text(text)
-        world.kube.kubectl("apply", "-n", world.namespace, "-f", str(file))
-        world.wait_step(1, file.stem)
+        apply_smaller(world, arguments[-1], folder)
     else:
         everywhere = "--all-namespaces" in arguments
         where = [] if everywhere else ["-n", world.namespace]
         told = world.kube.kubectl(*[word for word in arguments if word != "--watch"], *where)  # that would never end
         if not everywhere:
             assert told.splitlines()[0].split() == COLUMNS
+
+
+def apply_smaller(world: World, manifest: str, folder: Path) -> None:
+    """Apply one of the repository's jobs, made smaller, and wait until it has done a step."""
+    file = folder / Path(manifest).name
+    text = (REPOSITORY / manifest).read_text()
+    for large, small in SMALLER.items():
+        assert large in text, large
+        text = text.replace(large, small)
+    file.write_text(text)
+    world.kube.kubectl("apply", "-n", world.namespace, "-f", str(file))
+    world.wait_step(1, file.stem)
 
 
 def here(word: str) -> str:

@@ -75,7 +75,7 @@ def test_a_restart_that_a_person_asks_for_takes_the_edit(world: World) -> None:
     world.kube.patch(JOB, "job", world.namespace, {"spec": {"restart": 1}})  # as `trainmaster restart` does
     status = world.succeeded()
     assert status["revision"] != first
-    assert status["restarts"]["total"] == status["restarts"]["free"]
+    assert status["restarts"]["total"] == 0
     assert all(len(seen) == 1 for seen in world.losses().values())
 
 

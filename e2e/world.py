@@ -17,6 +17,7 @@ from e2e.cluster.places import REPOSITORY
 from e2e.installation import Installation
 from e2e.kube import JOB, Kube, Object
 from e2e.machine import OWN, Site
+from tests.stored import flat_status
 
 TRAINER = "docker.io/trainmaster/trainer:e2e"
 PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"
@@ -155,14 +156,13 @@ class World:
         return self.kube.get(JOB, name, self.namespace)
 
     def status(self, name: str = "job") -> Object:
-        status: Object = self.job(name).get("status") or {}
-        return status
+        return flat_status(self.job(name).get("status"))
 
     def wait(self, until: Callable[[Object], Any], what: str, name: str = "job", limit_s: float = 120.0) -> Any:
         """Wait until `until(status)` is true."""
 
         def look(job: Object | None) -> Any:
-            return None if job is None else until(job.get("status") or {})
+            return None if job is None else until(flat_status(job.get("status")))
 
         return self.kube.wait(JOB, name, self.namespace, look, what, limit_s)
 
@@ -224,16 +224,25 @@ class World:
 
     def trainmaster(self, *arguments: str) -> str:
         """Our own command on this namespace; returns what it printed."""
+        done = self._command(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refused(self, *arguments: str) -> str:
+        """Our own command on this namespace, which must refuse; returns what it says."""
+        done = self._command(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        return done.stderr
+
+    def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         paths = os.pathsep.join(str(REPOSITORY / folder) for folder in ("operator", "trainer"))
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-m", "trainmaster_operator.cli.main", *arguments, "-n", self.namespace],
             env={**os.environ, "KUBECONFIG": str(self.kube.kubeconfig), "PYTHONPATH": paths},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     # -- results
 

@@ -47,7 +47,7 @@ def up(options: argparse.Namespace) -> None:
     control_plane.up()
     nodes.up(options.nodes)
     _serve_names()
-    print(f"export KUBECONFIG={KUBECONFIG}\nexport PATH={BIN}:$PATH")
+    print(f"export KUBECONFIG={KUBECONFIG}\nexport PATH={BIN}:$PATH\n{images.install_command(STATE)}")
 
 
 def down(options: argparse.Namespace) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from e2e.cluster import containerd, nodes, python_base, wheels
 from e2e.cluster.containerd import LAYOUT
@@ -18,6 +22,11 @@ OPERATOR = "docker.io/trainmaster/operator:e2e"
 TRAINER = "docker.io/trainmaster/trainer:e2e"
 COREDNS_IMAGE = "localhost/coredns:e2e"
 BUILT = (PYTHON, PLAIN_TORCH, OPERATOR, TRAINER)
+VALUES: dict[str, Any] = {
+    "image": {"repository": OPERATOR.rpartition(":")[0], "tag": OPERATOR.rpartition(":")[2]},
+    "trainerImage": {"repository": TRAINER.rpartition(":")[0], "tag": TRAINER.rpartition(":")[2]},
+}
+"""The chart's values that install the images which nodes have."""
 
 _STORE = CACHE / "buildah"
 _BUILDAH = ("buildah", f"--root={_STORE / 'root'}", f"--runroot={_STORE / 'run'}", "--storage-driver=overlay")
@@ -27,14 +36,23 @@ _STRAY = (Path("/var/lib/containers"), Path("/etc/cni"))
 
 def make() -> None:
     """Build what changed."""
+    with no_strays():
+        try:
+            _make()
+        finally:
+            works("umount", _STORE / "root" / "overlay")  # buildah mounts it over itself, and leaves it so
+    print("\n".join(sizes()))
+
+
+@contextmanager
+def no_strays() -> Iterator[None]:
+    """Remove what buildah and skopeo leave outside of their store, if it was not there before."""
     stray = [folder for folder in _STRAY if not folder.exists()]
     try:
-        _make()
+        yield
     finally:
         for folder in stray:
             shutil.rmtree(folder, ignore_errors=True)
-        works("umount", _STORE / "root" / "overlay")  # buildah mounts it over itself, and leaves it so
-    print("\n".join(sizes()))
 
 
 def _make() -> None:
@@ -86,6 +104,19 @@ def deliver() -> None:
     for node in nodes.known():
         if node.pid:
             containerd.deliver(node.socket)
+
+
+def write_values(state: Path) -> Path:
+    """Write the chart's values for these images into a cluster's folder, and return the file. JSON is YAML."""
+    return write(state / "values.yaml", json.dumps(VALUES, indent=2) + "\n")
+
+
+def install_command(state: Path) -> str:
+    """Return the command that installs the chart with the images of a cluster's nodes."""
+    return (
+        "helm install trainmaster charts/trainmaster --namespace trainmaster-system --create-namespace "
+        f"--values {write_values(state)}"
+    )
 
 
 def sizes() -> list[str]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from contextlib import nullcontext
 
-from e2e.cluster import binaries, packages, settings
+from e2e.cluster import binaries, images, packages, settings
 from e2e.cluster.alone import alone
 from e2e.cluster.places import BIN
 from e2e.cluster.shell import ClusterError, say
@@ -44,7 +44,7 @@ def up(_: argparse.Namespace) -> None:
     chosen = docker.start()
     cluster.up(chosen)
     cluster.deliver(chosen)
-    print(f"export KUBECONFIG={KUBECONFIG}\nexport PATH={BIN}:$PATH")
+    print(f"export KUBECONFIG={KUBECONFIG}\nexport PATH={BIN}:$PATH\n{images.install_command(STATE)}")
 
 
 def down(_: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.world import ROOT, World
 from trainmaster.agent import injection
-from trainmaster.contract.wire import environment
+from trainmaster.contract.wire import Recurrence, environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress import ProgressRecord
 
@@ -59,6 +59,12 @@ def executable(path: Path, text: str) -> str:
     return str(path)
 
 
+WRAPPER = """
+import subprocess, sys
+subprocess.run(["true"])
+subprocess.Popen([sys.executable, *sys.argv[1:]]).wait()
+"""
+
 COMMANDS: dict[str, Callable[[Path, str], list[str]]] = {
     "another environment's python": lambda folder, script: [str(_link(folder)), script],
     "a shell script": lambda folder, script: [
@@ -68,6 +74,11 @@ COMMANDS: dict[str, Callable[[Path, str], list[str]]] = {
         executable(folder / "run.py", f"#!{sys.executable}\n" + Path(script).read_text())
     ],
     "env": lambda folder, script: ["env", "X=1", sys.executable, script],
+    "a Python wrapper": lambda folder, script: [
+        "bash",
+        "-c",
+        f"true; {sys.executable} -c '{WRAPPER}' {script}; exit 0",
+    ],
     "bash -c": lambda folder, script: ["bash", "-c", f"{sys.executable} -c pass; {sys.executable} {script}; exit 0"],
 }
 
@@ -105,6 +116,16 @@ def test_the_last_words_of_a_python_that_a_shell_started_are_told(make_world: Ca
     assert "line 1, in <module>" in verdict.traceback
 
 
+@pytest.mark.processes
+def test_a_usage_error_of_a_python_that_a_shell_started_is_told_for_certain(make_world: Callable[..., World]) -> None:
+    world = make_world(restarts=0)
+    source = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()\n"
+    world.start(["bash", "-c", f"true; {sys.executable} {world.script(source)}"], **world.without_torch())
+    verdict = world.operator.wait_for_verdict()
+    assert verdict.message.endswith("train.py: error: the following arguments are required: --data")
+    assert (verdict.exit_code, verdict.recurs) == (2, Recurrence.CERTAIN)
+
+
 def _run(folder: Path, code: str, *fds: int, **env: str) -> str:
     """What a Python below a rank prints."""
     variables = {"PATH": os.environ["PATH"], **env}
@@ -124,18 +145,29 @@ def test_a_python_without_another_sitecustomize_runs_as_ever(tmp_path: Path) -> 
     assert _run(tmp_path, code).split()[0] == "False"
 
 
-def test_one_of_several_processes_that_inherit_a_record_is_watched(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("imports", "watched"),
+    [("sys.modules['torch'] = sys", ["True", "False", "True"]), ("", ["True", "True", "True"])],
+)
+def test_a_program_gives_way_to_those_that_it_starts_before_it_imports_torch(
+    tmp_path: Path, imports: str, watched: list[str]
+) -> None:
+    """Of several processes that have a record one is watched. Once they have ended, the first one is so again."""
     record = ProgressRecord.create(1, 0)
     ours, theirs = Channel.pair()
     child = "import trainmaster.agent.observer as o; print(o._observer is not None)"
     code = (
         "import subprocess, sys, trainmaster.agent.observer as o; print(o._observer is not None, flush=True)\n"
-        f"subprocess.run([sys.executable, '-c', {child!r}], close_fds=False)"
+        f"{imports}\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], close_fds=CLOSE)\n"
+        "print(not o._observer.yielded())"
     )
     env = {environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(theirs.fileno())}
+    env |= {environment.ROUND: "1", "RANK": "0", "PYTHONPATH": str(ROOT / "trainer")}
     try:
-        output = _run(tmp_path, code, record.fd, theirs.fileno(), PYTHONPATH=str(ROOT / "trainer"), **env)
-        assert output.split() == ["True", "False"]
+        for close in ("False", "True"):
+            output = _run(tmp_path, code.replace("CLOSE", close), record.fd, theirs.fileno(), **env)
+            assert output.split() == watched
     finally:
         record.close()
         ours.close()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from trainmaster.agent import supervisor
 from trainmaster.agent.lastsaves import STOP_LIMIT_S, LastSaves
 from trainmaster.agent.round import Round
 from trainmaster.agent.uploads import Lost, Uploads
@@ -82,3 +86,25 @@ def test_a_process_that_outlives_its_kill_is_named_with_its_rank_and_its_state()
     round.ranks = cast(Any, [ended, alive])
     (words,) = round.survivors()
     assert words.startswith(f"process {os.getpid()}, rank 1 of round 2, was killed and still exists (state R)")
+
+
+def test_ranks_that_outlive_the_end_of_their_round_are_told_as_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_UNKILLABLE_AFTER_S", 0.0)
+    told: list[tuple[str, str]] = []
+
+    async def retire() -> None:
+        agent = SimpleNamespace(
+            history=SimpleNamespace(retire=lambda round: None),
+            round=SimpleNamespace(retire=lambda: None, survivors=lambda: ["process 7 still exists"]),
+            _old_rounds=[],
+            _bury=lambda: None,
+            _event=lambda reason, message: told.append((reason, message)),
+        )
+        agent._name_survivors = partial(supervisor.Supervisor._name_survivors, cast(Any, agent))
+        supervisor.Supervisor._retire_round(cast(Any, agent))
+        assert told == []
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(retire())
+    assert told == [("ProcessUnkillable", "process 7 still exists")]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.processes
+from trainmaster.agent import observer
 
 TRAINS = """
 import torch
@@ -20,19 +23,61 @@ for _ in range(2):
     model(torch.ones(2)).sum().backward()
     optimizer.step()
 """
-WATCHED = f"""
+LOADS = """
+import torch
+torch.save({}, "pretrained.pt")
+os.utime("pretrained.pt", (1000, 1000))
+torch.load("pretrained.pt")
+"""
+WATCHED = """
 import os
 from trainmaster.agent import observer
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()
-os.environ.update({{environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(channel.fileno())}})
+os.environ.update({environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(channel.fileno())})
 observer.install(own_loop=False)
-{TRAINS}
-print("steps:", record.read().step)
+PROGRAM
+print("steps:", record.read().step, "loaded:", bool(record.read().flags & 8))
 """
+STEPPED_AT = 5000
 
 
-def test_a_step_that_only_fills_an_optimizers_state_is_none(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", WATCHED], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "steps: 2\n", done.stderr
+def watched(folder: Path, program: str) -> str:
+    """What a watched program that had stepped before, at STEPPED_AT, tells of its steps."""
+    code = WATCHED.replace("PROGRAM", program)
+    env = {**os.environ, "TRAINMASTER_FIRST_STEP_AT": str(STEPPED_AT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.processes
+def test_pretrained_weights_are_no_save_and_a_step_that_only_fills_an_optimizers_state_is_none(tmp_path: Path) -> None:
+    assert watched(tmp_path, LOADS + TRAINS) == "steps: 2 loaded: False"
+
+
+@pytest.mark.parametrize(
+    ("written_at", "stepped_at", "may_be"),
+    [(STEPPED_AT + 60, str(STEPPED_AT), True), (STEPPED_AT - 60, str(STEPPED_AT), False), (STEPPED_AT - 60, "", True)],
+)
+def test_a_file_from_before_the_first_step_is_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_at: int, stepped_at: str, may_be: bool
+) -> None:
+    monkeypatch.setenv("TRAINMASTER_FIRST_STEP_AT", stepped_at)
+    path = tmp_path / "file.pt"
+    path.touch()
+    os.utime(path, (written_at, written_at))
+    assert observer.may_be_a_save(str(path)) is observer.may_be_a_save(path) is may_be
+    with open(path, "rb") as file:
+        assert observer.may_be_a_save(file) is may_be
+
+
+@pytest.mark.parametrize(("file", "may_be"), [(io.BytesIO(), True), (None, True), ("/nowhere/file.pt", False)])
+def test_of_a_buffer_it_is_not_known_whether_it_was_saved(
+    monkeypatch: pytest.MonkeyPatch, file: Any, may_be: bool
+) -> None:
+    monkeypatch.setenv("TRAINMASTER_FIRST_STEP_AT", str(STEPPED_AT))
+    assert observer.may_be_a_save(file) is may_be

@@ -90,6 +90,12 @@ def test_exit_code_2_of_a_program_that_was_executed_as_it_is_is_only_likely_to_r
     assert judge(exited(2, "bash: line 1: unexpected end", exits=False)).recurs is Recurrence.LIKELY
 
 
+def test_a_usage_error_behind_a_shell_is_likely_to_recur_whatever_a_library_says_at_its_end() -> None:
+    assert judge(exited(2, *USAGE, exits=False)).recurs is Recurrence.LIKELY
+    unreachable = "train.py: error: the hub can't be reached: Connection refused"
+    assert judge(exited(2, USAGE[0], unreachable, exits=False)).recurs is Recurrence.UNKNOWN
+
+
 def test_what_failed_in_a_fork_with_imported_modules_may_be_the_forks_fault() -> None:
     end = raised("ModuleNotFoundError: No module named 'nonesuch'")
     end.forked_warm = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +72,39 @@ def test_a_script_that_changes_a_variable_of_torch_before_torch_is_never_forked(
         lambda: any("changes a variable that torch may read" in e["message"] for e in world.operator.events),
         "the reason",
     )
+
+
+LIBRARY_SCRIPT = """
+import os, signal, sys
+before = "transformers.trainer" in sys.modules
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=8, n_positions=8, vocab_size=16))
+optimizer = torch.optim.AdamW(model.parameters())
+tokens = torch.arange(8)[None]
+for _ in range(4):
+    model(tokens, labels=tokens).loss.backward()
+    optimizer.step()
+print("round", os.environ["TRAINMASTER_ROUND"], "has it" if before else "imports it", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_script_of_a_library_that_imports_thousands_of_modules_is_forked(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    """It takes long: the rank and the zygote import transformers with its trainer once each."""
+    world = make_world(machine_zygote)
+    world.start(["python", world.script(LIBRARY_SCRIPT)], ONLY_HERE=world.mark)
+    world.until(lambda: "[rank 0] round 1 imports it" in world.log())
+    forked = re.compile(r"ranks are forked from now on, with (\d+) modules")
+    world.until(lambda: forked.search(world.log()) is not None)
+    told = forked.search(world.log())
+    assert told is not None
+    assert int(told[1]) > 1500
+    os.kill(world.rank_pids()[0], signal.SIGKILL)
+    world.until(lambda: "[rank 0] round 2 has it" in world.log())
 
 
 LIGHT_SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,10 @@ S = 1_000_000_000
 
 def assignment(round: int, minor: int) -> Assignment:
     return Assignment(round, 2, 0, 2, 0, 1, StoreAddress("10.0.0.1", 1), 0, minor=minor)
+
+
+def begun_with(restart_count: int) -> Assignment:
+    return Assignment(restart_count + 1, 2, 0, 2, 0, 1, StoreAddress("10.0.0.1", 1), restart_count)
 
 
 def of_round(number: int, *records: Progress) -> Any:
@@ -65,3 +70,22 @@ def test_the_last_save_of_the_round_before_is_told_also_if_it_came_after_that_ro
     history.retire(of_round(1, Progress(step=7), record))
     record.last_save = 5  # its rank is about to end
     assert [history.saved_before(number) for number in (1, 2, 3)] == [0, 5, 0]
+
+
+def test_ranks_are_told_when_the_job_first_stepped_by_an_agent_that_was_there() -> None:
+    history, began_at, began_ns = RoundHistory(), time.time(), time.monotonic_ns()
+    history.begin(begun_with(0), None)
+    assert history.environment() == {}
+    history.retire(of_round(1, Progress()))  # it ended before a step
+    assert history.environment() == {}
+    for later_s in (7, 70):
+        history.retire(of_round(2, Progress(first_step_ns=began_ns + later_s * S), Progress()))
+        told = float(history.environment()["TRAINMASTER_FIRST_STEP_AT"])
+        assert told == pytest.approx(began_at + 7, abs=0.5)
+
+
+def test_an_agent_that_came_later_does_not_tell_when_the_job_first_stepped() -> None:
+    history = RoundHistory()
+    history.begin(begun_with(1), None)
+    history.retire(of_round(2, Progress(first_step_ns=S)))
+    assert history.environment() == {}

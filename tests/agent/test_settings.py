@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 
 import pytest
@@ -181,3 +182,15 @@ def test_pods_that_are_nodes_of_one_machine_still_share_its_cores() -> None:
 def test_what_tells_an_agent_of_its_machine_is_not_the_ranks_business() -> None:
     settings = Settings.read({**POD, environment.ONE_MACHINE: "1", environment.PODS_AS_NODES: "1"})
     assert not {environment.ONE_MACHINE, environment.PODS_AS_NODES} & set(settings.environ)
+
+
+def test_process_groups_of_one_machine_listen_on_loopback_unless_the_job_names_an_interface() -> None:
+    here = {**POD, environment.ONE_MACHINE: "1"}
+    variables = rank_environment(Settings.read(here), round_of(0), 0)
+    interface = variables["GLOO_SOCKET_IFNAME"]
+    assert variables["NCCL_SOCKET_IFNAME"] == f"={interface}"
+    assert interface in {name for _, name in socket.if_nameindex()}
+    named = rank_environment(Settings.read({**here, "GLOO_SOCKET_IFNAME": "eth7"}), round_of(0), 0)
+    assert named["GLOO_SOCKET_IFNAME"] == "eth7"
+    on_a_cluster = rank_environment(Settings.read(POD), round_of(0), 0)
+    assert not [name for name in on_a_cluster if name.endswith("_SOCKET_IFNAME")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import yaml
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api import crd
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.status import Failure, JobStatus, Recovery, Restarts, Rung
+from trainmaster_operator.planning.state import Failure, JobState, Recovery, Restarts, Rung
+from trainmaster_operator.planning.status_mapping import write_status
 
 COMMITTED = Path(__file__).parents[2] / "manifests" / "crd" / crd.FILE
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
@@ -67,6 +69,7 @@ def test_the_schema_is_structural() -> None:
         allowed |= {"required", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
         allowed |= {"x-kubernetes-validations", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
         allowed |= {"minLength", "maxLength", "minItems", "maxItems", "maxProperties"}
+        allowed |= {"x-kubernetes-list-type", "x-kubernetes-list-map-keys"}
         assert set(schema) <= allowed, path
         assert schema["type"] in {"object", "array", "string", "integer", "number", "boolean"}, path
         if schema["type"] == "array":
@@ -75,7 +78,9 @@ def test_the_schema_is_structural() -> None:
             described = "properties" in schema or "additionalProperties" in schema
             # Of a pod template only what rules speak of is described.
             in_a_template = path.startswith(".spec.workers.template")
-            assert in_a_template or described != ("x-kubernetes-preserve-unknown-fields" in schema), path
+            # Another version's fields of a status must not be pruned.
+            open_too = in_a_template or path.startswith(".status")
+            assert open_too or described != ("x-kubernetes-preserve-unknown-fields" in schema), path
         for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             assert exclusive not in schema or (schema[exclusive] is True and bound in schema), path
 
@@ -108,6 +113,12 @@ def test_null_means_nothing_in_a_spec() -> None:
     assert nullable == []
 
 
+def test_names_of_fields_are_camel_case() -> None:
+    names = {path.rpartition(".")[2].removesuffix("[]") for path, _ in schemas(crd.job_schema()["properties"]["spec"])}
+    assert "dpReplicate" in names
+    assert [name for name in sorted(names - {""}) if not re.fullmatch("[a-z][A-Za-z0-9]*", name)] == []
+
+
 def test_times_that_a_person_sets_are_whole_seconds() -> None:
     times = [
         schema["type"] for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if path.endswith("Seconds")
@@ -116,10 +127,11 @@ def test_times_that_a_person_sets_are_whole_seconds() -> None:
     assert set(times) == {"integer"}
 
 
-def test_kubectl_explains_every_field_of_a_spec_in_whole_sentences() -> None:
-    for path, schema in schemas(crd.job_schema()["properties"]["spec"], "spec"):
-        if path.endswith("[]"):
-            continue  # kubectl shows the description of the list
+@pytest.mark.parametrize("half", ["spec", "status"])
+def test_kubectl_explains_every_field_in_whole_sentences(half: str) -> None:
+    for path, schema in schemas(crd.job_schema()["properties"][half], half):
+        if path.endswith(("[]", "{}")):
+            continue  # kubectl shows the description of the list or the map
         text = schema.get("description", "")
         assert text[:1].isupper(), path
         assert text.endswith("."), path
@@ -153,7 +165,9 @@ def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> N
     for path in [*scale.values(), *(column["jsonPath"] for column in version["additionalPrinterColumns"])]:
         assert path in known
     names = [column["name"].upper() for column in version["additionalPrinterColumns"]]
-    assert names == ["STATE", "STEP", "LOSS", "ETA", "RESTARTS", "GOODPUT", "AGE"]
+    assert names == ["STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "REASON", "AGE"]
+    wide = [column["name"] for column in version["additionalPrinterColumns"] if column.get("priority")]
+    assert wide == ["Reason"]
 
 
 @pytest.mark.parametrize("document", [TRAINMASTER, PYTORCH], ids=["Trainmaster", "PyTorch"])
@@ -168,15 +182,38 @@ def test_the_schema_takes_every_example(file: Path) -> None:
 
 
 def test_the_schema_takes_a_full_status() -> None:
-    status = JobStatus(
-        restarts=Restarts(inPlace=1, pod=2),
-        lastFailure=Failure(cause="Crash", rank=2, exitCode=-9, signal="SIGKILL"),
+    status = JobState(
+        restarts=Restarts(inPlace=1, pod=2, free=4),
+        lastFailure=Failure(cause="Crash", rank=2, exitCode=137, signal="SIGKILL"),
         recoveries=[Recovery(round=2, cause="Crash", rung=Rung.IN_PLACE, clock={"detect": 0.01})],
     )
     document = job()
-    document["status"] = status.model_dump(mode="json")
+    document["status"] = write_status(status)
     assert document["status"]["restarts"]["total"] == 3
     accepted(document)
+
+
+def test_nothing_of_another_versions_status_is_pruned() -> None:
+    for path, schema in schemas(crd.job_schema()["properties"]["status"]):
+        if "properties" in schema:
+            assert schema["x-kubernetes-preserve-unknown-fields"] is True, path
+        assert path == ".conditions[]" or "required" not in schema, path
+
+
+def test_conditions_are_those_of_kubernetes() -> None:
+    conditions = crd.job_schema()["properties"]["status"]["properties"]["conditions"]
+    assert conditions["x-kubernetes-list-type"] == "map"
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    assert set(conditions["items"]["required"]) == {"type", "status", "lastTransitionTime", "reason"}
+    assert conditions["items"]["properties"]["reason"]["minLength"] == 1
+    assert conditions["items"]["properties"]["lastTransitionTime"]["format"] == "date-time"
+
+
+def test_times_in_a_status_are_dates() -> None:
+    ends = ("Time", "At", ".time", ".since")
+    for path, schema in schemas(crd.job_schema()["properties"]["status"]):
+        if path.endswith(ends):
+            assert schema.get("format") == "date-time", path
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.api.jobs import job
-from tests.api.unused_options import OF_DERIVED_DEGREES, PLAIN, REFUSED, TAKEN, optimizer, parallelism
+from tests.api.jobs import PYTORCH, job
+from tests.api.unused_options import OF_DERIVED_DEGREES, ON_CLUSTERS, PLAIN, REFUSED, TAKEN, optimizer, parallelism
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.validation import validate
 
 
-def told(**changes: Any) -> list[str]:
-    return [str(problem) for problem in validate(job(**changes))]
+def told(*, on_cluster: bool = False, **changes: Any) -> list[str]:
+    return [str(problem) for problem in validate(job(**changes), on_cluster=on_cluster)]
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [*REFUSED, *OF_DERIVED_DEGREES], ids=str)
@@ -24,7 +24,25 @@ def test_an_option_that_changes_nothing_is_one_sentence(changes: dict[str, Any],
 
 @pytest.mark.parametrize("changes", TAKEN, ids=str)
 def test_an_option_that_is_obeyed_is_taken(changes: dict[str, Any]) -> None:
+    assert told(on_cluster=True, **changes) == []
+
+
+@pytest.mark.parametrize(("changes", "sentence"), ON_CLUSTERS, ids=str)
+def test_how_to_save_is_refused_on_a_cluster_where_a_job_has_no_place_for_it(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    (problem,) = told(on_cluster=True, **changes)
+    assert problem.startswith(sentence)
     assert told(**changes) == []
+
+
+def test_a_script_without_storage_is_told_of_its_limit_and_of_its_memory_tier() -> None:
+    checkpoint = {"timeoutSeconds": 60, "ram": {"every": 1}}
+    problems = validate(job(PYTORCH, spec__checkpoint=checkpoint), on_cluster=True)
+    assert [".".join(map(str, problem.path)) for problem in problems] == [
+        "spec.checkpoint.ram",
+        "spec.checkpoint.timeoutSeconds",
+    ]
 
 
 def test_an_elastic_job_may_have_options_of_a_size_that_it_can_grow_to() -> None:

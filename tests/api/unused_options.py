@@ -66,12 +66,33 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"spec__checkpoint": {"ram": {"limit": "0", "every": 5}}},
         "spec.checkpoint.ram.every: nothing is kept in memory with limit 0",
     ),
+    *(
+        (
+            {"spec__recovery": {"elastic": {name: 10}}},
+            f"spec.recovery.elastic.{name}: the job has one size only; set workers.min (or workers.max)",
+        )
+        for name in ("waitSeconds", "cooldownSeconds")
+    ),
     (
         {"spec__recovery": {"hang": {"mode": "Off", "factor": 4}}},
         "spec.recovery.hang.factor: nothing is watched with mode Off",
     ),
 ]
 """Each with the beginning of the sentence that says so."""
+
+SAVED_NOWHERE = "the job has no storage, so nothing is saved; set checkpoint.volume or checkpoint.directory"
+
+ON_CLUSTERS: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"spec__checkpoint": {name: value}}, f"spec.checkpoint.{name}: {SAVED_NOWHERE}")
+        for name, value in (("every", 7), ("keep", 1), ("timeoutSeconds", 60), ("ram", {"every": 1}), ("ram", {}))
+    ),
+    (
+        {"spec__checkpoint": {"keepBest": True}, "spec__training__evaluation": {"data": {"path": "/data"}, "every": 5}},
+        f"spec.checkpoint.keepBest: {SAVED_NOWHERE}",
+    ),
+]
+"""The same of jobs without storage, which save to a folder of their own on one machine and nowhere on a cluster."""
 
 OF_DERIVED_DEGREES: list[tuple[dict[str, Any], str]] = [
     (parallelism(dpReplicate=4, sharding={"stage": 2}), f"{TRAINING}.parallelism.sharding: it says how shards"),
@@ -93,4 +114,12 @@ TAKEN: list[dict[str, Any]] = [
     parallelism(pp=2, dpShard=2, sharding={"offload": True}),
     {**PLAIN, "spec__training__communication": {"bucketMiB": 50}},
     {**parallelism(), "spec__training__communication": {"compression": {"method": "bf16"}}},
+    {
+        "spec__workers": {"replicas": 4, "min": 2},
+        "spec__recovery": {"elastic": {"waitSeconds": 10, "cooldownSeconds": 0}},
+        **parallelism(),
+    },
+    {"spec__checkpoint": {"directory": "/mnt/run", "timeoutSeconds": 60, "ram": {"every": 1}}},
+    {"spec__checkpoint": {"volume": {"claim": "checkpoints"}, "every": 7, "keep": 1}},
+    {"spec__checkpoint": {"ram": {"limit": "0"}}},
 ]

@@ -7,9 +7,9 @@ import pytest
 
 from tests.e2e import harness
 from tests.e2e.warm import WarmInterpreter
-from tests.trainer.conftest import ranks
+from tests.trainer.conftest import compiling_ranks, ranks
 
-__all__ = ["ranks"]
+__all__ = ["compiling_ranks", "ranks"]
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,17 @@ def train(ranks: int) -> list[dict[str, Any]]:
         return worlds.train({**config, "parallelism": {"dpReplicate": ranks}}, ranks)
 
 
+def train_job(config: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
+    """The lines of metrics of a benchmark's own job, with a tiny model, for two steps."""
+    tiny = {
+        **config,
+        "model": {**config["model"], "options": {**config["model"].get("options", {}), **TINY}},
+        "steps": 2,
+    }
+    with mock.patch.object(worlds.subprocess, "Popen", Forked):
+        return worlds.train(tiny, ranks)
+
+
 def wait(data: dict[str, Any], evicted: str) -> dict[str, list[float]]:
     """What a rank waited for in six steps, saved behind each second one."""
     with mock.patch.object(waits.subprocess, "run", forked_run):

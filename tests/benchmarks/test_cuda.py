@@ -26,12 +26,14 @@ from trainmaster.parity import Outcome, compare
 from trainmaster.parity import Row as ParityRow
 
 ON_CPU = "cpu, toy size"
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 300  # ends a command that hangs
 
 
 @pytest.mark.processes
 def test_a_rank_in_each_precision_is_held_against_the_cpu(ranks: Ranks, tmp_path: Path) -> None:
     rows = [f"{precision}, recompute None, eager" for precision in works.PRECISIONS]
-    rows.append("bf16, recompute Full, eager")
+    rows += ["bf16, recompute Full, eager", "bf16, recompute Reversible, eager"]
     found = ranks.call(cuda_probe.run, ["works", "--rows", *rows], str(tmp_path))
     assert found["code"] == 0, found["printed"]
     assert ON_CPU in found["printed"]
@@ -40,6 +42,27 @@ def test_a_rank_in_each_precision_is_held_against_the_cpu(ranks: Ranks, tmp_path
         assert len(row["losses"]) == len(row["expected"]) == works.STEPS
         assert row["difference"] <= row["tolerance"]
         assert row["machine"]["torch"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("command", "row"), [("works", "fp32, recompute Selective, compiled"), ("speed", "32k, fp8, compiled")]
+)
+def test_a_compiled_row_is_measured(command: str, row: str, compiling_ranks: Ranks, tmp_path: Path) -> None:
+    found = compiling_ranks.call(cuda_probe.run, [command, "--rows", row], str(tmp_path))
+    assert found["code"] == 0, found["printed"]
+    assert [*found["rows"]] == [row]
+    assert found["rows"][row]["losses"]
+
+
+@pytest.mark.processes
+def test_the_command_itself_trains_writes_its_table_and_ends(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks.cuda", "works", "--rows", "fp32, recompute None, eager"]
+    ended = subprocess.run([*words, "--out", tmp_path], capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ON_CPU in ended.stdout
+    (row,) = map(json.loads, (tmp_path / "works.jsonl").read_text().splitlines())
+    assert row["row"] == "fp32, recompute None, eager"
 
 
 @pytest.mark.processes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -139,3 +140,32 @@ def test_every_method_on_a_slow_link_is_a_job_that_is_legal(
     told = capsys.readouterr().out
     assert len(invented.jobs) == 2 * len(link.METHODS)
     assert all(name in told for name in link.METHODS)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("benchmark", "options", "count"),
+    [
+        (lossy, ["--seeds", "1"], lossy.RANKS),
+        (compiling, ["--pairs", "2", "--steps", "2"], compiling.RANKS),
+        (pinning, ["--ranks", "1", "--pairs", "2", "--steps", "2"], 1),
+        (link, ["--rates", "1gbit", "--rounds", "1", "--steps", "2"], len(link.ADDRESSES)),
+    ],
+    ids=["lossy", "compiling", "pinning", "link"],
+)
+def test_a_job_of_each_of_these_benchmarks_trains(
+    benchmark: ModuleType,
+    options: list[str],
+    count: int,
+    ranks: Ranks,
+    invented: Invented,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first eager one: compiled models are trained in tests/trainer/test_compiling.py."""
+    monkeypatch.setattr(link, "Link", NoLink)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setattr(sys, "argv", [benchmark.__name__, *options, "--no-write"])
+    benchmark.main()
+    job = next(job for job in invented.jobs if not job.get("compile"))
+    lines = ranks.call(loops_probe.train_job, job, count)
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2]

@@ -77,6 +77,7 @@ def test_goodput_is_told_with_its_range_its_ratios_and_the_same_losses() -> None
     assert "| 50 | 2.00 (one run) | not run |" in of_one_seed
     short = "\n".join(goodput_page.in_short(rows))
     assert "| goodput, a fault in 50 steps | 0.84 (0.77 to 0.91) | 0.42 (0.38 to 0.45) | 0.28 (0.26 to 0.30) |" in short
+    assert "| wall time, a fault in 50 steps | 1 | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) |" in short
     assert "| standstill: rank killed, s | 1.2 (3 faults) | 2.4 (3 faults) | 3.6 (3 faults) |" in short
     assert "| standstill: pod killed, s | none | none | none |" in short
     rows[-1]["losses"] = "other"

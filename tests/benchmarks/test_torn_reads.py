@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks import torn_reads
-from trainmaster.contract.wire import Control, Progress
+from trainmaster.contract.wire import Control, Progress, ProgressRecord
 
 
 @pytest.mark.processes
@@ -32,3 +32,14 @@ def test_a_torn_record_is_counted() -> None:
     assert torn_reads.number_of(Progress(step=7)) is None
     assert torn_reads.number_of(torn_reads.control_of(7)) == 7
     assert torn_reads.number_of(Control(stop_at=0, stop_bound=1)) is None
+
+
+def test_the_agents_half_is_written_without_being_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = ProgressRecord.create(1, 0)
+    publish = torn_reads.control_writer(record)
+    with monkeypatch.context() as patch:
+        patch.setattr(record._control, "read", lambda: pytest.fail("it was read"))
+        publish(torn_reads.control_of(7))
+        publish(torn_reads.control_of(7))
+    assert record.control() == torn_reads.control_of(7)
+    record.close()

@@ -10,6 +10,7 @@ import yaml
 from charts.generate import CHART, render
 
 Object = dict[str, Any]
+CHART_FILES = CHART / "files"
 
 EVERYTHING: Object = {
     "imagePullSecrets": [{"name": "registry"}],
@@ -49,4 +50,4 @@ def values_file(name: str) -> Object:
     return yaml.safe_load((CHART / name).read_text())
 
 
-__all__ = ["EVERYTHING", "Object", "argument", "ids", "only", "operator_pod", "render", "values_file"]
+__all__ = ["CHART_FILES", "EVERYTHING", "Object", "argument", "ids", "only", "operator_pod", "render", "values_file"]

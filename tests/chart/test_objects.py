@@ -12,7 +12,7 @@ from tests.chart.rendering import EVERYTHING, argument, ids, only, operator_pod,
 from trainmaster_operator.runtime import kubernetes
 
 KUBERNETES = "1.36"
-CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml"]
+CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml", "values-kind.yaml"]
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}  # of other projects: no schema here
 
 SITUATIONS: dict[str, dict[str, Any]] = {

@@ -9,22 +9,25 @@ from typing import Any
 import pytest
 import yaml
 
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import write_status
 
 SPACE = "team-a"
 
 
 class Cluster(MemoryCluster):
-    """What a KubernetesCluster is to the commands. `refuses`: each call ends so."""
+    """What a KubernetesCluster is to the commands. `refuses`: each call ends so; `refuses_pods`: dry runs of pods."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
         self.connection = SimpleNamespace(host="https://k8s.example")
         self.refuses: Exception | None = None
+        self.refuses_pods: Exception | None = None
+        self.tried: list[Object] = []
         self.asked: dict[str, Any] = {}
 
     async def list(self, kind: str, *rest: Any) -> Any:
@@ -42,6 +45,12 @@ class Cluster(MemoryCluster):
             raise self.refuses
         return await super().create(kind, obj)
 
+    async def try_create(self, kind: str, obj: Object) -> None:
+        refusal = self.refuses or (self.refuses_pods if kind == POD else None)
+        if refusal:
+            raise refusal
+        self.tried.append(obj)
+
     async def close(self) -> None:
         """Nothing to close."""
 
@@ -54,16 +63,16 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line.removeprefix("trainmaster: ")
 
 
-def put(store: MemoryStore, file: Path, name: str = "tiny", now: JobStatus | None = None) -> Object:
+def put(store: MemoryStore, file: Path, name: str = "tiny", now: JobState | None = None) -> Object:
     job = yaml.safe_load(file.read_text())
     job["metadata"].update(name=name, namespace=SPACE)
     made = store.create(JOB, job)
     return update(store, made, now) if now else made
 
 
-def update(store: MemoryStore, job: Object, now: JobStatus) -> Object:
+def update(store: MemoryStore, job: Object, now: JobState) -> Object:
     name = job["metadata"]["name"]
-    body = now.model_dump(mode="json", exclude_none=True)
+    body = write_status(now)
     return store.update_status(JOB, {**store.find(JOB, SPACE, name), "status": body})
 
 

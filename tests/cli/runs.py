@@ -10,15 +10,16 @@ from typing import Any
 import yaml
 
 from tests.api.jobs import job
-from trainmaster_operator.api.status import (
+from trainmaster_operator.planning.state import (
     Failure,
     JobPhase,
-    JobStatus,
+    JobState,
     ProgressStatus,
     Recovery,
     Restarts,
     Rung,
 )
+from trainmaster_operator.planning.status_mapping import write_status
 
 CRASH = Failure(
     cause="Crash",
@@ -50,9 +51,9 @@ CLOSED = RECOVERY.model_copy(
 )
 
 
-def status(phase: JobPhase = JobPhase.RUNNING, step: int = 60, **fields: Any) -> JobStatus:
+def status(phase: JobPhase = JobPhase.RUNNING, step: int = 60, **fields: Any) -> JobState:
     progress = ProgressStatus(step=step, totalSteps=100, loss="2.5", tokensPerSecond=12_345.0, etaSeconds=95.0)
-    return JobStatus(phase=phase, round=1, progress=progress).model_copy(update=fields)
+    return JobState(phase=phase, round=1, progress=progress).model_copy(update=fields)
 
 
 SUCCEEDED = status(
@@ -72,10 +73,10 @@ SUCCEEDED = status(
 )
 
 
-def output_folder(folder: Path, final: JobStatus = SUCCEEDED, steps: int = 100, name: str = "tiny") -> Path:
+def output_folder(folder: Path, final: JobState = SUCCEEDED, steps: int = 100, name: str = "tiny") -> Path:
     """What a run leaves: killed at step 60, went on from 50."""
     folder.mkdir(parents=True, exist_ok=True)
-    resource = {**job(metadata__name=name), "status": final.model_dump(mode="json")}
+    resource = {**job(metadata__name=name), "status": write_status(final)}
     (folder / "status.yaml").write_text(yaml.safe_dump(resource))
     with (folder / "metrics.jsonl").open("w") as file:
         for first, last, round in ((1, steps * 6 // 10 - 1, 1), (steps // 2 + 1, steps, 2)):

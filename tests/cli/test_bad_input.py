@@ -13,6 +13,7 @@ import yaml
 
 from tests.api.jobs import PYTORCH
 from tests.cli.conftest import WriteJob
+from tests.former import former_status
 from trainmaster_operator.cli.main import main
 
 CONTAINER = "spec__workers__template__spec__containers"
@@ -245,7 +246,7 @@ def put_status(out: Path, job_file: Path, phase: str = "Running", **changes: Any
     """An output folder as a run of the job would have left it."""
     resource = yaml.safe_load(job_file.read_text())
     resource["metadata"] |= {"uid": "u-1", "creationTimestamp": "2026-01-01T00:00:00Z", **changes}
-    resource["status"] = {"phase": phase, "round": 3}
+    resource["status"] = {"phase": phase, "round": {"number": 3}}
     out.mkdir(parents=True)
     (out / "status.yaml").write_text(yaml.safe_dump(resource))
 
@@ -275,13 +276,30 @@ def test_fewer_steps_than_the_run_has_saved_are_refused(
     put_status(tmp_path / "out", file, phase="Suspended")
     left = tmp_path / "out" / "status.yaml"
     resource = yaml.safe_load(left.read_text())
-    resource["status"]["checkpoint"] = {"step": 8, "round": 1}
+    resource["status"]["checkpoint"] = {"durable": {"step": 8, "round": 1}}
     left.write_text(yaml.safe_dump(resource))
     (line,) = refused(capsys, "run", str(file), "--out", "out")
     assert line.endswith(
         "out: its newest checkpoint is of step 8, and spec.training.steps is 7 now; choose more steps, choose another "
         "--out, or throw the old run away with --fresh"
     )
+
+
+def test_the_folder_of_a_run_of_an_earlier_version_is_refused(
+    tmp_path: Path, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    put_status(tmp_path / "out", file)
+    left = tmp_path / "out" / "status.yaml"
+    left.write_text(yaml.safe_dump({**yaml.safe_load(left.read_text()), "status": former_status("Suspended")}))
+    (line,) = refused(capsys, "run", str(file), "--out", "out")
+    assert "holds a run of job tiny that another version of trainmaster wrote; choose another --out" in line
+    for command in ("status", "report"):
+        (line,) = refused(capsys, command, "out")
+        assert line == (
+            "tiny: NeedsMigration: an earlier version of trainmaster wrote its status, which this version doesn't "
+            "read; its phase is Suspended"
+        )
 
 
 def test_a_folder_with_other_files_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,7 +336,7 @@ def test_a_fault_in_a_step_that_was_saved_already_is_refused(
     put_status(tmp_path / "out", file, phase="Suspended")
     left = tmp_path / "out" / "status.yaml"
     resource = yaml.safe_load(left.read_text())
-    resource["status"]["checkpoint"] = {"step": 8, "round": 1}
+    resource["status"]["checkpoint"] = {"durable": {"step": 8, "round": 1}}
     left.write_text(yaml.safe_dump(resource))
     faults = ("--fault", "kill:rank=1,step=8", "--fault", "kill:rank=1,step=9")
     (line,) = refused(capsys, "run", str(file), "--out", "out", *faults)

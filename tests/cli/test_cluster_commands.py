@@ -10,12 +10,12 @@ import yaml
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused
 from tests.cli.runs import CLOSED, CRASH, status
-from trainmaster_operator.api.status import Condition, JobPhase
 from trainmaster_operator.cli import cluster as connection
 from trainmaster_operator.cli import restart
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Object, Unavailable
+from trainmaster_operator.planning.state import Condition, JobPhase
 
 # -- which cluster
 

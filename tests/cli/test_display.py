@@ -10,15 +10,15 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
-from trainmaster_operator.api.status import CheckpointStatus, Condition, JobPhase, JobStatus, Rung
 from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, describe, picture, pods, summary
 from trainmaster_operator.cli.display_ranks import step_of
 from trainmaster_operator.cli.news import News, OperatorBack, Tone, clock, memory, news, rate, remaining, seconds
 from trainmaster_operator.cli.recoveries import actions
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.state import CheckpointStatus, Condition, JobPhase, JobState, Rung
 
 
-def told(old: JobStatus, new: JobStatus) -> list[str]:
+def told(old: JobState, new: JobState) -> list[str]:
     return [f"{piece.word}: {piece.text}" for piece in news(old, new)]
 
 
@@ -44,6 +44,17 @@ def test_a_recovery_that_the_end_of_the_job_overtook_is_not_told_as_one_that_ste
     assert told(failed, ended) == ["succeeded: step 60, loss 2.5000"]
 
 
+@pytest.mark.parametrize(
+    ("last_save", "words"),
+    [(0, "60 steps since the last restart; where that began is not known, loss 2.5000"), (50, "step 60, loss 2.5000")],
+)
+def test_a_script_that_does_not_tell_where_it_went_on_ends_at_no_known_step(last_save: int, words: str) -> None:
+    again = CLOSED.model_copy(update={"resumedStep": None, "lostSteps": None})
+    running = status(round=2, lastFailure=CRASH, recoveries=[again])
+    running.progress.lastSave = last_save
+    assert told(running, running.model_copy(update={"phase": JobPhase.SUCCEEDED})) == [f"succeeded: {words}"]
+
+
 def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
     without = status(step=0)
     stopping = without.model_copy(update={"phase": JobPhase.SUSPENDING, "stopAt": 2})
@@ -51,8 +62,8 @@ def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
 
 
 def test_a_job_of_which_no_step_is_known_succeeds_after_none() -> None:
-    ended = JobStatus(phase=JobPhase.SUCCEEDED)
-    assert told(JobStatus(phase=JobPhase.STARTING), ended) == ["succeeded: no step is known"]
+    ended = JobState(phase=JobPhase.SUCCEEDED)
+    assert told(JobState(phase=JobPhase.STARTING), ended) == ["succeeded: no step is known"]
     console = Console(file=io.StringIO(), width=80)
     summary(Scene("evaluate", 2, "out", None, ended), console)
     assert console.file.getvalue().strip() == "Succeeded   no step is known   0 restarts"  # type: ignore[attr-defined]
@@ -80,6 +91,8 @@ def test_a_recovery_that_began_and_ended_unseen_is_told_whole() -> None:
         ({"step": 0}, "rank 2: Crash before any completed step was seen: killed by SIGKILL"),
         ({"step": 0, "cause": "CheckpointFailed"}, "rank 2: CheckpointFailed after step 0: killed by SIGKILL"),
         ({"message": "first\nsecond"}, "rank 2: Crash in step 60: SIGKILL: first"),
+        ({"step": 99}, "rank 2: Crash in step 100: killed by SIGKILL"),
+        ({"step": 100}, "rank 2: Crash after step 100: killed by SIGKILL"),
     ],
 )
 def test_a_failure_is_one_line(changes: dict[str, Any], text: str) -> None:
@@ -93,7 +106,9 @@ def test_every_answer_to_a_failure_has_words(rung: Rung) -> None:
 
 
 def test_a_job_that_waits_for_a_person_says_why_and_for_what() -> None:
-    held = Condition(type="Held", status="True", message="rank 2: odd; suspend and resume the job to go on")
+    held = Condition(
+        type="Held", status="True", reason="Crash", message="rank 2: odd; suspend and resume the job to go on"
+    )
     assert told(status(), status(JobPhase.HELD, conditions=[held])) == [f"held: {held.message}"]
 
 
@@ -125,13 +140,13 @@ def test_the_steps_lost_are_those_between_the_step_reached_and_the_one_resumed()
 
 
 def test_a_script_of_which_no_step_is_known_ends_without_one() -> None:
-    running = JobStatus(phase=JobPhase.RUNNING)
-    assert told(running, JobStatus(phase=JobPhase.SUCCEEDED)) == ["succeeded: no step is known"]
+    running = JobState(phase=JobPhase.RUNNING)
+    assert told(running, JobState(phase=JobPhase.SUCCEEDED)) == ["succeeded: no step is known"]
 
 
 def test_a_stopped_script_is_not_said_to_have_saved_nothing() -> None:
-    stopping = JobStatus(phase=JobPhase.SUSPENDING)
-    assert told(stopping, JobStatus(phase=JobPhase.SUSPENDED)) == ["suspended: all ranks have ended"]
+    stopping = JobState(phase=JobPhase.SUSPENDING)
+    assert told(stopping, JobState(phase=JobPhase.SUSPENDED)) == ["suspended: all ranks have ended"]
 
 
 def test_an_operator_that_is_back_is_told_once_when_ranks_report_to_it() -> None:
@@ -343,7 +358,7 @@ def test_a_script_that_tells_no_loss_has_no_column_for_it() -> None:
     assert told(job, done) == ["succeeded: step 60"]
 
 
-def first_step_of(job: JobStatus, silent_s: float, *, compiles: bool = True) -> Scene:
+def first_step_of(job: JobState, silent_s: float, *, compiles: bool = True) -> Scene:
     scene = Scene("tiny", 1, "out", 100, job, [rank(0, step=0, loss=None, silent_s=silent_s)])
     scene.compiles = compiles
     return scene

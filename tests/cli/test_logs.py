@@ -12,13 +12,13 @@ from tests.api.jobs import PYTORCH
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused, update
 from tests.cli.runs import status
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import logs
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.log_lines import Source, parsed
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.runtime.clock import run_virtual
 
 
@@ -88,7 +88,7 @@ def test_all_ranks_are_merged_in_the_order_of_time_with_who_said_it(write_job: W
 def test_one_rank_s_lines_come_from_the_pods_of_its_slot_without_its_neighbours(write_job: WriteJob) -> None:
     store, said = MemoryStore(), Logs()
     job = put(store, write_job(PYTORCH, spec__workers__ranksPerPod=2, spec__workers__replicas=2))
-    job = update(store, job, JobStatus(roundMap="1,0"))  # ranks 0 and 1 run in slot 1
+    job = update(store, job, JobState(roundMap="1,0"))  # ranks 0 and 1 run in slot 1
     for slot in (0, 1):
         put_pod(store, job, slot)
     name = job["metadata"]["name"]

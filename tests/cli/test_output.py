@@ -15,20 +15,21 @@ import yaml
 from tests.api.jobs import job
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import output, report
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 
-def before(left: JobStatus) -> dict[str, Any]:
+def before(left: JobState) -> dict[str, Any]:
     meta = {"name": "tiny", "namespace": "default", "uid": "u-1", "generation": 3, "creationTimestamp": "T"}
-    return {**job(), "metadata": meta, "status": left.model_dump(mode="json")}
+    return {**job(), "metadata": meta, "status": write_status(left)}
 
 
-def resumed(left: JobStatus, last_round: int = 0) -> tuple[dict[str, Any], JobStatus]:
+def resumed(left: JobState, last_round: int = 0) -> tuple[dict[str, Any], JobState]:
     resource = output.resumed_resource(before(left), job(metadata__namespace="default"), last_round)
     DistributedTrainingJob.model_validate(resource)
-    return resource, JobStatus.model_validate(resource["status"])
+    return resource, read_status(resource["status"])
 
 
 def test_a_resumed_job_keeps_its_uid_and_gets_a_round_that_nobody_has_used() -> None:
@@ -56,7 +57,7 @@ def test_running_a_failed_job_again_clears_its_failure() -> None:
 
 
 def test_a_job_that_never_got_to_a_round_starts_from_the_beginning() -> None:
-    _, again = resumed(JobStatus())
+    _, again = resumed(JobState())
     assert (again.phase, again.round) == (JobPhase.PENDING, 0)
 
 

@@ -17,7 +17,6 @@ from tests.cli.on_cluster import SPACE, Cluster, put, put_pod
 from tests.cli.runs import SUCCEEDED, output_folder, status
 from trainmaster.agent import recording as agent
 from trainmaster.contract.wire import environment, faults, recording
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.profile import of_job
@@ -25,6 +24,7 @@ from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.kubernetes_exec import Done
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 RUNNING = status(JobPhase.RUNNING)
 
@@ -72,7 +72,7 @@ def test_a_run_that_is_over_or_of_a_script_is_refused(tmp_path: Path, capsys: py
 class World:
     """A job of four pods, rank 0 in slot 2. `code`: what its agent answers with."""
 
-    def __init__(self, tmp_path: Path, now: JobStatus, code: int = 0, **spec: Any) -> None:
+    def __init__(self, tmp_path: Path, now: JobState, code: int = 0, **spec: Any) -> None:
         self.code = code
         self.store = MemoryStore()
         file = tmp_path / "job.yaml"

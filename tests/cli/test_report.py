@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli.chart import Line, line_chart, ticks
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.memory import LIMIT, MemoryTrack
 from trainmaster_operator.cli.report import write
+from trainmaster_operator.planning.state import JobPhase
 
 
 class Page(HTMLParser):
@@ -98,6 +98,7 @@ def test_a_failed_job_shows_its_traceback_first(tmp_path: Path) -> None:
     assert "ValueError: <b>42</b> & more" in text
     assert "<b>42" not in html
     assert text.index("Why it failed") < text.index("Throughput")
+    assert "What it printed: logs/tiny-worker-2-0.log beside this page." in text
 
 
 def test_what_a_person_named_is_escaped(tmp_path: Path) -> None:

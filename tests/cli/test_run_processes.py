@@ -21,6 +21,7 @@ import yaml
 
 from tests import tied
 from tests.cli.conftest import WriteJob
+from tests.stored import flat_status
 from trainmaster.contract.wire import environment
 from trainmaster_operator.cluster import processes
 
@@ -33,6 +34,7 @@ SMALL = {
     "spec__workers": {"replicas": 2},
     "spec__training__model": {"options": {"layers": 1, "heads": 1, "width": 16, "context": 16}},
     "spec__training__parallelism": {},
+    "spec__training__device": "CPU",
     "spec__checkpoint": {"every": 10},
 }
 
@@ -76,7 +78,7 @@ class Run:
     @property
     def resource(self) -> dict[str, Any]:
         resource: dict[str, Any] = yaml.safe_load((self.out / "status.yaml").read_text())
-        return resource
+        return {**resource, "status": flat_status(resource["status"])}
 
     def tree(self) -> list[int]:
         """A descriptor for every process below the command, which becomes readable when that one ends."""

@@ -11,18 +11,19 @@ import yaml
 
 from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import output
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.status_mapping import write_status
 
-Shown = Callable[[JobStatus], list[str]]
+Shown = Callable[[JobState], list[str]]
 
 
 @pytest.fixture
 def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shown:
     """What is said of a run that was left in this state, and whose command has ended."""
 
-    def show(left: JobStatus) -> list[str]:
+    def show(left: JobState) -> list[str]:
         assert main(["status", str(output_folder(tmp_path / "out", left))]) == 0
         return capsys.readouterr().out.splitlines()
 
@@ -80,9 +81,9 @@ def test_only_a_run_that_goes_on_has_a_time_left(tmp_path: Path, shown: Shown) -
 def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = JobStatus(phase=JobPhase.SUCCEEDED)
+    ended = JobState(phase=JobPhase.SUCCEEDED)
     out = output_folder(tmp_path / "out", ended)
-    left = {**job(PYTORCH, metadata__name="tiny"), "status": ended.model_dump(mode="json")}
+    left = {**job(PYTORCH, metadata__name="tiny"), "status": write_status(ended)}
     (out / "status.yaml").write_text(yaml.safe_dump(left))
     assert main(["status", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()

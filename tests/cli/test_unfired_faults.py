@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster_operator.api.status import JobStatus, ProgressStatus, Restarts
 from trainmaster_operator.cli.unfired_faults import sentences
+from trainmaster_operator.planning.state import JobState, ProgressStatus, Restarts
 
 KILL = {"id": "fault-0", "kind": "kill", "rank": 1, "step": 20, "code": 1}
 
 
-def ended(highest: int, restarts: int = 0) -> JobStatus:
+def ended(highest: int, restarts: int = 0) -> JobState:
     progress = ProgressStatus(step=highest, highestStep=highest)
-    return JobStatus(progress=progress, restarts=Restarts(inPlace=restarts))
+    return JobState(progress=progress, restarts=Restarts(inPlace=restarts))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def ended(highest: int, restarts: int = 0) -> JobStatus:
         (ended(40), "rank 1 never came to step 20 as it counts, though another rank came to step 40"),
     ],
 )
-def test_a_fault_that_never_fired_is_told_with_the_reason(status: JobStatus, reason: str) -> None:
+def test_a_fault_that_never_fired_is_told_with_the_reason(status: JobState, reason: str) -> None:
     (sentence,) = sentences([KILL], status)
     assert sentence.startswith(f"--fault kill:rank=1,step=20 never fired: {reason}")
 

@@ -11,7 +11,6 @@ import pytest
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, update
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, status
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli import display
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.log_lines import Source
@@ -20,6 +19,7 @@ from trainmaster_operator.cli.watch import follow
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.runtime.clock import run_virtual
 
 

@@ -49,6 +49,18 @@ async def echo(request: web.Request) -> web.StreamResponse:
 # -- what is sent
 
 
+def test_a_pod_is_created_strictly_so_that_no_field_is_dropped_silently() -> None:
+    async def test(api: FakeApi) -> None:
+        await api.cluster.create(POD, pod("s", "a"))
+        await api.cluster.create(JOB, job("s", "a"))
+        await api.cluster.try_create(POD, pod("s", "a"))
+        strict = {"fieldValidation": "Strict"}
+        assert [seen.query for seen in api.seen] == [strict, {}, {**strict, "dryRun": "All"}]
+        assert {(seen.method, seen.path) for seen in api.seen[::2]} == {("POST", "/api/v1/namespaces/s/pods")}
+
+    run(echo, test)
+
+
 def test_the_verbs_of_an_object() -> None:
     made = job("s", "a")
     made["metadata"]["resourceVersion"] = "5"

@@ -22,6 +22,9 @@ from tests.e2e.warm import COMMAND
 from tests.trainer.ranks import shared
 from trainmaster_operator.cli.main import main
 
+ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""Jobs of the pages say no device, as a person's. Here they train on the CPU, whatever machine this is."""
+
 WITH_TORCH = ("plan", "export", "import", "tokenize")
 
 
@@ -41,7 +44,7 @@ class Executor:
             code = main(words[1:])
             said = self._captured.readouterr()
             return code, said.out + said.err
-        with started([sys.executable, "-m", COMMAND, *words[1:]]) as process:
+        with started([sys.executable, "-m", COMMAND, *words[1:]], ON_CPU) as process:
             output, _ = process.communicate(timeout=LIMIT_S)
             return process.wait(), output
 
@@ -75,7 +78,7 @@ def _run_python(words: list[str], folder: Path) -> tuple[int, str]:
         process = tied.popen(
             [sys.executable, *words[1:]],
             cwd=folder,
-            env={**run_environment(), "PYTHONPATH": paths},
+            env={**run_environment(), **ON_CPU, "PYTHONPATH": paths},
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,

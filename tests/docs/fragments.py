@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import kubernetes_validate
+import yaml
+
 from trainmaster_operator.api import validation
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cli import image
 
 KIND = "DistributedTrainingJob"
+KUBERNETES = "1.36"
 
 _TRAINING = {
     "model": {"name": "gpt", "options": {"layers": 8, "heads": 32, "width": 256, "context": 128}},
@@ -51,6 +55,24 @@ def _merged(base: Any, over: Any) -> Any:
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
     return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}
+
+
+def problems_of_block(text: str) -> list[str]:
+    """Return all that is wrong with a block of YAML: jobs, parts of one, or objects that Kubernetes itself knows.
+
+    Raises ValueError for YAML that is none of these.
+    """
+    found = []
+    for document in yaml.safe_load_all(text):
+        kind = document.get("kind") if isinstance(document, dict) else None
+        if kind in (None, KIND):
+            found += problems(complete(document))
+            continue
+        try:
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+            found.append(f"{kind}: {error}")
+    return found
 
 
 def problems(job: dict[str, Any]) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.docs import fragments, snippets, spoken
 from tests.docs.blocks import ROOT, Block, Command, all_blocks, named_tests, pages, prose
@@ -95,11 +94,17 @@ def test_a_mention_of_what_is_not_there_is_told(span: str) -> None:
 
 @pytest.mark.parametrize("block", of("yaml"), ids=named)
 def test_a_job_or_a_part_of_one_is_valid(block: Block) -> None:
-    wrong = fragments.problems(fragments.complete(yaml.safe_load(block.text)))
+    wrong = fragments.problems_of_block(block.text)
     if block.has("illustrative"):
         assert wrong, f"{block.where} is valid: the mark `illustrative` no longer applies"
     else:
         assert wrong == []
+
+
+def test_an_object_of_kubernetes_that_is_not_valid_is_told() -> None:
+    claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {accessMode: []}\n"
+    assert fragments.problems_of_block(claim)
+    assert fragments.problems_of_block("apiVersion: karpenter.sh/v1\nkind: NodePool\n")
 
 
 def test_a_part_of_a_job_that_is_not_valid_is_told() -> None:

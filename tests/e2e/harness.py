@@ -23,6 +23,7 @@ import yaml
 
 from tests import machine_zygote, tied
 from tests.e2e.warm import COMMAND, WarmInterpreter, WarmRun
+from tests.stored import flat_status
 from trainmaster.contract.wire import environment as names
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -47,8 +48,7 @@ class Outcome:
 
     @property
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = yaml.safe_load((self.out / "status.yaml").read_text())["status"]
-        return status
+        return flat_status(yaml.safe_load((self.out / "status.yaml").read_text())["status"])
 
     def losses(self) -> dict[int, set[str]]:
         """Every loss that was ever recorded for a step, as exact text: more than one means a re-run differed."""

@@ -8,9 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tests.e2e.harness import LIMIT_S, Command, Outcome, command, started
+from tests.stored import flat_status
 from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
 
@@ -26,7 +27,7 @@ class LiveRun:
         self._store_path: Path | None = None
 
     def status(self) -> Object:
-        return cast(Object, self._call(lambda store: store.get(JOB, self._namespace, self._name)).get("status") or {})
+        return flat_status(self._call(lambda store: store.get(JOB, self._namespace, self._name)).get("status"))
 
     def wait(self, until: Callable[[Object], Any], what: str) -> Any:
         """What `until(status)` says once it says something. A run that ends before fails the caller."""
@@ -37,7 +38,7 @@ class LiveRun:
                 async with asyncio.timeout(LIMIT_S), _store(self._socket()) as store:
                     async for event in store.watch(JOB, "0", self._namespace):
                         if event.object["metadata"].get("name") == self._name:
-                            status = event.object.get("status") or {}
+                            status = flat_status(event.object.get("status"))
                             if found := until(status):
                                 return found
             except (TimeoutError, Unavailable) as error:

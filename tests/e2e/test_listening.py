@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
+import shutil
+import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import machine_zygote, tied
 from tests.e2e import harness
 from tests.e2e.harness import small_demo_job
 from tests.e2e.live import live
@@ -55,9 +61,11 @@ def inodes(pid: int) -> set[str]:
     return held
 
 
-def zygote() -> int:
-    """The process that forks the ranks and stores of the run. Those that it forked carry its command line as well."""
-    assert harness.zygote is not None
+def zygotes() -> list[int]:
+    """The process that forks the ranks and stores of all runs, if they share one. What it forked carries its command
+    line as well."""
+    if harness.zygote is None:
+        return []
     wanted = str(harness.zygote).encode()
     alike = []
     for process in processes.table().values():
@@ -66,12 +74,12 @@ def zygote() -> int:
                 alike.append(process)
         except OSError:
             continue
-    return min(alike, key=lambda process: process.started).pid
+    return [min(alike, key=lambda process: process.started).pid]
 
 
 def listening(command: int) -> list[tuple[Address, int]]:
     """Where the processes of a run listen: those below its command, and those below the zygote."""
-    roots = [command, zygote()]
+    roots = [command, *zygotes()]
     sockets = open_sockets()
     held = {inode for pid in roots for inode in inodes(pid)}
     for process in processes.below(roots, processes.table()):
@@ -79,12 +87,55 @@ def listening(command: int) -> list[tuple[Address, int]]:
     return [sockets[inode] for inode in held & sockets.keys()]
 
 
-def test_a_run_listens_on_loopback_alone(tmp_path: Path) -> None:
-    job = small_demo_job(tmp_path, 2, {"dpReplicate": 2}, 100_000)
-    with live(job, tmp_path / "out", "stdlib-gpt") as run:
+def watched_run(folder: Path) -> tuple[int, list[tuple[Address, int]]]:
+    """(the port of its store, where it listens) of a run of two ranks that is training."""
+    job = small_demo_job(folder, 2, {"dpReplicate": 2}, 100_000)
+    with live(job, folder / "out", "stdlib-gpt") as run:
         run.wait_step(1)
-        port = int(run.status()["roundStore"].rpartition(":")[2])
-        found = listening(run.process.pid)
+        return int(run.status()["roundStore"].rpartition(":")[2]), listening(run.process.pid)
+
+
+def print_watched_run(folder: str) -> None:
+    port, found = watched_run(Path(folder))
+    print(json.dumps({"store": port, "found": [(str(ip), port) for ip, port in found]}))
+
+
+def test_a_run_listens_on_loopback_alone(tmp_path: Path) -> None:
+    port, found = watched_run(tmp_path)
     assert port in [port for _, port in found], "the store is one of them"
     assert len(found) >= 4, "the control channel, the store, and a server of each agent"
     assert [(str(ip), port) for ip, port in found if not ip.is_loopback] == []
+
+
+IN_A_NETWORK = """
+set -e
+ip link set lo up
+ip address add 10.9.9.9/32 dev lo
+mount --bind "$1" /etc/hosts
+exec "$2" -c 'import sys; from tests.e2e import test_listening; test_listening.print_watched_run(sys.argv[1])' "$3"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="a network namespace needs root and ip")
+def test_a_run_listens_on_loopback_alone_where_the_name_of_the_machine_is_its_address_in_the_network(
+    tmp_path: Path,
+) -> None:
+    """As on most machines; on those of containers the name may be that of loopback."""
+    if subprocess.run(["unshare", "-mn", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine doesn't let root make a network namespace")
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n10.9.9.9 {socket.gethostname()}\n")
+    arguments = [str(hosts), sys.executable, str(tmp_path)]
+    process = tied.popen(
+        ["unshare", "-mn", "sh", "-c", IN_A_NETWORK, "sh", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=machine_zygote.environment(),
+    )
+    output, _ = process.communicate(timeout=harness.LIMIT_S)
+    assert process.returncode == 0, output
+    told = json.loads(output.splitlines()[-1])
+    assert told["store"] in [port for _, port in told["found"]]
+    assert [(ip, port) for ip, port in told["found"] if not ipaddress.ip_address(ip).is_loopback] == []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,8 @@ import yaml
 
 from tests.e2e.frozen import frozen
 from tests.e2e.harness import LIMIT_S, command, run, small_demo_job, started
+from tests.e2e.warm import STALLED_AFTER
+from tests.stored import flat_status
 
 pytestmark = pytest.mark.processes
 
@@ -55,10 +61,10 @@ def test_a_disk_that_gets_room_before_the_limit_is_given_the_last_step(tmp_path:
 
 def test_a_file_system_that_freezes_fails_the_run_and_names_what_cannot_be_killed(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    job = job_with_timeout(tmp_path, 2)
+    job = job_with_timeout(tmp_path, 4)
     slow = "slow:rank=0,step=8,seconds=0.3,steps=10"
     said = []
-    with started(command(job, out, [slow])) as process:
+    with started(command(job, out, [slow]), {STALLED_AFTER: "1"}) as process:
         assert process.stdout is not None
         for line in process.stdout:
             said.append(line)
@@ -72,6 +78,41 @@ def test_a_file_system_that_freezes_fails_the_run_and_names_what_cannot_be_kille
     assert "has not answered for" in output
     assert str(out / "checkpoints") in output
     assert "can't be killed" in output
-    status = yaml.safe_load((out / "status.yaml").read_text())["status"]
+    lines = output.splitlines()
+    (stalled,) = [number for number, line in enumerate(lines) if line[9:].startswith("stalled ")]
+    (failed,) = [number for number, line in enumerate(lines) if line[9:].startswith("failed ")]
+    assert stalled < failed, "it is told before the job gives up"
+    assert f"{out / 'checkpoints'} has not answered for more than 1 s" in " ".join(output.split())
+    status = flat_status(yaml.safe_load((out / "status.yaml").read_text())["status"])
+    assert "CheckpointStalled" in {c["type"] for c in status["conditions"]}
     assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "CheckpointFailed")
     assert status["checkpoint"]["step"] == 7
+
+
+@contextmanager
+def of_three_megabytes(path: Path) -> Iterator[None]:
+    """A file system of this size. Skips the test where it can't be mounted."""
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "full", path], check=False).returncode:
+        pytest.skip("this machine doesn't let root mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of its own needs root")
+def test_a_run_whose_whole_output_folder_is_full_fails_for_its_checkpoint_alone(tmp_path: Path) -> None:
+    path = job_with_timeout(tmp_path, 1, 30)
+    job = yaml.safe_load(path.read_text())
+    job["spec"]["training"]["model"]["options"] |= {"layers": 2, "width": 128}
+    path.write_text(yaml.safe_dump(job))
+    out = tmp_path / "out"
+    with of_three_megabytes(out):
+        outcome = run(path, out)
+        assert outcome.exit_code == 1, outcome.output
+        assert "Crash" not in outcome.output
+        assert "step 30 is not saved (nothing is saved yet)" in outcome.output
+        status = outcome.status
+    assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "CheckpointFailed")
+    assert status["restarts"]["total"] == 0

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.e2e.harness import command, run, script_job, started
+from tests.stored import flat_status
 
 SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
 
@@ -98,5 +99,5 @@ def test_a_script_that_ends_well_when_told_to_is_suspended_and_not_done(tmp_path
                 process.send_signal(signal.SIGINT)
         assert process.wait() == 130, "".join(told)
     assert f": trainmaster run {path} --out {tmp_path}/out" in told[-1], "how to go on"
-    status = yaml.safe_load((tmp_path / "out" / "status.yaml").read_text())["status"]
+    status = flat_status(yaml.safe_load((tmp_path / "out" / "status.yaml").read_text())["status"])
     assert status["phase"] == "Suspended"

@@ -29,10 +29,13 @@ from typing import Any
 
 from trainmaster.contract.wire.channel import Channel
 from trainmaster_operator.cluster import processes
+from trainmaster_operator.planning import saving
 
 COMMAND = "trainmaster_operator.cli.main"
 _FORKED = (COMMAND, "trainmaster_operator.runtime.local", "trainmaster_operator.cluster.kubelet")
 _USED = ("trainmaster_operator.cli.local", "trainmaster_operator.cli.run", "trainmaster_operator.cli.prove")
+STALLED_AFTER = "TRAINMASTER_TEST_STALLED_AFTER_S"
+"""A variable of a run: after so many seconds an operator of it says that storage does not answer."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -237,6 +240,8 @@ def _become(module: str, arguments: Sequence[str], environment: Mapping[str, str
             if folder and Path(folder, "sitecustomize.py").is_file():
                 sys.path.append(folder)
                 runpy.run_path(str(Path(folder, "sitecustomize.py")))
+        if STALLED_AFTER in variables:
+            saving.STALLED_AFTER_S = float(variables[STALLED_AFTER])
         random.seed()
         gc.freeze()
         found = importlib.import_module(module).main()

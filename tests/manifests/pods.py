@@ -12,4 +12,4 @@ def build_pod(
     job: DistributedTrainingJob, role: str, slot: int, incarnation: int, defaults: PodDefaults
 ) -> dict[str, Any]:
     rendered = render_pod(job, role, defaults)
-    return fill_pod(rendered, slot, incarnation, defaults, avoid=job.status.avoidNodes)
+    return fill_pod(rendered, slot, incarnation, defaults, avoid=())

@@ -182,7 +182,6 @@ def test_the_memory_tier_is_added_to_the_memory_that_the_template_names(given: A
         (script(checkpoint={**STORAGE, "ram": {"every": 10}}), "1Gi"),
         (ours(checkpoint={**STORAGE, "ram": {"limit": "0"}}), None),
         (ours(), None),
-        (ours(checkpoint={"ram": {"every": 1}}), None),
     ],
     ids=[
         "our loop",
@@ -191,7 +190,6 @@ def test_the_memory_tier_is_added_to_the_memory_that_the_template_names(given: A
         "a script that asks for it",
         "none",
         "without storage",
-        "without storage, though it is asked for",
     ],
 )
 def test_our_own_loop_has_a_memory_tier_unless_it_is_told_otherwise(pod: Any, size: str | None) -> None:

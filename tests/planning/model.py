@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from trainmaster.contract.wire import Cause, DirectiveState, RankReport, RankState, StoreAddress, Verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning import directive, plan
 from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, Decision, Observation, PodRecord
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 TOTAL = 60
 SAVE_EVERY = 10
@@ -48,7 +49,7 @@ class Model:
     now: float = 1_700_000_000.0
     epoch: int = 1
     led_since: float = 1_700_000_000.0
-    status: JobStatus = field(default_factory=JobStatus)
+    status: JobState = field(default_factory=JobState)
     pods: dict[str, PodRecord] = field(default_factory=dict)
     running_since: dict[str, float] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)  # by pod uid
@@ -120,7 +121,7 @@ class Model:
 
     def write(self, decision: Decision) -> None:
         old = self.status
-        self.status = JobStatus.model_validate_json(decision.status.model_dump_json(exclude_none=True))
+        self.status = read_status(write_status(decision.status))
         if self.status.round < old.round:
             self.problems.append(f"the round fell from {old.round} to {self.status.round}")
         before, after = unpack_counts(old.incarnations), unpack_counts(self.status.incarnations)

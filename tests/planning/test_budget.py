@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.planning.world import NOW
 from trainmaster_operator.api.recovery import BudgetSpec
-from trainmaster_operator.api.status import Rung, Spent
 from trainmaster_operator.planning import budget
+from trainmaster_operator.planning.state import Rung, Spent
 from trainmaster_operator.planning.times import rfc3339
 
 LIMITS = BudgetSpec(inPlace=2, pod=1, full=1, windowSeconds=100, perCause=2)

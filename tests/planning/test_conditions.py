@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.planning.world import pending, recovered, running, verdict
-from trainmaster_operator.api.status import Condition
+from tests.planning.world import World, job_spec, pending, recovered, running, verdict
+from trainmaster_operator.planning.state import Condition
 from trainmaster_operator.planning.times import rfc3339
 
 
@@ -39,4 +39,20 @@ def test_conditions_of_others_are_kept() -> None:
     other = Condition(type="ReconcileError", status="True", reason="X")
     world.status.conditions.append(other)
     world.agent(2, verdict=verdict())
-    assert other in world.write().status.conditions
+    kept = {c.type: c for c in world.write().status.conditions}["ReconcileError"]
+    assert kept == other.model_copy(update={"observedGeneration": 1})
+
+
+def test_every_condition_has_a_reason_and_the_generation_that_it_was_found_for() -> None:
+    world = running()
+    world.agent(2, verdict=verdict())
+    for condition in world.write().status.conditions:
+        assert condition.reason, condition.type
+        assert condition.observedGeneration == 1
+
+
+def test_a_job_that_starts_does_not_know_yet_whether_its_pods_find_a_place() -> None:
+    world = World(job_spec())
+    world.write()
+    scheduled = {c.type: c for c in world.status.conditions}["Scheduled"]
+    assert (scheduled.status, scheduled.reason) == ("Unknown", "PodsStarting")

@@ -9,9 +9,9 @@ import pytest
 from tests.planning.world import World, job_spec, pending, running, script_spec, verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.api.status import Condition, JobPhase, Restarts
 from trainmaster_operator.planning import directive, elastic
 from trainmaster_operator.planning.observation import PodToCreate, Refusal
+from trainmaster_operator.planning.state import Condition, JobPhase, Restarts
 from trainmaster_operator.planning.times import rfc3339
 
 SAVES = {"directory": "/checkpoints"}
@@ -478,3 +478,18 @@ def test_a_new_leader_waits_in_vain_for_no_more_than_a_moment() -> None:
     world.leading_s = elastic.HEARD_AFTER_S
     world.write()
     assert (world.status.round, world.status.roundMap) == (2, "0-1")
+
+
+def test_ranks_that_stop_by_themselves_in_a_resize_are_told_without_a_step() -> None:
+    """Such as when their nodes drain before the first step of the round with another size."""
+    world = running(elastic_spec(4))
+    world.spec = elastic_spec(3)
+    world.settle()
+    all_stop(world)
+    world.write()
+    assert (world.status.phase, world.status.stopAt) == (JobPhase.RESIZING, None)
+    for slot in world.members:
+        world.obey(slot, step=0)
+        world.agent(slot, saved=True)
+    (event,) = [event for event in world.write().events if event.reason == "Resizing"]
+    assert event.message == "every rank stopped (round 3)"

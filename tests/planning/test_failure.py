@@ -9,9 +9,9 @@ import pytest
 
 from tests.planning.world import NOW, World, job_spec, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, lastwords
-from trainmaster_operator.api.status import JobPhase, JobStatus, Restarts, Rung
 from trainmaster_operator.planning import roundpods
 from trainmaster_operator.planning.observation import EventType
+from trainmaster_operator.planning.state import JobPhase, JobState, Restarts, Rung
 
 
 def test_a_dead_rank_restarts_all_ranks_in_place_in_one_write() -> None:
@@ -447,7 +447,7 @@ def test_the_status_survives_json_unchanged() -> None:
     world = running()
     world.agent(2, verdict=verdict(), verdict_age_s=0.123456)
     written = world.plan().status
-    assert JobStatus.model_validate_json(written.model_dump_json(exclude_none=True)) == written
+    assert JobState.model_validate_json(written.model_dump_json(exclude_none=True)) == written
 
 
 def test_the_clock_of_a_recovery_starts_when_the_rank_died() -> None:

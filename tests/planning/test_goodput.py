@@ -6,7 +6,7 @@ import pytest
 
 from tests.planning.world import World, opened, recovered, running, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning.state import JobPhase
 
 
 def step_to(world: World, step: int, seconds: float, **agent: object) -> None:
@@ -93,13 +93,28 @@ def test_a_restarted_operator_counts_on() -> None:
     assert (world.status.usefulSeconds, world.status.goodput) == (20.0, "1.00")
 
 
-def test_a_resumed_job_is_counted_anew() -> None:
+def test_the_account_goes_on_after_a_resume_and_leaves_out_the_time_of_the_suspend() -> None:
     world = running(step=10)
+    step_to(world, 20, 10)
     fail(world)
-    recovered(world, step=11, resumed=10)
-    world.status.phase, world.status.startTime = JobPhase.STARTING, "2024-01-01T00:00:00.000Z"
-    world.now = 1_704_067_200.0 + 60
-    step_to(world, 12, 1)
-    assert (world.status.lost, world.status.usefulSeconds) == ({}, 0.0)
-    step_to(world, 22, 10)
-    assert world.status.goodput == "1.00"
+    world.now += 4
+    recovered(world, step=21, resumed=20)
+    first, lost = world.status.firstStepAt, world.status.lost["Crash"]
+    world.status.phase, world.status.startTime = JobPhase.STARTING, "2044-01-01T00:00:00.000Z"
+    world.now = 2_335_219_200.0 + 6
+    step_to(world, 22, 1)
+    assert world.status.firstStepAt == first
+    assert (world.status.lost, world.status.usefulSeconds) == ({"Crash": lost, "Other": 7.0}, pytest.approx(10.0))
+    step_to(world, 32, 10)
+    assert world.status.usefulSeconds == pytest.approx(20.0)
+    assert world.status.goodput == f"{20 / (20 + lost + 7):.2f}"
+
+
+def test_steps_before_the_first_one_of_a_resumed_run_is_known_are_not_counted() -> None:
+    """A stop may be asked for that early; the time of the suspend must not become useful by it."""
+    world = running(step=10)
+    step_to(world, 20, 10)
+    world.status.phase, world.status.startTime = JobPhase.SUSPENDING, "2044-01-01T00:00:00.000Z"
+    world.now = 2_335_219_200.0 + 6
+    step_to(world, 22, 1)
+    assert world.status.usefulSeconds == pytest.approx(10.0)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec, store, verdict
 from trainmaster.contract.wire import DirectiveState, Granted
-from trainmaster_operator.api.status import JobPhase, Rung
 from trainmaster_operator.planning import grant
 from trainmaster_operator.planning.directive import directive
+from trainmaster_operator.planning.state import JobPhase, Rung
 
 
 def granted(round: int = 2, rank: int = 2, age_s: float = 1.0, number: int = 900) -> Granted:

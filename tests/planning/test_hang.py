@@ -9,9 +9,9 @@ import pytest
 from tests.planning.world import World, job_spec, opened, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, RankState
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning.directive import directive
 from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.planning.state import JobPhase
 
 LIMIT = 8.0
 STUCK = """  File "/job/train.py", line 40, in <module>
@@ -262,6 +262,31 @@ def test_a_script_that_shows_no_step_is_stuck_only_by_a_limit_that_a_person_set(
     all_silent(world, 700.0, step=step, phase="step" if step else "build")
     assert world.plan().intent is hangs
     assert [event.reason for event in world.plan().events] == (["HangSuspected"] if hangs else [])
+
+
+@pytest.mark.parametrize(
+    ("step", "resumed", "hangs"),
+    [
+        (0, None, False),  # it prepares its data again
+        (10, 10, False),  # it has loaded its save, and made no step since
+        (11, 10, True),
+        (3, None, True),  # it began again at step 0
+    ],
+)
+def test_a_restarted_script_is_stuck_only_once_a_rank_has_stepped_in_its_round(
+    step: int, resumed: int | None, hangs: bool
+) -> None:
+    world = running(script_spec(), step=10)
+    world.agent(2, verdict=verdict())
+    world.write()
+    world.now += 1000
+    for slot in world.members:
+        first = slot == 0 and step > (resumed or 0)
+        silent = world.ranks(slot, step=step, silent_s=700.0, phase="step" if first else "build")
+        world.obey(slot, resumed=resumed, ranks=silent)
+    decision = world.settle()
+    assert world.status.round == 2
+    assert (world.status.suspicion is not None) is hangs, decision.events
 
 
 def test_a_stopped_rank_of_a_script_is_stuck_without_steps_too() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.planning.world import NOW, World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import Failure, JobStatus
 from trainmaster_operator.planning import nodes
 from trainmaster_operator.planning.observation import Observation, PodRecord
+from trainmaster_operator.planning.state import Failure, JobState
 from trainmaster_operator.planning.suspicion import HALF_LIFE_S, Mark, Suspicion, score
 from trainmaster_operator.planning.times import rfc3339
 
@@ -60,7 +60,7 @@ def test_what_a_node_did_in_one_job_weighs_by_what_it_says_of_the_node(causes: l
     marks = [mark(cause, at=NOW - i) for i, cause in enumerate(causes)]
     known = suspicion(bad=marks)
     observed = replace(pending().observed(), suspicion=known)
-    assert (nodes.avoid(job_spec(), JobStatus(), observed, NOW) == ["bad"]) is excluded
+    assert (nodes.avoid(job_spec(), JobState(), observed, NOW) == ["bad"]) is excluded
 
 
 def test_crashes_count_when_they_repeat_on_a_node_and_in_several_jobs() -> None:
@@ -83,7 +83,7 @@ def test_suspicion_decays() -> None:
 def test_only_a_share_of_the_nodes_is_kept_away_from(count: int, most: int) -> None:
     marks = {f"n{i:03}": [mark(Cause.HARDWARE_FAULT, at=NOW - i)] for i in range(50)}
     observed = replace(pending().observed(), suspicion=Suspicion(marks, count))
-    kept = nodes.avoid(job_spec(), JobStatus(), observed, NOW)
+    kept = nodes.avoid(job_spec(), JobState(), observed, NOW)
     assert kept == [f"n{i:03}" for i in range(most)]  # the most suspect ones
 
 
@@ -91,7 +91,7 @@ def test_a_job_may_want_none_of_this() -> None:
     known = suspicion(bad=[mark(Cause.HARDWARE_FAULT)])
     observed = replace(pending().observed(), suspicion=known)
     spec = job_spec(recovery={"nodes": {"avoid": False}})
-    assert nodes.avoid(spec, JobStatus(), observed, NOW) == []
+    assert nodes.avoid(spec, JobState(), observed, NOW) == []
 
 
 def test_a_new_job_starts_away_from_what_others_suffered_from() -> None:
@@ -200,4 +200,4 @@ def test_pods_that_lack_something_else_stay_away() -> None:
 
 def test_a_failure_without_a_node_blames_none() -> None:
     failure = Failure(cause=Cause.NODE_LOST.value, time=rfc3339(NOW))
-    assert nodes.of_failure("uid", JobStatus(lastFailure=failure)) is None
+    assert nodes.of_failure("uid", JobState(lastFailure=failure)) is None

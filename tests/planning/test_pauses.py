@@ -12,10 +12,10 @@ import pytest
 from tests.planning.world import World, job_spec, running, script_spec
 from trainmaster.agent.rhythm import Rhythm, told
 from trainmaster.contract.wire.progress import Phase, Progress
-from trainmaster_operator.api.status import JobPhase, Pause
 from trainmaster_operator.planning import pauses
 from trainmaster_operator.planning.hang import asks_stacks
 from trainmaster_operator.planning.pauses import Limits, learned, tail_index
+from trainmaster_operator.planning.state import JobPhase, Pause
 from trainmaster_operator.planning.view import look
 
 NS = 1_000_000_000

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running
-from trainmaster_operator.api.status import Condition, JobPhase
 from trainmaster_operator.planning.observation import EventType, Refusal
+from trainmaster_operator.planning.state import Condition, JobPhase
 from trainmaster_operator.planning.times import rfc3339
 
 
@@ -73,7 +73,7 @@ def test_what_will_not_pass_by_itself_is_told_before_what_may() -> None:
     world.refusal = Refusal("Refused", "quota", 1.0)
     world.settle()
     assert scheduled(world).reason == "ImageError"
-    assert scheduled(world).message.startswith("3 of 4 pods can't run: job-worker-2-0")
+    assert scheduled(world).message.startswith("1 of 4 pods can't run: job-worker-2-0")
 
 
 def test_the_condition_holds_once_a_round_has_opened() -> None:
@@ -207,3 +207,29 @@ def test_agents_that_are_late_are_no_matter_of_the_pending_deadline() -> None:
     world = pending(job_spec(pendingDeadlineSeconds=60, recovery={"agentLostSeconds": 1000}))
     world.now += 100
     assert world.plan().status.phase is JobPhase.PENDING
+
+
+def test_pods_that_were_created_are_not_counted_among_those_that_cannot_be() -> None:
+    world = World(job_spec(2))
+    world.settle()
+    world.pod(0, phase="Pending", running_s=0.0)
+    world.refusal = Refusal("Refused", "quota", 1.0)
+    world.settle()
+    assert scheduled(world).message == "1 of 2 pods can't be created: quota"
+
+
+def test_a_refusal_is_over_once_all_pods_are_there() -> None:
+    world = waiting(reason="Unschedulable", message="no room")
+    world.refusal = Refusal("Refused", "quota", 1.0)
+    world.settle()
+    assert scheduled(world).reason == "Unschedulable"
+
+
+def test_how_long_pods_find_no_place_counts_from_when_that_is_known() -> None:
+    world = World(job_spec())
+    world.settle()
+    world.now += 60
+    for slot in world.slots:
+        world.pod(slot, phase="Pending", running_s=0.0, reason="Unschedulable", message="no room")
+    world.settle()
+    assert (scheduled(world).status, scheduled(world).lastTransitionTime) == ("False", rfc3339(world.now))

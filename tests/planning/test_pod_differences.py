@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec
-from trainmaster_operator.api.status import JobPhase
+from trainmaster_operator.planning.state import JobPhase
 
 SAME = {"command": "5f1c0a9b", "Python": "3.11.9", "torch": "2.13.0", "trainmaster": "0.1.0"}
 
@@ -41,6 +41,13 @@ def test_every_name_that_differs_is_told() -> None:
     assert "Python 3.11.9 in job-worker-0-0, 3.12.1 in job-worker-3-0; torch 2.13.0 in job-worker-0-0, 2.15.0" in (
         failure(world)
     )
+
+
+def test_pods_of_two_revisions_never_train_together_though_program_and_versions_are_the_same() -> None:
+    world = joined(pending(script_spec(4)), revision="job-71")
+    world.agent(0, software={**SAME, "revision": "job-6f"})
+    world.write()
+    assert "revision job-6f in job-worker-0-0, job-71 in job-worker-3-0: ranks that train" in failure(world)
 
 
 def test_pods_that_tell_the_same_train() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.planning.world import World, opened, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, RankState, Recurrence
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning.repetition import OTHERS_WAIT_S, UNSEEN_S
+from trainmaster_operator.planning.state import JobPhase
 
 USAGE = "ended with exit code 2: train.py: error: the following arguments are required: --data"
 TYPO = "NameError: name 'modle' is not defined"
@@ -170,3 +170,12 @@ def test_a_step_in_between_makes_it_a_first_failure_again() -> None:
             world.pod(slot)
             world.obey(slot)
     assert world.status.phase is JobPhase.RECOVERING
+
+
+def test_a_signal_that_ends_a_rank_twice_is_the_same_failure() -> None:
+    """The status has 139 where the agent says -11."""
+    world = opened(script_spec())
+    fails_again(world, 2, code=-11)
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.exitCode == 139

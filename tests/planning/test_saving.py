@@ -7,8 +7,8 @@ import pytest
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, UploadReport
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import Condition, JobPhase
 from trainmaster_operator.planning.observation import CheckpointSeen, SaveFailed
+from trainmaster_operator.planning.state import Condition, JobPhase
 
 STORAGE = {"volume": {"claim": "checkpoints"}}
 
@@ -135,7 +135,7 @@ def test_a_job_without_storage_is_unprotected_from_its_first_pass_on() -> None:
     assert told.status == "True"
     assert "a restart begins at step 0" in told.message
     assert "spec.checkpoint.volume" in told.message
-    for spec in (stored(), job_spec(checkpoint={"directory": "/mine"}), script_spec()):
+    for spec in (stored(), script_spec()):
         assert condition(pending(spec), "Unprotected") is None
 
 

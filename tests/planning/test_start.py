@@ -8,8 +8,9 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning.observation import PodToCreate
+from trainmaster_operator.planning.start import DamagedStatus
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 
 def test_a_new_job_gets_its_first_status_before_any_pod() -> None:
@@ -112,3 +113,18 @@ def test_a_leader_whose_epoch_is_over_decides_nothing() -> None:
     world.status = world.status.model_copy(update={"leaderEpoch": 5})
     world.agent(2, verdict=verdict())
     assert world.plan().status == world.status
+
+
+@pytest.mark.parametrize("phase", [JobPhase.SUCCEEDED, JobPhase.FAILED])
+def test_a_finished_job_whose_status_lacks_fields_never_starts_again(phase: JobPhase) -> None:
+    world = World(job_spec())
+    world.status = JobState(phase=phase)
+    decision = world.plan()
+    assert (decision.status, decision.intent, decision.create) == (world.status, False, ())
+
+
+def test_a_job_that_was_started_and_lost_its_status_is_not_started_again() -> None:
+    world = World(job_spec())
+    world.status = JobState(phase=JobPhase.RUNNING, observedGeneration=3)
+    with pytest.raises(DamagedStatus, match=r"status\.internal\.incarnations is missing although the job was started"):
+        world.plan()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.planning.world import World, opened, running, script_spec, store, verdict
 from trainmaster.contract.wire import Trained
+from trainmaster_operator.planning import step_count
 
 
 def crashed_at(step: int, saved: int) -> World:
@@ -72,6 +73,18 @@ def test_a_script_that_loads_nothing_begins_at_step_0_and_does_not_tell_where_it
     assert (world.status.progress.step, world.status.progress.highestStep) == (5, 300)
     (recovery,) = world.status.recoveries
     assert (recovery.resumedStep, recovery.lostSteps) == (None, None)
+
+
+@pytest.mark.parametrize(("saved", "useful_s"), [(256, 0.0), (0, 9.5)])
+def test_steps_count_as_useful_where_nobody_knows_whether_they_are_done_again(saved: int, useful_s: float) -> None:
+    """A script that has saved by torch.save and loads nothing begins again. One that never has may do anything."""
+    world = crashed_at(300, saved)
+    steps(world, 1)
+    before = world.status.usefulSeconds
+    world.now += 9.5
+    steps(world, 96)
+    assert world.status.usefulSeconds - before == pytest.approx(useful_s)
+    assert step_count.is_known(world.status) is bool(saved)
 
 
 def test_a_file_that_is_loaded_before_the_script_has_saved_any_is_no_resume() -> None:

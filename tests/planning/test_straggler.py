@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, recovered, running, verdict
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.planning.state import JobPhase
 
 WINDOW = 60
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from trainmaster.contract.wire import Cause, RankReport, RankState, StoreAddress, Verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning import plan
 from trainmaster_operator.planning.observation import (
     AgentRecord,
@@ -20,6 +20,8 @@ from trainmaster_operator.planning.observation import (
     Refusal,
     SaveFailed,
 )
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 NOW = 1_700_000_000.0
 
@@ -50,7 +52,7 @@ class World:
     """One job as the planner meets it, pass after pass. Slots count from 0, each with one agent."""
 
     spec: JobSpec = field(default_factory=job_spec)
-    status: JobStatus = field(default_factory=JobStatus)
+    status: JobState = field(default_factory=JobState)
     now: float = NOW
     epoch: int = 1
     leading_s: float = 1000.0
@@ -64,6 +66,7 @@ class World:
     revision: str = ""
     waiting: tuple[str, ...] = ()
     revision_lost: bool = False
+    in_cluster: bool = False
     stores: int = 0
     unheard: frozenset[int] = frozenset()  # slots whose agents have not heard that their round is over
 
@@ -88,6 +91,7 @@ class World:
             revision=self.revision,
             waiting=self.waiting,
             revision_lost=self.revision_lost,
+            in_cluster=self.in_cluster,
             leading_s=self.leading_s,
             report_interval_s=self.report_interval_s,
         )
@@ -98,9 +102,11 @@ class World:
     def write(self) -> Decision:
         """One pass whose status is written."""
         decision = self.plan()
+        for event in decision.events:
+            assert not re.search(r"\bNone\b", event.message), event.message
         if decision.status is self.status:
             return decision
-        self.status = JobStatus.model_validate(decision.status.model_dump(mode="json", exclude_none=True))
+        self.status = read_status(write_status(decision.status))
         return decision
 
     def settle(self) -> Decision:

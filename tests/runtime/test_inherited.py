@@ -6,6 +6,7 @@ from tests.runtime.test_reconcile import directives, operating, status
 from trainmaster_operator.cluster.port import JOB, POD, Listing
 from trainmaster_operator.planning import roundpods
 from trainmaster_operator.planning.observation import Decision, PodToCreate
+from trainmaster_operator.planning.status_mapping import read_status, write_status
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.informer import JobKey
 
@@ -114,7 +115,8 @@ def test_nobody_is_told_of_a_round_that_opened_with_other_pods():
         for digest, told_of_it in (("00000000", False), (roundpods.digest(uids), True)):
             job = store.find(JOB, "space", "job")
             fields = {"round": 1, "roundMap": "0-1", "roundStore": "10.0.0.1:4000", "roundPods": digest}
-            store.update_status(JOB, {**job, "status": {**job["status"], **fields}})
+            open_round = read_status(job["status"]).model_copy(update=fields)
+            store.update_status(JOB, {**job, "status": write_status(open_round)})
             async with operating(idle()[1], store=store, tell=tell) as _:
                 await asyncio.sleep(1)
             assert (digest in told) == told_of_it

@@ -11,13 +11,13 @@ from tests.api.jobs import job
 from tests.runtime import fakes
 from trainmaster.contract.wire import Directive, DirectiveState
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import Failure, JobStatus
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
 from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.observation import Decision, Observation, PodRecord
+from trainmaster_operator.planning.state import Failure, JobState
 from trainmaster_operator.planning.suspicion import HALF_LIFE_S
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.runtime import ledger as module
@@ -181,7 +181,7 @@ def test_only_the_newest_reasons_of_a_node_are_kept() -> None:
 def test_an_operator_that_judges_nodes_writes_down_what_it_meets_and_plans_with_it() -> None:
     seen: list[dict[str, int]] = []
 
-    def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         seen.append({node: len(marks) for node, marks in observed.suspicion.marks.items()})
         if status.lastFailure is None:
             failure = Failure(cause="NodeLost", node="n1", round=1, time=rfc3339(now))
@@ -214,5 +214,5 @@ def test_an_operator_that_judges_nodes_writes_down_what_it_meets_and_plans_with_
     run_virtual(main())
 
 
-def _wait(spec: JobSpec, status: JobStatus, observed: Observation) -> Callable[[int], Directive]:
+def _wait(spec: JobSpec, status: JobState, observed: Observation) -> Callable[[int], Directive]:
     return lambda slot: Directive(observed.epoch, DirectiveState.WAIT, status.round, "")

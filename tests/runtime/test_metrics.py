@@ -14,17 +14,18 @@ from trainmaster.contract.wire import (
     Report,
     altered,
 )
-from trainmaster_operator.api.status import (
+from trainmaster_operator.cluster.port import JOB, POD
+from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.planning.state import (
     JobPhase,
-    JobStatus,
+    JobState,
     ProgressStatus,
     Recovery,
     Rung,
     Straggler,
     Suspicion,
 )
-from trainmaster_operator.cluster.port import JOB, POD
-from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.informer import JobKey
 from trainmaster_operator.runtime.lease import LeaseSettings
@@ -41,7 +42,7 @@ def recovery(**fields):
 
 
 def status(*recoveries):
-    return JobStatus(recoveries=list(recoveries))
+    return JobState(recoveries=list(recoveries))
 
 
 def value(metrics, name, **labels):
@@ -87,14 +88,14 @@ def test_names_that_agents_make_up_are_no_labels():
 
 def test_time_is_counted_as_useful_or_lost_to_a_cause():
     metrics = Metrics()
-    first = JobStatus(firstStepAt="a", accountedAt="b", usefulSeconds=10.0, lost={"Crash": 2.0, "Checkpoint": 1.0})
+    first = JobState(firstStepAt="a", accountedAt="b", usefulSeconds=10.0, lost={"Crash": 2.0, "Checkpoint": 1.0})
     later = first.model_copy(
         update={"accountedAt": "c", "usefulSeconds": 15.0, "lost": {"Crash": 2.5, "Gremlins": 4.0}}
     )
-    metrics.wrote(KEY, JobStatus(), first, 0)
+    metrics.wrote(KEY, JobState(), first, 0)
     metrics.wrote(KEY, first, later, 1)
     metrics.wrote(KEY, later, later, 2)
-    resumed = JobStatus(firstStepAt="d", accountedAt="e", usefulSeconds=1.0, lost={"Crash": 0.5})
+    resumed = JobState(firstStepAt="d", accountedAt="e", usefulSeconds=1.0, lost={"Crash": 0.5})
     metrics.wrote(KEY, later, resumed, 3)
     assert value(metrics, "useful_seconds_total") == 16.0
     assert value(metrics, "lost_seconds_total", cause="Crash") == 3.0
@@ -104,14 +105,14 @@ def test_time_is_counted_as_useful_or_lost_to_a_cause():
 
 def test_suspicions_are_counted_by_what_became_of_them():
     metrics = Metrics()
-    quiet = JobStatus(round=1)
+    quiet = JobState(round=1)
     suspects = quiet.model_copy(update={"suspicion": Suspicion(round=1, rank=0, slot=0)})
     confirmed = quiet.model_copy(update={"suspicion": Suspicion(round=1, rank=0, slot=0, confirmed=True)})
     metrics.wrote(KEY, quiet, suspects, 0)
     metrics.wrote(KEY, suspects, quiet, 1)
     metrics.wrote(KEY, quiet, suspects, 2)
     metrics.wrote(KEY, suspects, confirmed, 3)
-    metrics.wrote(KEY, confirmed, JobStatus(round=2), 4)
+    metrics.wrote(KEY, confirmed, JobState(round=2), 4)
     assert value(metrics, "hang_suspicions_total", result="raised") == 2
     assert value(metrics, "hang_suspicions_total", result="dropped") == 1
     assert value(metrics, "hang_suspicions_total", result="confirmed") == 1
@@ -120,7 +121,7 @@ def test_suspicions_are_counted_by_what_became_of_them():
 def test_a_straggler_is_counted_once_it_is_told():
     metrics = Metrics()
     found = Straggler(round=1, rank=3, computeSeconds=3.0, usualSeconds=2.0)
-    statuses = [JobStatus(straggler=s) for s in (None, found, found.model_copy(update={"told": True}))]
+    statuses = [JobState(straggler=s) for s in (None, found, found.model_copy(update={"told": True}))]
     for old, new in zip(statuses, [*statuses[1:], statuses[-1]], strict=True):
         metrics.wrote(KEY, old, new, 0)
     assert value(metrics, "stragglers_total") == 1
@@ -151,7 +152,7 @@ def operator(memory, identity, **settings):
 
 def put(store, name, **fields):
     made = store.create(JOB, job(name))
-    store.update_status(JOB, {**made, "status": JobStatus(**fields).model_dump(mode="json", exclude_none=True)})
+    store.update_status(JOB, {**made, "status": write_status(JobState(**fields))})
 
 
 def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
@@ -188,6 +189,22 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
         leader.stop()
         standby.stop()
         await asyncio.gather(*works)
+
+    run_virtual(main())
+
+
+def test_each_save_that_failed_is_counted_and_nothing_else_that_an_agent_says():
+    async def main():
+        store, memory = cluster()
+        put(store, "job", phase=JobPhase.RUNNING)
+        one = operator(memory, "a")
+        work = asyncio.create_task(one.run())
+        await asyncio.sleep(30)
+        for reason in ("CheckpointFailed", "UploadsPending", "CheckpointFailed"):
+            one.fleet._on_event(KEY, reason, "step 10 is not saved: disk full")
+        assert one.metrics.registry.get_sample_value("trainmaster_checkpoint_failures_total") == 2
+        one.stop()
+        await work
 
     run_virtual(main())
 

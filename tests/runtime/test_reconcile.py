@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.runtime.fakes import chance, job, pod
+from tests.stored import flat_status
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE, ApiError
@@ -21,6 +21,7 @@ from trainmaster_operator.planning.observation import (
     PodToCreate,
     PodToDelete,
 )
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
@@ -79,7 +80,7 @@ async def operating(plan, jobs=("job",), tell=directives, store=None, **options)
 
 
 def status(store, name="job"):
-    return store.find(JOB, "space", name).get("status") or {}
+    return flat_status(store.find(JOB, "space", name).get("status"))
 
 
 def conditions(store, name="job"):
@@ -364,7 +365,7 @@ def test_a_status_of_a_later_epoch_does_not_paralyse_an_operator_that_holds_the_
         async with operating(plan) as (store, _, operator, _):
             await asyncio.sleep(1)
             later = store.get(JOB, "space", "job")
-            store.update_status(JOB, {**later, "status": {"leaderEpoch": 7}})
+            store.update_status(JOB, {**later, "status": {"internal": {"leaderEpoch": 7}}})
             await asyncio.sleep(1)
             assert operator.leader.epoch == 8
 
@@ -377,7 +378,7 @@ def test_an_epoch_that_agents_have_obeyed_is_outgrown_else_they_would_ignore_us(
         async with operating(nothing) as (store, _, operator, _):
             await asyncio.sleep(1)
             uid = store.find(JOB, "space", "job")["metadata"]["uid"]
-            store.update_status(JOB, {**store.get(JOB, "space", "job"), "status": {"incarnations": "0"}})
+            store.update_status(JOB, {**store.get(JOB, "space", "job"), "status": {"internal": {"incarnations": "0"}}})
             store.create(POD, pod("job-worker-0-0", store.find(JOB, "space", "job")))
             made = store.get(POD, "space", "job-worker-0-0")
             await asyncio.sleep(1)

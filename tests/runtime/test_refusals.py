@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from tests.runtime.fakes import chance, cluster, job, pod
+from tests.stored import flat_status
 from trainmaster_operator.cluster.faulty import FaultyCluster
 from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, EVENT, JOB, POD, SERVICE, Forbidden, Invalid
 from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.clock import run_virtual
 from trainmaster_operator.runtime.lease import LeaseSettings
 from trainmaster_operator.runtime.operator import Operator, Settings
@@ -172,7 +175,7 @@ def test_a_job_under_an_old_name_waits_until_the_old_pods_have_ended_and_counts_
             store.patch(POD, "space", "job-worker-0-0", {"metadata": {"finalizers": None}})
             await asyncio.sleep(3)
             assert pods(store) == ["job-worker-0-0", "job-worker-1-0"]
-            status = store.find(JOB, "space", "job")["status"]
+            status = flat_status(store.find(JOB, "space", "job")["status"])
             assert status["restarts"]["total"] == 0
             assert status["incarnations"] == "0*2"
 
@@ -200,7 +203,7 @@ def test_a_claim_for_one_node_fails_a_job_of_several_pods_and_a_missing_one_is_t
             await asyncio.sleep(2)
             assert len(pods(store)) == created
             if not created:
-                status = store.find(JOB, "space", "job")["status"]
+                status = flat_status(store.find(JOB, "space", "job")["status"])
                 assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "ConfigError")
                 assert (
                     "claim models is ReadWriteOnce, for one node only, and the job has 2 pods"
@@ -252,8 +255,8 @@ def test_a_namespace_that_is_made_anew_gets_the_certificates_again() -> None:
 def test_a_new_leader_tells_certificates_that_the_one_before_made_and_could_not_tell() -> None:
     def prepare(store: Any) -> None:
         made = store.create(JOB, job(name="running"))
-        status = {"phase": "Running", "incarnations": "0*2", "round": 1, "roundStore": "h:1", "roundMap": "0-1"}
-        store.update_status(JOB, {**made, "status": status})
+        state = JobState(phase="Running", incarnations="0*2", round=1, roundStore="h:1", roundMap="0-1")
+        store.update_status(JOB, {**made, "status": write_status(state)})
         for slot in ("0", "1"):
             labels = {
                 "trainmaster.dev/role": "worker",
@@ -284,7 +287,8 @@ def test_a_pod_that_is_replaced_loses_its_name_before_it_ends() -> None:
             store.update_status(POD, {**made, "status": {"phase": "Running"}})
             await asyncio.sleep(1)
             current = store.get(JOB, "space", "job")
-            raised = {**current["status"], "incarnations": "1,0"}
+            internal = {**current["status"]["internal"], "incarnations": "1,0"}
+            raised = {**current["status"], "internal": internal}
             store.update_status(JOB, {**current, "status": raised})
             await asyncio.sleep(1)
             meta = store.find(POD, "space", "job-worker-0-0")["metadata"]

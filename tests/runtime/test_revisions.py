@@ -33,7 +33,8 @@ class Planner:
 
     def __call__(self, spec, status, observed, now):
         self.seen = observed
-        if not status.revision or spec.restart > status.restartObeyed:
+        begins = not status.revision and not observed.revision_lost
+        if begins or spec.restart > status.restartObeyed:
             fields = {"startTime": str(now), "round": 1, **begun(spec, status, observed)}
             return Decision(status.model_copy(update=fields), intent=True)
         there = {pod.slot for pod in observed.pods}
@@ -244,6 +245,25 @@ def test_a_revision_that_was_deleted_is_lost_when_nobody_can_make_it_again():
             await asyncio.sleep(1)
             assert not planner.seen.revision_lost
             assert made(store, 1)[1] == 0.5
+
+    run_virtual(main())
+
+
+def test_a_run_that_began_without_a_revision_gets_no_pod_from_an_operator_that_can_not_know_the_others():
+    async def main():
+        store = stored()
+        async with operating(store):
+            (name,) = revisions(store)
+        store.delete(REVISION, "space", name)
+        job = store.get(JOB, "space", "job")
+        unnamed = {name: value for name, value in job["status"].items() if name != "revision"}
+        store.update_status(JOB, {**job, "status": unnamed})
+        store.delete(POD, "space", "job-worker-1-0", grace_s=0)
+        async with operating(store, image="trainer:2") as (spy, planner):
+            assert planner.seen.revision_lost
+            await asyncio.sleep(5)
+            assert [pod["metadata"]["name"] for pod in store.list(POD).items] == ["job-worker-0-0"]
+            assert ours(spy) == []
 
     run_virtual(main())
 

@@ -49,7 +49,11 @@ def test_two_operators_with_leases_of_their_own_leave_a_common_job_alone_and_say
         winner.stop()
         await works[both.index(winner)]
         await asyncio.sleep(1000)
-        assert store.find(JOB, "space", "job")["status"]["leaderEpoch"] == loser.leader.epoch > winner.leader.epoch
+        assert (
+            store.find(JOB, "space", "job")["status"]["internal"]["leaderEpoch"]
+            == loser.leader.epoch
+            > winner.leader.epoch
+        )
         loser.stop()
         await works[both.index(loser)]
 

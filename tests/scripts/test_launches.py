@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
+import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Outcome, run, script_job
+from tests.e2e.harness import LIMIT_S, Outcome, run, script_job
 
 pytestmark = pytest.mark.processes
 
@@ -28,6 +32,26 @@ LAUNCHES = {
     "a program": ["./tells.py", "-f", "x"],
     "another interpreter": ["ANOTHER", "tells.py", "-f", "x"],
 }
+
+
+KILLS = {
+    "ddp_snapshot.py": ("kill:rank=1,step=5", 3),
+    "trainer_like.py": ("kill:rank=1,step=5", 4),
+    "calls.py": ("kill:rank=0,step=5", 4),
+    "accelerated.py": ("kill:rank=1,step=5", 3),
+    "digits.py": ("kill:rank=1,step=5", 0),
+}
+"""A fault for each program of two ranks and twelve steps, and the step at which it goes on then."""
+
+LINES = {
+    "torchrun in a shell script": ["bash", "torchrun.sh"],
+    "a wrapper in Python": ["bash", "wrapped.sh"],
+    "accelerate": ["accelerate", "launch", "--cpu", "--num_processes=2"],
+    "torch.distributed.launch": ["python", "-m", "torch.distributed.launch", "--nproc-per-node=1"],
+    "torchrun": ["torchrun", "--nproc-per-node=1"],
+    "python": ["python"],
+}
+"""What stands in front of a program."""
 
 
 def run_program(folder: Path, command: list[str], faults: tuple[str, ...] = ()) -> tuple[Outcome, str]:
@@ -60,6 +84,67 @@ def test_a_sharded_script_goes_on_from_its_last_save_and_its_steps_are_its_own(
     assert log.count("resumed at step 4") == 2
     assert outcome.status["progress"]["step"] == 12
     assert [(r["resumedStep"], r["lostSteps"]) for r in outcome.status["recoveries"]] == [(4, 2)]
+
+
+def digests(printed: str) -> set[str]:
+    """The weights with which ranks say that they ended."""
+    return set(re.findall(r"weights (\w+)", printed))
+
+
+@pytest.fixture(scope="session")
+def under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], set[str]]:
+    """Runs a program of two ranks under torch's own launcher, and returns the weights with which they end."""
+
+    @cache
+    def run_once(program: str) -> set[str]:
+        folder = tmp_path_factory.mktemp("torchrun")
+        shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        return digests(done.stdout)
+
+    return run_once
+
+
+def skip_without_accelerate(*words: str) -> None:
+    if any("accelerate" in word for word in words) and importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("program", KILLS)
+def test_a_killed_script_goes_on_and_ends_as_a_calm_one_does_under_torchrun(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    under_torchrun: Callable[[str], set[str]],
+    program: str,
+    line: str,
+) -> None:
+    skip_without_accelerate(program, line)
+    monkeypatch.chdir(tmp_path)
+    fault, resumed = KILLS[program]
+    outcome, log = run_program(tmp_path, [*LINES[line], program], (fault,))
+    assert digests(log) == under_torchrun(program) != set()
+    assert set(re.findall(r"resumed at step (\d+)", log)) == ({str(resumed)} if resumed else set())
+    assert outcome.status["progress"]["step"] == 12
+    assert [r["resumedStep"] for r in outcome.status["recoveries"]] == [resumed]
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("program", KILLS)
+def test_a_calm_script_ends_as_under_torchrun(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    under_torchrun: Callable[[str], set[str]],
+    program: str,
+    line: str,
+) -> None:
+    skip_without_accelerate(program, line)
+    monkeypatch.chdir(tmp_path)
+    outcome, log = run_program(tmp_path, [*LINES[line], program])
+    assert digests(log) == under_torchrun(program) != set()
+    assert (outcome.status["progress"]["step"], outcome.status.get("recoveries")) == (12, None)
 
 
 def test_the_sitecustomize_of_a_job_runs_in_each_rank_of_each_round(

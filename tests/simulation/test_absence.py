@@ -48,18 +48,18 @@ def play(absence: Absence, **shape: Any) -> Outcome:
 def test_recoveries_and_goodput_are_told_as_they_were(failures: int) -> None:
     absence = Absence(failures)
     status = play(absence).status
-    recoveries = status.get("recoveries") or []
-    assert [r["totalSeconds"] for r in recoveries] == [pytest.approx(s, abs=2 * LOOK_S) for s in absence.seconds]
+    recoveries = status.recoveries
+    assert [r.totalSeconds for r in recoveries] == [pytest.approx(s, abs=2 * LOOK_S) for s in absence.seconds]
     # A step takes half a second, and up to five are done again.
-    again = sum(0.5 * r["lostSteps"] for r in recoveries)
-    lost = (status.get("lost") or {}).get("Crash", 0.0)
+    again = sum(0.5 * (r.lostSteps or 0) for r in recoveries)
+    lost = status.lost.get("Crash", 0.0)
     assert lost == pytest.approx(sum(absence.seconds) + again, abs=0.6 * max(failures, 1))
-    assert float(status["goodput"]) >= 0.96
+    assert float(status.goodput) >= 0.96
 
 
 def test_a_script_that_restarts_by_itself_meanwhile_is_no_loss_of_minutes() -> None:
     absence = Absence(1)
     status = play(absence, script=True).status
-    (recovery,) = status["recoveries"]
-    assert recovery["totalSeconds"] == pytest.approx(absence.seconds[0], abs=2 * LOOK_S)
-    assert recovery.get("lostSteps") is None
+    (recovery,) = status.recoveries
+    assert recovery.totalSeconds == pytest.approx(absence.seconds[0], abs=2 * LOOK_S)
+    assert recovery.lostSteps is None

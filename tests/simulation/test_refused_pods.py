@@ -10,13 +10,14 @@ import pytest
 from tests.simulation.full_quota import REFUSED_FOR_A_WHILE, replace_a_pod
 from tests.simulation.matrix import Matrices
 from tests.simulation.told import told
+from trainmaster_operator.planning.state import Condition
 from trainmaster_operator.runtime.simulation.run import simulate
 from trainmaster_operator.runtime.simulation.world import Workload, World
 
 
-def scheduled(world: World) -> dict[str, Any]:
-    found = [c for c in world.status().get("conditions") or [] if c["type"] == "Scheduled"]
-    return found[0] if found else {}
+def scheduled(world: World) -> Condition:
+    (found,) = [c for c in world.status().conditions if c.type == "Scheduled"]
+    return found
 
 
 def test_the_operator_dies_at_any_write_while_pods_are_refused(matrices: Matrices) -> None:
@@ -33,16 +34,16 @@ def test_survivors_let_go_while_there_is_no_place_and_the_job_goes_on_later(scri
     async def scenario(world: World) -> None:
         world.edit_job({"spec": {"scheduling": {"releaseSeconds": 5}}})
         waiting = asyncio.ensure_future(replace_a_pod(world, 90.0))
-        while not world.status().get("released"):
+        while not world.status().released:
             await asyncio.sleep(1.0)
         seen["condition"] = scheduled(world)
         while world.kubelet.living():
             await asyncio.sleep(1.0)
-        seen["restarts"] = world.status()["restarts"]["total"]
+        seen["restarts"] = world.status().restarts.total + world.status().restarts.free
         await waiting
 
     outcome = simulate("let go", Workload(replicas=3, steps=20, script=script), scenario)
     assert not outcome.violations, told(outcome)
-    assert (seen["condition"]["status"], seen["condition"]["reason"]) == ("False", "Refused")
-    assert seen["restarts"] == outcome.status["restarts"]["total"] == 1
-    assert "released" not in outcome.status
+    assert (seen["condition"].status, seen["condition"].reason) == ("False", "Refused")
+    assert seen["restarts"] == outcome.status.restarts.total + outcome.status.restarts.free == 1
+    assert outcome.status.released is None

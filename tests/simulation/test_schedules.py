@@ -108,7 +108,7 @@ def test_a_late_writer_of_an_old_round_leaves_an_orphan_that_nobody_resumes_from
     workload = Workload(replicas=1, steps=200, save_every=5, agent_lost_s=6.0)
     outcome = simulate("late writer", workload, cut_off)
     assert not outcome.violations, told(outcome)
-    assert outcome.status["round"] == 2
+    assert outcome.status.round == 2
     assert any("is given up: a newer round owns the storage" in line for line in outcome.log)
 
 
@@ -123,4 +123,4 @@ def test_ranks_that_die_before_their_agent_has_opened_the_next_store_start_again
 
     outcome = simulate("early deaths", Workload(), die_at_once)
     assert not outcome.violations, told(outcome)
-    assert outcome.status["round"] == 4
+    assert outcome.status.round == 4

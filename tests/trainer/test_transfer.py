@@ -48,6 +48,7 @@ def config(folder: Path, **training: Any) -> TrainingConfig:
             "steps": STEPS,
             "batch": {"global": 8, "micro": 2},
             "optimizer": {"warmupSteps": 2, "lr": 1e-2},
+            "device": "CPU",
             **training,
         }
     )
@@ -163,7 +164,7 @@ def test_a_gpu_waits_for_nobody(fields: dict[str, Any], tmp_path: Path, monkeypa
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    training = loop.Training(config(tmp_path, parallelism={}, **fields), Reporter())
+    training = loop.Training(config(tmp_path, parallelism={}, device="CUDA", **fields), Reporter())
     try:
         for _ in range(3):  # the first compile, load kernels and make room
             training.one_step()

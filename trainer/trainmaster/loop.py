@@ -525,10 +525,13 @@ class Training:
         self.log.told(self.noise.words() if self.noise is not None else "")
         self.reporter.phase(Phase.DRAIN)
         digest = self.session.digest()
+        self.session.finish()
         if self.world.rank == 0 and self.reporter.output is not None:
             final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
-            whole.write(self.reporter.output / "final.json", json.dumps(final) + "\n")
-        self.session.finish()
+            try:
+                whole.write(self.reporter.output / "final.json", json.dumps(final) + "\n")
+            except OSError as error:  # the steps are done, and whether the last one is saved is told elsewhere
+                self.reporter.event("FinalNotWritten", f"final.json is missing: {error}")
         self.loggers.close(LAST_WRITE_LIMIT_S, finished=True)
         dist.destroy_process_group()
         self.reporter.phase(Phase.DONE)

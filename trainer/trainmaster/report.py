@@ -6,6 +6,7 @@ waits for a device: numbers are read when they have arrived on the host.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -39,6 +40,7 @@ class Reporter:
     rhythm: Rhythm = field(default_factory=Rhythm)
     listened: bool = False  # somebody else receives what the agent says
     _metrics_fd: int = -1
+    _unwritten: bool = False  # a line of metrics.jsonl was lost, which has been told
 
     @classmethod
     def from_environment(cls) -> Reporter:
@@ -93,15 +95,30 @@ class Reporter:
         return self.record.control() if self.record is not None else Control()
 
     def metrics(self, **line: Any) -> None:
-        """Append a line to metrics.jsonl (rank 0 only). A step that is run again appears again, with its round."""
+        """Append a line to metrics.jsonl (rank 0 only). A step that is run again appears again, with its round.
+
+        A disk that is full costs lines, and no step of the training: the first line that is lost is told as an event.
+        """
         if self.rank != 0 or self.output is None:
             return
+        try:
+            self._append(self.output, json.dumps({k: finite(v) for k, v in line.items()}).encode() + b"\n")
+        except OSError as error:
+            if not self._unwritten:
+                self._unwritten = True
+                self.event("MetricsNotWritten", f"{error}: training goes on, and lines of metrics.jsonl are missing")
+
+    def _append(self, output: Path, line: bytes) -> None:
+        """Append a whole line to metrics.jsonl, or nothing. Raises OSError."""
+        path = output / "metrics.jsonl"
         if self._metrics_fd < 0:
-            self.output.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._metrics_fd = os.open(self.output / "metrics.jsonl", flags, 0o644)
+            output.mkdir(parents=True, exist_ok=True)
+            self._metrics_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         # One write: lines stay whole, whatever ends this process.
-        os.write(self._metrics_fd, json.dumps({k: finite(v) for k, v in line.items()}).encode() + b"\n")
+        written = os.write(self._metrics_fd, line)
+        if written < len(line):
+            os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def last_step_written(self) -> int:
         """The step of the last whole line of metrics.jsonl; 0 without one, or on a rank that writes none."""

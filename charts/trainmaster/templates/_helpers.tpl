@@ -57,6 +57,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
+{{/* Not the operator's component: Services and policies select by it. */}}
+{{- define "trainmaster.testLabels" -}}
+{{- include "trainmaster.labels" . | replace "app.kubernetes.io/component: operator" "app.kubernetes.io/component: test" -}}
+{{- end -}}
+
 {{/* repository, with @digest or :tag. Takes (list image defaultTag). */}}
 {{- define "trainmaster.image" -}}
 {{- $image := first . -}}

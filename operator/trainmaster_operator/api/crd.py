@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api import unused
+from trainmaster_operator.api.columns import COLUMNS
 from trainmaster_operator.api.job import SHAPES, DistributedTrainingJob
 from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
 from trainmaster_operator.api.rules import NEEDS_ANOTHER_POD
+from trainmaster_operator.api.status import JobStatus
 
 Schema = dict[str, Any]
 
@@ -115,6 +117,11 @@ SPEC = (
     "What the job is to do. While ranks run, a change of the model, the data, the optimizer or the pod template waits"
     " until the job is resumed or restarted, and the condition RevisionPending names the fields that wait. Sizes,"
     " deadlines, recovery and scheduling change at once."
+)
+
+STATUS = (
+    "What the operator found and did. Only the operator writes it. A field is absent if there is nothing to say. What"
+    " the operator remembers for itself is in the block internal."
 )
 
 SPEC_RULES = [
@@ -270,26 +277,6 @@ RULE_RULES = [
     },
 ]
 
-COLUMNS = [
-    {"name": "State", "type": "string", "jsonPath": ".status.phase"},
-    {"name": "Step", "type": "integer", "jsonPath": ".status.progress.step"},
-    {"name": "Loss", "type": "string", "jsonPath": ".status.progress.loss"},
-    {
-        "name": "ETA",
-        "type": "integer",
-        "jsonPath": ".status.progress.etaSeconds",
-        "description": "Seconds until the last step.",
-    },
-    {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts.total"},
-    {
-        "name": "Goodput",
-        "type": "string",
-        "jsonPath": ".status.goodput",
-        "description": "Share of the time that went into steps that count.",
-    },
-    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-]
-
 
 def structural(schema: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
     """A pydantic JSON schema as a structural one. `defaults`: keep them, so that a stored job shows what it gets."""
@@ -309,6 +296,8 @@ def structural(schema: Schema, definitions: dict[str, Schema], defaults: bool) -
 
     result: Schema = {"type": schema.get("type", "string")}
     result.update({key: schema[key] for key in _KEPT if key in schema})
+    if schema.get("format") == "date-time":
+        result["format"] = "date-time"
     if "const" in schema:
         result["enum"] = [schema["const"]]
     _bounds(schema, result)
@@ -361,14 +350,17 @@ def _properties(schema: Schema, result: Schema, definitions: dict[str, Schema], 
 
 def job_schema() -> Schema:
     """The structural schema of a whole job."""
-    source = DistributedTrainingJob.model_json_schema(mode="serialization")
+    source = JobStatus.model_json_schema()
     given = DistributedTrainingJob.model_json_schema()
     spec = structural(given["$defs"]["JobSpec"], given["$defs"], defaults=True)
     described = spec["properties"]["workers"]["properties"]["template"]
     described.update(TEMPLATE)
     spec["properties"]["recovery"]["properties"]["rules"]["items"]["x-kubernetes-validations"] = RULE_RULES
-    status = structural(source["$defs"]["JobStatus"], source["$defs"], defaults=False)
-    _require_nothing(status)
+    status = structural(source, source["$defs"], defaults=False)
+    _open_status(status)
+    conditions = status["properties"]["conditions"]
+    conditions |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    conditions["items"]["required"] = ["type", "status", "lastTransitionTime", "reason"]
     return {
         "description": "A distributed training job: ranks that train one model together, in pods that the operator"
         " creates, watches and replaces.",
@@ -382,17 +374,19 @@ def job_schema() -> Schema:
                 "properties": {"name": {"type": "string", "maxLength": NAME_LIMIT, "pattern": NAME_PATTERN}},
             },
             "spec": {"description": SPEC, **spec, "x-kubernetes-validations": SPEC_RULES},
-            "status": status,
+            "status": {"description": STATUS, **status},
         },
     }
 
 
-def _require_nothing(schema: Schema) -> None:
-    """In place. An older operator's status must stay valid, so no field of a status is required."""
+def _open_status(schema: Schema) -> None:
+    """In place. Another version's status must stay valid and whole, so no field is required and none is pruned."""
     schema.pop("required", None)
-    for child in [*schema.get("properties", {}).values(), schema.get("items")]:
+    if "properties" in schema:
+        schema[_OPEN] = True
+    for child in [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]:
         if isinstance(child, dict):
-            _require_nothing(child)
+            _open_status(child)
 
 
 def definition() -> Schema:
@@ -421,7 +415,7 @@ def definition() -> Schema:
                         "status": {},
                         "scale": {
                             "specReplicasPath": ".spec.workers.replicas",
-                            "statusReplicasPath": ".status.workers.replicas",
+                            "statusReplicasPath": ".status.workers.current",
                             "labelSelectorPath": ".status.workers.selector",
                         },
                     },

@@ -65,6 +65,19 @@ def refusal(path: Path, given: Any) -> str | None:
     return None
 
 
+def fields(spec: Any) -> list[str]:
+    """Return the fields of a stored spec that are in the former spelling, as paths: [] for a spec of this version."""
+    document = {"spec": spec}
+    found = [path for path in MOVED if path[-1] in (_map(document, path[:-1]) or {})]
+    found += [path for path in NULLS if (_map(document, path[:-1]) or {}).get(path[-1], ...) is None]
+    for path, values in VALUES.items():
+        given = (_map(document, path[:-1]) or {}).get(path[-1])
+        if isinstance(given, str) and given in values:
+            found.append(path)
+    found += _fractions(spec, ("spec",))
+    return [dotted(path) for path in found]
+
+
 def migrated(document: dict[str, Any]) -> tuple[dict[str, Any], list[Change]]:
     """Return a manifest in the present spelling, and what was changed in it. The manifest given is not changed."""
     result: dict[str, Any] = copy.deepcopy(document)
@@ -113,6 +126,17 @@ def _whole(value: Any, path: Path) -> Iterator[Change]:
             yield Change((*path, key), f"{shown(child)} is {value[key]} now, since seconds are whole numbers")
         elif key not in _OPEN:
             yield from _whole(child, (*path, key))
+
+
+def _fractions(value: Any, path: Path) -> Iterator[Path]:
+    """Seconds that aren't whole. A whole number may be written as 30.0."""
+    if not isinstance(value, dict):
+        return
+    for key, child in value.items():
+        if isinstance(key, str) and key.endswith("Seconds") and isinstance(child, float) and not child.is_integer():
+            yield (*path, key)
+        elif key not in _OPEN:
+            yield from _fractions(child, (*path, key))
 
 
 def _map(document: Any, path: Path) -> dict[Any, Any] | None:

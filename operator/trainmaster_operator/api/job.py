@@ -13,7 +13,6 @@ from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
 from trainmaster_operator.api.problem import dotted
 from trainmaster_operator.api.ram import Quantity, RamSpec, bytes_of
 from trainmaster_operator.api.recovery import SECONDS, RecoverySpec
-from trainmaster_operator.api.status import JobStatus
 
 CHECKPOINTS = "/checkpoints"
 """Where a checkpoint volume is mounted unless the job says otherwise."""
@@ -166,14 +165,15 @@ class CheckpointSpec(CheckpointConfig):
         ge=1,
         le=10**7,
         description="Number of seconds for which the last checkpoint of the job is retried if the storage is full or "
-        "does not answer. After this time the job fails with the cause CheckpointFailed. The value is a "
-        "whole number. Default: 900.",
+        "does not answer. After this time the job fails with the cause CheckpointFailed. A cluster refuses "
+        "it without checkpoint.directory and checkpoint.volume. The value is a whole number. Default: 900.",
     )
     ram: RamSpec | None = Field(
         None,
         description="Checkpoints in the memory of the pods. They are faster than checkpoints on storage and are used "
-        "first after a failure. They are used only if the job also saves to storage (checkpoint.directory "
-        "or checkpoint.volume). Default: framework Trainmaster keeps them, and scripts do not.",
+        "first after a failure. They are used only if the job also saves to storage, and a cluster refuses "
+        "them without checkpoint.directory and checkpoint.volume. Default: framework Trainmaster keeps them, and "
+        "scripts do not.",
     )
 
     @property
@@ -361,4 +361,5 @@ class DistributedTrainingJob(Strict):
     kind: Literal["DistributedTrainingJob"] = JOB_KIND  # type: ignore[assignment]
     metadata: ObjectMeta
     spec: JobSpec
-    status: JobStatus = Field(default_factory=JobStatus)
+    status: dict[str, Any] = Field(default_factory=dict)
+    """As it is stored. `planning.status_mapping` reads and writes it."""

@@ -121,21 +121,22 @@ class BudgetSpec(Strict):
 
 
 class ElasticSpec(Strict):
-    """With `workers.min`: when a job goes on with fewer pods, and when it takes more again."""
+    """When a job whose size may change goes on with fewer pods, and when it takes more again."""
 
     waitSeconds: int = Field(
         30,
         ge=0,
         le=SECONDS,
         description="Number of seconds for which the job waits for missing pods before it continues with fewer pods. "
-        "It has an effect only if workers.min is set. The value is a whole number. Default: 30.",
+        "It also waits so long for further pods before it grows to a part of the wanted size. It is refused "
+        "without workers.min and workers.max. The value is a whole number. Default: 30.",
     )
     cooldownSeconds: int = Field(
         60,
         ge=0,
         le=SECONDS,
-        description="Number of seconds for which a job that shrank keeps its size before it uses more pods again. The "
-        "value is a whole number. Default: 60.",
+        description="Number of seconds for which a job that shrank keeps its size before it uses more pods again. It "
+        "is refused without workers.min and workers.max. The value is a whole number. Default: 60.",
     )
 
 

@@ -1,249 +1,299 @@
-"""`DistributedTrainingJob`: status. All that a restarted operator needs, beside what agents report, in a few KB.
+"""`DistributedTrainingJob`: status, as the API shows it. Only the operator writes it.
 
-Everything here is written by the operator only. Times are RFC 3339 in UTC with milliseconds; losses are strings
-(NaN is not JSON). Unknown fields are kept out, so that an older operator can't choke on a newer one's status.
+These models are the schema and what `kubectl explain` says. Nothing decides from them: the planner works on the flat
+record of `planning.state`, and `planning.status_mapping` translates between the two. A field that has nothing to say is
+absent, never empty.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import Field
 
-
-class Loose(BaseModel):
-    model_config = ConfigDict(extra="ignore", populate_by_name=True, use_enum_values=False)
+from trainmaster_operator.api.operator_memory import OperatorMemory
+from trainmaster_operator.api.status_terms import Group, JobPhase, Rung, Time
 
 
-class JobPhase(str, Enum):
-    PENDING = "Pending"  # pods are missing or have no agent yet
-    STARTING = "Starting"  # a round is open, its ranks haven't stepped yet
-    RUNNING = "Running"
-    RECOVERING = "Recovering"  # after a failure, until the first step of the new round
-    RESIZING = "Resizing"  # saving before it goes on with another number of pods, until the first step of that round
-    SUSPENDING = "Suspending"  # saving before it stops
-    SUSPENDED = "Suspended"
-    HELD = "Held"  # stopped by a rule, with its pods kept, until a person suspends it
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
+class Condition(Group):
+    """A metav1.Condition."""
 
-    @property
-    def finished(self) -> bool:
-        return self is _SUCCEEDED or self is _FAILED
-
-
-_SUCCEEDED, _FAILED = JobPhase.SUCCEEDED, JobPhase.FAILED  # a look into an enum is slow, and each pass takes many
-
-
-class Rung(str, Enum):
-    """The recovery ladder, lowest first."""
-
-    IN_PLACE = "inPlace"
-    POD = "pod"
-    FULL = "full"
-    SHRINK = "shrink"  # with fewer pods, when nothing else is left
-    FREE = "free"  # counts nothing: evictions, suspends, resizes, lost stores
+    type: str = Field(
+        description="What the condition is about, such as Scheduled, Running or NeedsMigration. Each type exists at "
+        "most once.",
+        max_length=316,
+    )
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="Whether the condition holds: True, False or Unknown."
+    )
+    observedGeneration: int | None = Field(
+        None, description="The metadata.generation of the job for which the operator found the condition."
+    )
+    lastTransitionTime: Time = Field(description="The time at which the status of the condition last changed.")
+    reason: str = Field(
+        description="Why the condition has this status, as one word that programs can compare. It is never empty.",
+        min_length=1,
+        max_length=1024,
+    )
+    message: str | None = Field(
+        None, description="Why the condition has this status, as sentences for people.", max_length=32768
+    )
 
 
-class Condition(Loose):
-    type: str
-    status: Literal["True", "False", "Unknown"]
-    reason: str = ""
-    message: str = Field("", max_length=1024)
-    lastTransitionTime: str = ""
+class WorkersStatus(Group):
+    desired: int | None = Field(None, description="Number of pods with ranks that the job is to have by its spec.")
+    current: int | None = Field(
+        None,
+        description="Number of pods whose ranks train together now, or did so until the last failure. Spares are not "
+        "counted. The scale subresource shows this number.",
+    )
+    ready: int | None = Field(
+        None, description="Number of pods with ranks whose agent is connected to the operator. Spares are not counted."
+    )
+    spares: int | None = Field(
+        None, description="Number of pods without ranks that are connected and can take the place of a lost pod."
+    )
+    summary: str | None = Field(
+        None,
+        description="The numbers ready and desired as one text, such as 3/4, for the column WORKERS of kubectl get.",
+    )
+    selector: str | None = Field(
+        None, description="The label selector of the pods of the job, for the scale subresource.", max_length=512
+    )
+    legalSizes: list[int] | None = Field(
+        None,
+        description="The smallest values that workers.replicas can have with the parallelism and the batch of the "
+        "job, at most 64 of them.",
+        max_length=64,
+    )
 
 
-class WorkersStatus(Loose):
-    """`replicas`: pods whose ranks make up the world of the round that is open, or of the one before. No spares."""
-
-    replicas: int = 0
-    ready: int = 0  # of those, with an agent
-    spares: int = 0  # with an agent, beside them
-    selector: str = ""
-    legalSizes: list[int] = Field(default_factory=list, max_length=64)  # the first that workers.replicas may be
-    resizedAt: str = ""  # when `replicas`, or what is wished for, last changed
-    shrunkAt: str = ""  # since when it is smaller than wished because pods were missing; "" when it isn't
-    nextIncarnation: int = 0  # of a slot that is added: above those of all slots that were removed
-    replacedAt: str = ""  # when a pod without a rank was last replaced...
-    replacements: int = 0  # ...and how often in a row
-
-
-class ReleasedStatus(Loose):
-    """Pods that were given back because the others found no place. None once all had one."""
-
-    times: int = 0
-    retryAt: str = ""
-
-
-class ProgressStatus(Loose):
-    step: int = 0
-    totalSteps: int = 0
-    loss: str = ""
-    highestStep: int = 0  # ever reached: `step` falls back when a round resumes from an earlier checkpoint
-    lastSave: int = 0  # the step after which a script last called torch.save; 0: after none
-    memoryStep: int = 0  # the newest of this round that lies in the memory of all pods; 0: none
-    stepsPerSecond: float = 0.0  # smoothed
-    tokensPerSecond: float = 0.0
-    etaSeconds: float | None = None
-    updatedAt: str = ""
+class ProgressStatus(Group):
+    step: int | None = Field(
+        None,
+        description="The last step that all ranks have completed. It becomes lower when the job continues from an "
+        "earlier checkpoint.",
+    )
+    totalSteps: int | None = Field(None, description="Number of steps after which the job is done, if that is known.")
+    highestStep: int | None = Field(None, description="The highest step that the job has ever completed.")
+    loss: str | None = Field(
+        None, description="The loss of the last step as a text, because it can be nan. Scripts need not report it."
+    )
+    stepsPerSecond: float | None = Field(None, description="Number of steps per second, as a smoothed value.")
+    tokensPerSecond: float | None = Field(
+        None, description="Number of tokens or samples per second of all ranks together, as a smoothed value."
+    )
+    etaSeconds: float | None = Field(
+        None, description="Number of seconds until the last step is expected to be done, counted from updatedAt."
+    )
+    eta: str | None = Field(
+        None,
+        description="The time until the last step is expected to be done, such as 2h5m, for the column ETA of kubectl "
+        "get.",
+    )
+    updatedAt: Time | None = Field(None, description="The time at which the operator wrote this group.")
 
 
-class CheckpointStatus(Loose):
-    step: int
-    round: int
-    tier: str = "storage"
-    time: str = ""
+class SavedPoint(Group):
+    step: int | None = Field(None, description="The step after which this state was saved.")
+    round: int | None = Field(None, description="The round whose ranks saved this state.")
+    tier: str | None = Field(
+        None, description="Where the state lies: storage is the storage of the job, ram is the memory of its pods."
+    )
+    time: Time | None = Field(None, description="The time at which the operator learned of this state.")
 
 
-class FailedSave(Loose):
-    """The newest checkpoint that could not be written to storage."""
-
-    step: int
-    round: int
-    message: str = Field("", max_length=1024)
-    time: str = ""
-
-
-class Restarts(Loose):
-    inPlace: int = 0
-    pod: int = 0
-    full: int = 0
-    shrink: int = 0
-    free: int = 0
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def total(self) -> int:
-        """For `kubectl get`, whose columns can't add."""
-        return self.inPlace + self.pod + self.full + self.shrink + self.free
+class FailedSave(Group):
+    step: int | None = Field(None, description="The step after which the state could not be saved.")
+    round: int | None = Field(None, description="The round whose ranks could not save their state.")
+    message: str | None = Field(
+        None, description="Why the state could not be saved, in the words of the storage.", max_length=1024
+    )
+    time: Time | None = Field(None, description="The time at which the operator learned of the failure.")
 
 
-class Spent(Loose):
-    """One restart that counts: enough to judge the window and the budget per cause."""
-
-    time: str
-    rung: Rung
-    cause: str
-    step: int = 0  # the job's highest step at that time: progress beyond it clears the cause; -1: cleared
-    count: int = 1  # restarts in this entry: old ones are merged when there are many
-
-
-class Failure(Loose):
-    cause: str
-    rank: int | None = None
-    pod: str = ""
-    node: str = ""
-    exitCode: int | None = None
-    signal: str = ""
-    message: str = Field("", max_length=4096)
-    traceback: str = Field("", max_length=8192)
-    step: int = 0
-    round: int = 0
-    time: str = ""
-    rule: str = ""  # of spec.recovery.rules that decided the answer; "": the defaults did
+class CheckpointStatus(Group):
+    durable: SavedPoint | None = Field(
+        None, description="The newest checkpoint on storage. It survives the loss of all pods."
+    )
+    memory: SavedPoint | None = Field(
+        None,
+        description="The newest state that lies in the memory of all pods. It is used after a failure of ranks, and "
+        "it is lost with the pods.",
+    )
+    failed: FailedSave | None = Field(
+        None, description="The newest save that storage did not take. It is kept after a later save has succeeded."
+    )
+    scriptStep: int | None = Field(
+        None, description="The step after which a user's script last called torch.save. It says nothing of the files."
+    )
 
 
-class Recovery(Loose):
-    """One recovery and where its time went (seconds). Open until the first step of the new round."""
-
-    round: int  # the round that it opened
-    cause: str
-    rung: Rung
-    rank: int | None = None
-    pod: str = ""
-    step: int = 0  # the highest step before the failure
-    resumedStep: int | None = None
-    tier: str = ""  # where that step was found: ram, peer (another pod's memory), storage
-    lostSteps: int | None = None
-    startedAt: str = ""
-    totalSeconds: float | None = None
-    overtaken: bool = False  # the job ended or stopped before the new round came to a step
-    clock: dict[str, float] = Field(default_factory=dict)  # detect, decide, drain, ... first_step
-
-
-class Pause(Loose):
-    """How long ranks say nothing in one phase, in seconds: what limits on silence are learned from."""
-
-    count: int = 0
-    typical: float = 0.0
-    longest: float = 0.0  # slowly forgotten
-    total: float = 0.0  # of the slowest rank in this round
+class RestartCounts(Group):
+    total: int | None = Field(
+        None,
+        description="Number of restarts after failures. Resumes, resizes and evictions are counted in free instead.",
+    )
+    inPlace: int | None = Field(
+        None, description="Number of restarts after failures in which ranks were started again in their pods."
+    )
+    pod: int | None = Field(
+        None, description="Number of restarts after failures in which at least one pod was replaced."
+    )
+    full: int | None = Field(None, description="Number of restarts after failures in which all pods were replaced.")
+    shrink: int | None = Field(
+        None, description="Number of restarts after failures in which the job continued with fewer pods."
+    )
+    free: int | None = Field(
+        None,
+        description="Number of restarts that are no failure of the job and use no budget: evictions, resumes, resizes "
+        "and lost stores.",
+    )
 
 
-class Suspicion(Loose):
-    """Ranks that may be stuck, while that is being looked into. Of `round` alone: it means nothing in another."""
+class FailureRecord(Group):
+    cause: str | None = Field(
+        None, description="The cause of the failure, such as Crash, OutOfMemory, Hang, NodeLost or ConfigError."
+    )
+    rank: int | None = Field(None, description="The rank that failed first. It is absent if no rank failed by itself.")
+    pod: str | None = Field(None, description="The name of the pod that failed or in which the rank failed.")
+    node: str | None = Field(None, description="The name of the node on which that pod ran.")
+    exitCode: int | None = Field(
+        None,
+        description="The exit code of the rank or of the container. It is 128 + n after a signal n, for example 137 "
+        "after SIGKILL.",
+    )
+    signal: str | None = Field(None, description="The name of the signal that ended the rank, for example SIGKILL.")
+    message: str | None = Field(
+        None, description="What went wrong, in the words of the rank, the node or the cluster.", max_length=4096
+    )
+    traceback: str | None = Field(
+        None, description="The end of the Python traceback of the rank that failed first.", max_length=8192
+    )
+    step: int | None = Field(None, description="The highest step that the job had completed before the failure.")
+    round: int | None = Field(None, description="The number of the round that the failure ended.")
+    time: Time | None = Field(None, description="The time at which the failure happened.")
+    rule: str | None = Field(
+        None,
+        description="The rule of spec.recovery.rules that decided what was done. It is absent if the defaults decided.",
+    )
 
-    round: int
-    rank: int
-    slot: int
-    pod: str = ""
-    phase: str = ""
-    step: int = 0
-    limitSeconds: float = 0.0
-    since: str = ""
-    confirmed: bool = False  # they are stuck, but `recovery.hang.mode` says to leave them
-    message: str = Field("", max_length=1024)
-    traceback: str = Field("", max_length=4096)
+
+class RecoveryRecord(Group):
+    round: int | None = Field(None, description="The number of the round that the recovery opened.")
+    cause: str | None = Field(None, description="The cause of the restart, as in lastFailure.")
+    rung: Rung | None = Field(
+        None,
+        description="What was restarted. inPlace: the ranks in their pods. pod: some pods. full: all pods. shrink: all "
+        "ranks, with fewer pods. free: a restart that is no failure of the job.",
+    )
+    rank: int | None = Field(None, description="The rank that failed first. It is absent if no rank failed by itself.")
+    pod: str | None = Field(None, description="The name of the pod that failed or in which the rank failed.")
+    step: int | None = Field(None, description="The highest step that the job had completed before the restart.")
+    resumedStep: int | None = Field(
+        None, description="The step from which the ranks continued. It is absent if a script does not report it."
+    )
+    tier: str | None = Field(
+        None,
+        description="Where the ranks found that state: ram is the memory of their own pod, peer is the memory of "
+        "another pod, storage is the storage of the job.",
+    )
+    lostSteps: int | None = Field(None, description="Number of steps that had to be done again.")
+    startedAt: Time | None = Field(None, description="The time of the failure or of the request to restart.")
+    totalMilliseconds: float | None = Field(
+        None,
+        description="Number of milliseconds from startedAt to the first step of the new round. It is absent while the "
+        "recovery is going on.",
+    )
+    overtaken: bool | None = Field(
+        None, description="Whether the job ended or stopped before the new round completed a step."
+    )
+    phaseMilliseconds: Annotated[dict[str, float], Field(max_length=16)] | None = Field(
+        None,
+        description="Number of milliseconds in each phase of the recovery: detect, decide, drain, schedule, start, "
+        "fork, imports, rendezvous, build, load, first_step. Of several pods the slowest one counts.",
+    )
 
 
-class Straggler(Loose):
-    """The rank that the others of `round` wait for."""
+class GoodputStatus(Group):
+    ratio: str | None = Field(
+        None,
+        description="The share of the time since the first step that went into useful steps, such as 0.97. The time in "
+        "which the job is suspended is not counted.",
+    )
+    usefulSeconds: float | None = Field(
+        None, description="Number of seconds that went into steps which had not been done before."
+    )
+    lostSeconds: Annotated[dict[str, float], Field(max_length=64)] | None = Field(
+        None,
+        description="Number of seconds that were lost, by cause: the time of recoveries and of steps that were done "
+        "twice, Checkpoint and Evaluation if training stood still for them, Other for the start after a resume.",
+    )
+    since: Time | None = Field(None, description="The time of the first step of the job, from which time is counted.")
 
-    round: int
-    rank: int
-    pod: str = ""
-    node: str = ""
-    computeSeconds: float = 0.0  # of a step, without waiting for others
-    usualSeconds: float = 0.0  # the median of the other ranks
-    since: str = ""
-    told: bool = False  # it has been slow for long enough to say so
+
+class RoundStatus(Group):
+    number: int | None = Field(
+        None,
+        description="The number of the round. A round is one common start of all ranks; each restart has a new one.",
+    )
+    minor: int | None = Field(
+        None, description="Number of rounds with this number that agents opened while no operator answered."
+    )
+    members: str | None = Field(
+        None,
+        description="The slots of the pods in the order of their ranks, as ranges such as 0-3. While a round is "
+        "prepared, it shows those of the previous one.",
+    )
+    store: str | None = Field(
+        None,
+        description="The address of the store at which the ranks meet, as host:port. It is absent while a round is "
+        "prepared.",
+    )
+    openedAt: Time | None = Field(
+        None, description="The time since which the round is open or, without a store, since which it is prepared."
+    )
 
 
-class JobStatus(Loose):
-    observedGeneration: int = 0
-    phase: JobPhase = JobPhase.PENDING
-    leaderEpoch: int = 0
-
-    round: int = 0
-    roundMap: str = ""  # slots in rank order, as ranges: of the round that is open, or of the last while one forms
-    roundMinor: int = 0  # rounds up to this one that agents opened while no leader answered
-    roundStore: str = ""  # host:port of the round's store; "" while the round forms
-    roundPods: str = ""  # which pods they are: a checksum of their uids, in the map's order
-    roundOpenedAt: str = ""  # while it forms: since when
-    roundPeers: int = 0  # copies of a slot's memory go to the one so many places further in the map; 0: nowhere
-    roundLastSave: int = 0  # progress.lastSave when the round before it ended...
-    roundSavedFrom: int = 0  # ...and the step from which the processes of that round counted theirs
-    roundResume: str = ""  # what its ranks resume from: Auto, Never or a path
-    lastStore: str = ""  # of the last rounds that were open, newest first: never used again
-    incarnations: str = ""  # of each slot, run-length: "0*4"
-    revision: str = ""  # the ControllerRevision that all pods of this run are built from
-    revisions: list[str] = Field(default_factory=list, max_length=3)  # of the last runs that differ, newest first
-    restartObeyed: int = 0  # the highest spec.restart that a run has begun for
-    avoidNodes: list[str] = Field(default_factory=list, max_length=32)  # pods that are made now keep away from them
-    stopAt: int | None = None
-    stopBound: bool = False
-    microDivisor: int = 1  # by which the micro-batch was made smaller, after a device ran out of memory
-    skipped: list[list[int]] = Field(default_factory=list, max_length=32)  # [first, end) of the data's order
-
-    startTime: str = ""
-    completionTime: str = ""
-    workers: WorkersStatus = Field(default_factory=WorkersStatus)
-    released: ReleasedStatus | None = None
-    progress: ProgressStatus = Field(default_factory=ProgressStatus)
-    checkpoint: CheckpointStatus | None = None
-    failedSave: FailedSave | None = None  # kept when a newer one was saved
-    restarts: Restarts = Field(default_factory=Restarts)
-    spent: list[Spent] = Field(default_factory=list, max_length=64)
-    lastFailure: Failure | None = None
-    recoveries: list[Recovery] = Field(default_factory=list, max_length=16)
-    pauses: dict[str, Pause] = Field(default_factory=dict)  # step, save, eval
-    pausesRound: int = 0  # whose ranks told them last
-    suspicion: Suspicion | None = None
-    straggler: Straggler | None = None
-    firstStepAt: str = ""  # goodput is counted from then on; a resume counts anew
-    accountedAt: str = ""  # up to when the time is useful or lost
-    usefulSeconds: float = 0.0  # spent on steps that had not been done before
-    lost: dict[str, float] = Field(default_factory=dict)  # cause -> seconds: down time, and steps done twice
-    goodput: str = ""  # usefulSeconds / the time since firstStepAt
-    conditions: list[Condition] = Field(default_factory=list, max_length=16)
+class JobStatus(Group):
+    observedGeneration: int | None = Field(
+        None, description="The metadata.generation of the job for which the operator last decided."
+    )
+    phase: JobPhase | None = Field(
+        None,
+        description="The state of the job in one word. Pending: pods are missing. Starting: all pods are there and no "
+        "rank has completed a step. Running: ranks complete steps. Recovering: ranks restart after a failure. "
+        "Resizing: ranks save and restart with another number of pods. Suspending: ranks save before they stop. "
+        "Suspended: the job has no pods. Held: a rule stopped the job and kept its pods. Succeeded and Failed: the job "
+        "is finished.",
+    )
+    reason: str | None = Field(
+        None,
+        description="Why the job is in this phase, as one word: the reason of the condition that explains it. The wide "
+        "output of kubectl get shows it in the column REASON.",
+    )
+    revision: str | None = Field(
+        None, description="The name of the ControllerRevision from which all pods of this run are created."
+    )
+    startTime: Time | None = Field(None, description="The time at which the job was started or last resumed.")
+    completionTime: Time | None = Field(None, description="The time at which the job succeeded or failed.")
+    conditions: list[Condition] | None = Field(
+        None, description="The state of the job as conditions, for kubectl wait and other programs.", max_length=32
+    )
+    workers: WorkersStatus | None = Field(None, description="How many pods the job has.")
+    progress: ProgressStatus | None = Field(None, description="How far the training is, and how fast it proceeds.")
+    checkpoint: CheckpointStatus | None = Field(None, description="Which states of the job are saved, and where.")
+    restarts: RestartCounts | None = Field(None, description="How often ranks or pods of the job were restarted.")
+    lastFailure: FailureRecord | None = Field(
+        None, description="The last failure of the job. It is kept after the job has recovered."
+    )
+    recoveries: list[RecoveryRecord] | None = Field(
+        None, description="The last recoveries with the time of each phase, the newest last.", max_length=16
+    )
+    goodput: GoodputStatus | None = Field(None, description="Which part of the time went into useful steps.")
+    round: RoundStatus | None = Field(None, description="The common start of all ranks that is going on.")
+    internal: OperatorMemory | None = Field(
+        None,
+        description="What the operator remembers for itself. Its fields may change in any version, so programs should "
+        "not read them.",
+    )

@@ -62,6 +62,30 @@ def of_memory(spec: JobSpec) -> Iterator[Breach]:
             yield ("checkpoint", "ram", name), "nothing is kept in memory with limit 0; leave one of them out"
 
 
+def of_storage(spec: JobSpec) -> Iterator[Breach]:
+    """How to save, where there is no place for it. On a cluster only: a run on one machine saves to its own folder."""
+    checkpoint = spec.checkpoint
+    if checkpoint.folder is not None:
+        return
+    words = (
+        "the job has no storage, so nothing is saved; set checkpoint.volume or checkpoint.directory, or leave it out"
+    )
+    given = [*_set(checkpoint, "every", "keep", "keepBest")] if spec.framework.value == "Trainmaster" else []
+    given += _set(checkpoint, "timeoutSeconds")
+    # Of a memory tier that is refused it is true that there is none.
+    given += ["ram"] if checkpoint.ram is not None and checkpoint.ram.limit != "0" else []
+    for name in given:
+        yield ("checkpoint", name), words
+
+
+def of_sizes(spec: JobSpec) -> Iterator[Breach]:
+    """When to take another size, where there is one only."""
+    if not spec.elastic:
+        for name in _set(spec.recovery.elastic, "waitSeconds", "cooldownSeconds"):
+            words = "the job has one size only; set workers.min (or workers.max), or leave it out"
+            yield ("recovery", "elastic", name), words
+
+
 def of_hangs(spec: JobSpec) -> Iterator[Breach]:
     """How stuck ranks are told, where nobody looks."""
     hang = spec.recovery.hang
@@ -123,7 +147,8 @@ def of_compression(spec: JobSpec) -> Iterator[Breach]:
         yield ("training", "communication", "compression"), words
 
 
-RULES: tuple[Rule, ...] = (of_optimizer, of_divergence, of_checkpoints, of_memory, of_hangs)
+RULES: tuple[Rule, ...] = (of_optimizer, of_divergence, of_checkpoints, of_memory, of_sizes, of_hangs)
+RULES_OF_CLUSTERS: tuple[Rule, ...] = (of_storage,)
 RULES_OF_DEGREES: tuple[Rule, ...] = (of_axes, of_shards, of_buckets, of_compression)
 
 
@@ -166,6 +191,7 @@ def _one(axis: str) -> str:
 
 _CHECKPOINT = "self.checkpoint"
 _RAM = f"{_CHECKPOINT}.ram"
+_ELASTIC = "self.recovery.elastic"
 _HANG = "self.recovery.hang"
 
 CEL_RULES: list[dict[str, Any]] = [
@@ -179,6 +205,19 @@ CEL_RULES: list[dict[str, Any]] = [
         "rule": f"!has({_RAM}) || !has({_RAM}.limit) || {_RAM}.limit != '0'"
         f" || (!has({_RAM}.every) && {_RAM}.peers == 1)",
         "message": "checkpoint.ram: nothing is kept in memory with limit 0; leave every and peers out",
+    },
+    {
+        "rule": f"has({_CHECKPOINT}.volume) || has({_CHECKPOINT}.directory) || ({_CHECKPOINT}.every == 50"
+        f" && {_CHECKPOINT}.keep == 3 && !{_CHECKPOINT}.keepBest && {_CHECKPOINT}.timeoutSeconds == 900"
+        f" && (!has({_RAM}) || (has({_RAM}.limit) && {_RAM}.limit == '0')))",
+        "message": "checkpoint: the job has no storage, so nothing is saved; set volume or directory, or leave every,"
+        " keep, keepBest, timeoutSeconds and ram out",
+    },
+    {
+        "rule": f"has(self.workers.min) || has(self.workers.max)"
+        f" || ({_ELASTIC}.waitSeconds == 30 && {_ELASTIC}.cooldownSeconds == 60)",
+        "message": "recovery.elastic: the job has one size only; set workers.min (or workers.max), or leave"
+        " waitSeconds and cooldownSeconds out",
     },
     {
         "rule": f"{_HANG}.mode != 'Off' || ({_HANG}.limitSeconds == 600 && {_HANG}.factor == 3.0)",

@@ -53,10 +53,11 @@ _SPEC: Path = ("spec",)
 _TRAINING: Path = ("spec", "training")
 
 
-def validate(document: Any, *, sized: bool = True) -> list[Problem]:
+def validate(document: Any, *, sized: bool = True, on_cluster: bool = False) -> list[Problem]:
     """All problems of a job as a person wrote it (JSON values), in the order of the path; [] when it is valid.
 
     A status in it is ignored, as an API server would. sized: whether its degrees must suit its number of ranks.
+    on_cluster: whether it is to run on a cluster, where a job without storage saves nothing.
     """
     if not isinstance(document, dict):
         return [Problem((), f"a {JOB_KIND} is expected, not {shown(document)}")]
@@ -74,7 +75,7 @@ def validate(document: Any, *, sized: bool = True) -> list[Problem]:
     if bad_template:
         document = _with_usable_template(document)
     problems += _fields(document)
-    problems += _across(document.get("spec"), sized)
+    problems += _across(document.get("spec"), sized, on_cluster)
     return _in_order(problems)
 
 
@@ -251,13 +252,14 @@ def _metadata(metadata: Any) -> Iterator[Problem]:
         )
 
 
-def _across(value: Any, sized: bool) -> Iterator[Problem]:
+def _across(value: Any, sized: bool, on_cluster: bool) -> Iterator[Problem]:
     """What crosses fields, as far as the fields themselves are right."""
     if not isinstance(value, dict):
         return
     spec = partly.read(JobSpec, value)
     of_degrees = (across.of_size, *unused.RULES_OF_DEGREES) if sized else ()
-    for rule in (*across.RULES, *unused.RULES, launch_command.of_launcher, *of_degrees):
+    of_clusters = unused.RULES_OF_CLUSTERS if on_cluster else ()
+    for rule in (*across.RULES, *unused.RULES, *of_clusters, launch_command.of_launcher, *of_degrees):
         for path, words in partly.told(lambda rule=rule: rule(spec)):  # type: ignore[misc]
             yield Problem((*_SPEC, *path), words)
     training = getattr(spec, "training", None)

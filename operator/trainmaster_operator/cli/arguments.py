@@ -94,8 +94,11 @@ def parser() -> argparse.ArgumentParser:
     validate.add_argument(
         "--cluster",
         action="store_true",
-        help="the job is for a cluster: don't look for its folders, programs and scripts on this machine",
+        help="the job is for a cluster: don't look for its folders, programs and scripts on this machine, and make a "
+        "dry run of the job and of one of its pods on the cluster of the kubeconfig, if there is one; -n, --kubeconfig "
+        "and --context imply it",
     )
+    _cluster_options(validate)
 
     migrate = commands.add_parser(
         "migrate",
@@ -222,6 +225,12 @@ def parser() -> argparse.ArgumentParser:
         default=Path("runs/demo"),
         help="output folder of the run (default: runs/demo)",
     )
+    demo.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="port of the control channel and of /metrics on 127.0.0.1 (default: a free one)",
+    )
     demo.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")
 
     report = commands.add_parser("report", help="make a run's report.html again")
@@ -235,7 +244,12 @@ def parser() -> argparse.ArgumentParser:
     status.add_argument("what", metavar="DIR|NAME", help="a run's output folder, or a job's name")
     _cluster_options(status)
 
-    submit = commands.add_parser("submit", help="hand a job to a cluster")
+    submit = commands.add_parser(
+        "submit",
+        help="hand a job to a cluster",
+        description="Makes a dry run of the job and of one of its pods on the cluster, and then creates the job. Exit "
+        "code 2: the cluster would refuse one of them, and nothing was created.",
+    )
     submit.add_argument("job", type=Path, metavar="job.yaml")
     submit.add_argument("--watch", action="store_true", help="show how it goes; exit 0 only when it succeeds")
     submit.add_argument("--plain", action="store_true", help="plain lines, as when the output is no terminal")

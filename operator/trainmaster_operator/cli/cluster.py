@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -32,12 +32,14 @@ SHOWN = 5  # names in a hint
 
 @dataclass(frozen=True)
 class Target:
-    """A namespace of a cluster. `address`: of its API server, for people. `read`: containers' logs."""
+    """A namespace of a cluster. `address`: of its API server, for people. `read`: containers' logs. `try_create`: a dry
+    run of a creation, which raises as a creation would; None where nothing is created."""
 
     cluster: Cluster
     namespace: str
     read: Read
     address: str = "the cluster"
+    try_create: Callable[[str, Object], Awaitable[None]] | None = None
 
 
 @asynccontextmanager
@@ -49,7 +51,7 @@ async def connected(where: Where) -> AsyncIterator[Target]:
         cluster = await KubernetesCluster.connect(found.kubeconfig, context=found.context, connections=CONNECTIONS)
     except NoCluster as error:
         raise Refusal(str(error)) from None
-    target = Target(cluster, found.namespace, reader(cluster.connection), cluster.connection.host)
+    target = Target(cluster, found.namespace, reader(cluster.connection), cluster.connection.host, cluster.try_create)
     try:
         async with explained(target):
             yield target

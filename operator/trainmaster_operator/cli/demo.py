@@ -26,7 +26,7 @@ def example() -> Path:
     return found
 
 
-def demo(out: Path, plain: bool) -> int:
+def demo(out: Path, plain: bool, port: int = 0) -> int:
     """The exit code of the run; 1 also if a step that ran twice had another loss. Raises Refusal."""
     file = example()
     _, job = load_job(file)
@@ -42,7 +42,8 @@ def demo(out: Path, plain: bool) -> int:
     if entropy is not None:
         _say(f"A model that sees no context reaches a loss of {entropy:.4f}, the text's unigram entropy (nats a byte).")
     _say("")
-    code = run(RunOptions(job=file, out=out, faults=(f"kill:rank={RANK},step={half}",), plain=plain, fresh=True))
+    fault = f"kill:rank={RANK},step={half}"
+    code = run(RunOptions(job=file, out=out, faults=(fault,), port=port, plain=plain, fresh=True))
     if code:
         return code
     seen = metrics.read(out / output.METRICS)

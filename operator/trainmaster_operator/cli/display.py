@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.contract.samples import unit_of
-from trainmaster_operator.api.status import Failure, JobPhase, JobStatus
 from trainmaster_operator.cli import display_ranks, recoveries
 from trainmaster_operator.cli.news import News, Tone, clock, count, cut, loss, rate, reached, remaining, seconds
 from trainmaster_operator.cli.printed import LastWords
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.state import Failure, JobPhase, JobState
 
 STYLES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "bold red"}
 _PHASES = {
@@ -50,7 +50,7 @@ class Scene:
     world_size: int
     out: str
     total_steps: int | None = None
-    status: JobStatus = field(default_factory=JobStatus)
+    status: JobState = field(default_factory=JobState)
     ranks: Sequence[dict[str, Any]] = ()
     namespace: str = ""
     pods: Sequence[PodRecord] = ()
@@ -293,7 +293,7 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
         facts.append(f"loss {loss(status.progress.loss)}")
     if status.goodput:
         facts.append(f"goodput {status.goodput}")
-    facts.append(count(status.restarts.total - status.restarts.free, "restart"))
+    facts.append(count(status.restarts.total, "restart"))
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.
     ended = status.phase.finished or status.phase is JobPhase.SUSPENDED
@@ -323,7 +323,7 @@ def _tell_last_words(scene: Scene, failure: Failure, console: Console) -> None:
             console.print(Text(f"  {line}", "dim"), soft_wrap=True)
 
 
-def recovered(status: JobStatus, console: Console) -> None:
+def recovered(status: JobState, console: Console) -> None:
     """The recoveries that a status remembers, with where their time went."""
     if status.recoveries:
         _print_table(console, "Recoveries", recoveries.actions(status.recoveries))

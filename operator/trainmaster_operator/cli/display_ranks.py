@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli.news import loss, memory, seconds
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 Rank = dict[str, Any]
 
@@ -25,7 +25,7 @@ SILENT_S = 2.0
 _BEFORE_FIRST_STEP = (JobPhase.STARTING, JobPhase.RECOVERING)
 
 
-def step_of(status: JobStatus, ranks: Iterable[Rank]) -> int:
+def step_of(status: JobState, ranks: Iterable[Rank]) -> int:
     """Return the step that the ranks stand at, or the status' own while none of them has one. Ranks of a script that
     went on from a save may count from 0 in each process; while they train, the status has the step of the job."""
     highest = max((rank["step"] or 0 for rank in ranks), default=0)
@@ -34,7 +34,7 @@ def step_of(status: JobStatus, ranks: Iterable[Rank]) -> int:
     return highest or status.progress.step
 
 
-def first_step_s(status: JobStatus, ranks: Iterable[Rank]) -> float | None:
+def first_step_s(status: JobState, ranks: Iterable[Rank]) -> float | None:
     """Return for how many seconds ranks have been in the first step of their round; None if they aren't, or not for
     long. What was last heard of a round that is over is left out: its ranks have made steps."""
     if status.phase not in _BEFORE_FIRST_STEP:
@@ -44,7 +44,7 @@ def first_step_s(status: JobStatus, ranks: Iterable[Rank]) -> float | None:
     return lasts if lasts >= SILENT_S else None
 
 
-def table(job: str, status: JobStatus, ranks: Sequence[Rank], *, compiles: bool) -> RenderableType:
+def table(job: str, status: JobState, ranks: Sequence[Rank], *, compiles: bool) -> RenderableType:
     """A row for each rank. `compiles`: the first step of these ranks begins with torch.compile."""
     shown = ranks[:MOST_RANKS]
     first = "compiling" if compiles else "first step"

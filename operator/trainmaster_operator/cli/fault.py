@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.meta import GROUP, unpack_ranges
-from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cli import faults
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import slots_in_rank_order, state_of
 from trainmaster_operator.cluster.kubernetes_exec import Done, execute
 from trainmaster_operator.cluster.port import POD, Conflict, NotFound, Object
 
@@ -64,7 +64,7 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
         spec = DistributedTrainingJob.model_validate(job).spec
     except ValidationError:
         raise Refusal(f"{target.namespace}/{name}: is of another release than this command") from None
-    status = JobStatus.model_validate(job.get("status") or {})
+    status = state_of(job)
     if status.phase.finished:
         raise Refusal(
             f"{target.namespace}/{name}: the job has ended ({status.phase.value}), so there is nothing left to break; "
@@ -111,7 +111,7 @@ async def _do(target: Target, job: Object, wanted: dict[str, Any], in_pod: Exec)
 
 def slots_in_order(job: Object, pods: dict[int, Object]) -> list[int]:
     """Of the ranks: by the round that runs, or else of the pods there are."""
-    return list(unpack_ranges((job.get("status") or {}).get("roundMap") or "") or sorted(pods))
+    return slots_in_rank_order(job) or sorted(pods)
 
 
 async def newest_pods(target: Target, job: Object) -> dict[int, Object]:

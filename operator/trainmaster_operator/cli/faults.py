@@ -16,6 +16,7 @@ from typing import Any
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
 from trainmaster_operator.cli import image
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import state_of
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,8 @@ def refuse_what_is_over(texts: Sequence[str], encoded: str, before: Mapping[str,
             f"--fault {' and --fault '.join(texts)}: job {name} has succeeded already, so there is nothing left to "
             f"break; --fresh runs it again from the start"
         )
-    saved = (before.get("status") or {}).get("checkpoint") or {}
-    step = int(saved.get("step") or 0)
+    saved = state_of(before).checkpoint
+    step = saved.step if saved is not None else 0
     over = [text for text, fault in zip(texts, json.loads(encoded), strict=True) if 0 < fault["step"] <= step]
     if over:
         raise Refusal(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from trainmaster_operator.api.job import Framework, JobSpec
-from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.planning.state import JobState
 
 
-def from_where(spec: JobSpec, status: JobStatus) -> str:
+def from_where(spec: JobSpec, status: JobState) -> str:
     """Where a run begins that goes on. `status`: as the run before left it; a kill may have come between a checkpoint
     and that, so the rank that has found the newest one tells its step."""
     if spec.checkpoint.resume == "Never":
@@ -18,7 +18,7 @@ def from_where(spec: JobSpec, status: JobStatus) -> str:
     return "the script starts again and goes on from what it has saved by itself"
 
 
-def how_to_go_on(spec: JobSpec, status: JobStatus, command: str) -> str:
+def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
     """What a person whose run was stopped may type next, and what that does."""
     if spec.checkpoint.resume == "Never":
         return f"From the first step again, since spec.checkpoint.resume is Never: {command}"

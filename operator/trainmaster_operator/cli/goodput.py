@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli.news import seconds
 from trainmaster_operator.cli.recoveries import Table
 from trainmaster_operator.planning.goodput import OTHER
+from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.times import seconds_of, since
 
 STEPS = "steps"
 
 
-def parts(status: JobStatus) -> list[tuple[str, float]]:
+def parts(status: JobState) -> list[tuple[str, float]]:
     """(what, seconds) from the first step to the last account, the largest loss first; [] before there is anything.
 
     The rest that nothing explains is the time between an account and the failure that followed, and the like.
@@ -25,7 +25,7 @@ def parts(status: JobStatus) -> list[tuple[str, float]]:
     return [(name, s) for name, s in found if s >= 0.0005]
 
 
-def table(status: JobStatus) -> Table:
+def table(status: JobState) -> Table:
     found = parts(status)
     wall = sum(s for _, s in found)
     rows = tuple((name, seconds(s), f"{100 * s / wall:.1f} %") for name, s in found)

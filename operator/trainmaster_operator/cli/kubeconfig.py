@@ -57,6 +57,12 @@ def find(where: Where) -> Found:
     return Found(path, name, where.namespace or contexts[name].get("namespace") or "default")
 
 
+def is_there() -> bool:
+    """Whether `find` has anything to read without further words from the command line. Raises Refusal if KUBECONFIG
+    names a file that doesn't exist."""
+    return bool(_files(Where())) or POD_NAMESPACE.is_file()
+
+
 def is_folder(what: str, where: Where) -> bool:
     """Whether a command means the output folder `what`; if not, it means a job on a cluster. Raises Refusal when it can
     mean neither."""

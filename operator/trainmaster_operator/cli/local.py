@@ -25,7 +25,6 @@ from rich.console import Console
 
 from trainmaster.contract.wire import environment as names
 from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import children, display, printed, report, unfired_faults
 from trainmaster_operator.cli.faults import FaultServer
 from trainmaster_operator.cli.going_on import from_where, how_to_go_on
@@ -35,6 +34,7 @@ from trainmaster_operator.cli.output import MEMORY, REPORT, STATUS
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.run import LOOPBACK, Prepared
 from trainmaster_operator.cli.status_file import StatusFile
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.survivors import Survivors
 from trainmaster_operator.cli.trouble import Troublemaker
 from trainmaster_operator.cluster.memory import MemoryCluster
@@ -44,6 +44,7 @@ from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.cluster.trouble import Trouble
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
+from trainmaster_operator.planning.state import JobPhase
 
 FRAME_S = 0.25
 RANKS_EVERY_S = 1.0
@@ -73,7 +74,7 @@ class LocalRun:
             name=job.metadata.name,
             world_size=job.spec.world_size,
             out=_short(self._folder.path),
-            status=JobStatus.model_validate(prepared.resource["status"]),
+            status=state_of(prepared.resource),
         )
         self._peer_key = secrets.token_hex(KEY_BYTES)
         self._display = display.choose(self._scene, plain)
@@ -218,7 +219,7 @@ class LocalRun:
             if event.type == DELETED:
                 raise children.ChildFailed("the job was deleted from the store")
             self._resource = event.object
-            old, new = self._scene.status, JobStatus.model_validate(event.object.get("status") or {})
+            old, new = self._scene.status, state_of(event.object)
             self._scene.status = new
             self._unsaved.set()
             self._show_printed()  # last words come before what is said of the end

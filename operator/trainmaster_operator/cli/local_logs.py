@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.meta import unpack_ranges
 from trainmaster_operator.cli import output
 from trainmaster_operator.cli.printed import Tail, pod_logs, rank_of, slot_of
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import slots_in_rank_order
 
 LOOK_S = 0.1
 
@@ -40,7 +40,7 @@ def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], A
 def _check(resource: dict[str, Any], rank: int | None) -> None:
     """Raises Refusal for a rank that the job never had."""
     workers = resource["spec"].get("workers") or {}
-    slots = unpack_ranges((resource.get("status") or {}).get("roundMap") or "")
+    slots = slots_in_rank_order(resource)
     ranks = max(len(slots), workers.get("replicas") or 1) * (workers.get("ranksPerPod") or 1)
     if rank is not None and not 0 <= rank < ranks:
         raise Refusal(f"--rank {rank}: {resource['metadata']['name']} has ranks 0 to {ranks - 1}")

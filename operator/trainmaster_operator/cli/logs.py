@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import IO, Any
 
-from trainmaster_operator.api.meta import GROUP, unpack_ranges
+from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cli.cluster import Target, connected, find, one_line
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.log_lines import Line, Read, Source, in_order, parsed, source
 from trainmaster_operator.cli.printed import rank_of
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import slots_in_rank_order
 from trainmaster_operator.cluster.port import JOB, POD, ApiError, Invalid, NotFound, Object
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.records import job_key
@@ -71,7 +72,7 @@ class Choice:
 def _slot(job: Object, rank: int) -> int:
     workers = (job.get("spec") or {}).get("workers") or {}
     per_pod = workers.get("ranksPerPod") or 1
-    slots = unpack_ranges((job.get("status") or {}).get("roundMap") or "") or list(range(workers.get("replicas") or 1))
+    slots = slots_in_rank_order(job) or list(range(workers.get("replicas") or 1))
     if not 0 <= rank < len(slots) * per_pod:
         raise Refusal(f"--rank {rank}: {job['metadata']['name']} has ranks 0 to {len(slots) * per_pod - 1}")
     return slots[rank // per_pod]

@@ -41,9 +41,11 @@ def _dispatch(options: argparse.Namespace) -> int:
 
         return migrate(options.job)
     if options.command == "validate":
+        from trainmaster_operator.cli.kubeconfig import Where
         from trainmaster_operator.cli.validate import validate
 
-        return validate(options.job, cluster=options.cluster)
+        where = Where(options.namespace, options.kubeconfig, options.context)
+        return validate(options.job, cluster=where if options.cluster or where.given else None)
     if options.command in ("status", "submit", "watch", "logs", "delete", "restart", "fault", "profile"):
         return _dispatch_to_cluster(options)
     if options.command == "parity":
@@ -90,7 +92,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "demo":
         from trainmaster_operator.cli.demo import demo
 
-        return demo(options.out, plain=options.plain)
+        return demo(options.out, plain=options.plain, port=options.port)
     from trainmaster_operator.cli.run import RunOptions, run
 
     return run(

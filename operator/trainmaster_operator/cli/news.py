@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung
+from trainmaster_operator.planning import step_count
+from trainmaster_operator.planning.state import Failure, JobPhase, JobState, Recovery, Rung
 
 MESSAGE_LIMIT = 160
 MOST_LOSS = 1e5
@@ -43,11 +44,11 @@ class News:
     tone: Tone = Tone.PLAIN
 
 
-def news(old: JobStatus, new: JobStatus) -> Iterator[News]:
+def news(old: JobState, new: JobState) -> Iterator[News]:
     """What happened between two statuses of a job, in the order in which it happened."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
-        yield News("failure", described(failure), Tone.BAD)
+        yield News("failure", described(failure, new.progress.totalSteps), Tone.BAD)
     known = {recovery.round: recovery for recovery in old.recoveries}
     for recovery in new.recoveries:
         before = known.get(recovery.round)
@@ -87,19 +88,20 @@ class OperatorBack:
         return News("operator", "it is back: ranks report to it again", Tone.GOOD)
 
 
-def described(failure: Failure) -> str:
-    """A failure on one line: who, why, where, and the beginning of its message."""
+def described(failure: Failure, total_steps: int) -> str:
+    """A failure on one line: who, why, where, and the beginning of its message. total_steps: of its job; 0: unknown."""
     who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
     words = (failure.message.strip().splitlines() or [""])[0]
     end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
     if end and end not in words:
         words = f"{end}: {words}" if words else end
-    return f"{who}: {failure.cause} {when(failure)}" + (f": {cut(words)}" if words else "")
+    return f"{who}: {failure.cause} {when(failure, total_steps)}" + (f": {cut(words)}" if words else "")
 
 
-def when(failure: Failure) -> str:
-    """The step of a failure. The first steps of a script that tells none may be long over."""
-    if failure.cause == Cause.CHECKPOINT_FAILED:
+def when(failure: Failure, total_steps: int) -> str:
+    """The step of a failure. The first steps of a script that tells none may be long over; after the last of
+    `total_steps` there is no other."""
+    if failure.cause == Cause.CHECKPOINT_FAILED or 0 < total_steps <= failure.step:
         return f"after step {failure.step}"
     return f"in step {failure.step + 1}" if failure.step else "before any completed step was seen"
 
@@ -121,12 +123,12 @@ def recovered(recovery: Recovery) -> str:
     return text
 
 
-def has_steps(status: JobStatus) -> bool:
+def has_steps(status: JobState) -> bool:
     """Return whether any step of the job is known: none is of a script without an optimizer of torch."""
     return bool(status.progress.step or status.progress.highestStep)
 
 
-def _phase(status: JobStatus) -> News | None:
+def _phase(status: JobState) -> News | None:
     if status.phase is JobPhase.STARTING:
         return News("starting", f"round {status.round}")
     if status.phase is JobPhase.RUNNING:
@@ -151,13 +153,16 @@ def _phase(status: JobStatus) -> News | None:
     return None
 
 
-def reached(status: JobStatus) -> str:
-    """Return the step of a job in words. A job of our own trainer has steps before its first one is known."""
+def reached(status: JobState) -> str:
+    """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
+    a script may not be known after a restart."""
+    if not step_count.is_known(status):
+        return f"{count(status.progress.step, 'step')} since the last restart; where that began is not known"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
 
 
-def _stop(status: JobStatus) -> str:
+def _stop(status: JobState) -> str:
     """Where all ranks stop. They agree on a step some way ahead, which the job may not have, and on a later one if a
     rank was past that step before it heard of it. A job of which no step is known has no step to stop after."""
     last = status.progress.totalSteps

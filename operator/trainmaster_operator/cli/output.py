@@ -20,9 +20,11 @@ from trainmaster.contract.wire import recording
 from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import JOB_KIND
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli.refusal import Refusal, why
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster import objects
+from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.status_mapping import unknown_fields, write_status
 
 STATUS = "status.yaml"
 METRICS = "metrics.jsonl"
@@ -154,8 +156,9 @@ def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJ
     if name != now.metadata.name:
         raise Refusal(f"{path}: is the output folder of job {name}, not of {now.metadata.name}; choose another --out")
     try:
+        state_of(before)
         old = DistributedTrainingJob.model_validate({**before, "status": {}})
-    except ValidationError:
+    except (ValidationError, Refusal):
         raise Refusal(
             f"{path}: holds a run of job {name} that another version of trainmaster wrote; choose another --out, or "
             f"throw the old run away with --fresh"
@@ -170,7 +173,8 @@ def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJ
 
 def check_steps(path: Path, before: dict[str, Any], now: DistributedTrainingJob) -> None:
     """Raises Refusal when the run would go on from a checkpoint that lies beyond the job's last step."""
-    saved = ((before.get("status") or {}).get("checkpoint") or {}).get("step", 0)
+    checkpoint = state_of(before).checkpoint
+    saved = checkpoint.step if checkpoint is not None else 0
     if now.spec.training is not None and now.spec.checkpoint.resume == "Auto" and saved > now.spec.training.steps:
         raise Refusal(
             f"{path}: its newest checkpoint is of step {saved}, and spec.training.steps is {now.spec.training.steps} "
@@ -182,7 +186,7 @@ def first_resource(job: dict[str, Any]) -> dict[str, Any]:
     """A job that has never run, as the store will hold it."""
     created = objects.timestamp(time.time())
     meta = {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": created}
-    return {**job, "metadata": meta, "status": JobStatus().model_dump(mode="json")}
+    return {**job, "metadata": meta, "status": write_status(JobState())}
 
 
 def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: int) -> dict[str, Any]:
@@ -190,7 +194,7 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
 
     `last_round`: the highest round that the storage knows. Budgets start anew, since a person asked to go on.
     """
-    status = JobStatus.model_validate(before.get("status") or {})
+    status = state_of(before)
     used = max(status.round, last_round)
     status = status.model_copy(
         update={
@@ -216,7 +220,7 @@ def resumed_resource(before: dict[str, Any], job: dict[str, Any], last_round: in
         "generation": int(old.get("generation", 1)) + (1 if before["spec"] != job["spec"] else 0),
         "creationTimestamp": old["creationTimestamp"],
     }
-    return {**job, "metadata": meta, "status": status.model_dump(mode="json")}
+    return {**job, "metadata": meta, "status": write_status(status, unknown_fields(before.get("status")))}
 
 
 def highest_round(checkpoints: Path) -> int:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TextIO
 
 from trainmaster_operator.api.meta import unpack_ranges
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli.news import News
 from trainmaster_operator.cli.output import LOGS
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 LAST_LINES = 12
 CHUNK = 65536  # bytes of one file that are read at a time
@@ -70,7 +70,7 @@ class RankOutput:
         self._tails: dict[Path, Tail] = {}
         self._slots: set[int] = set()
 
-    def read(self, status: JobStatus) -> list[bytes] | None:
+    def read(self, status: JobState) -> list[bytes] | None:
         """Return the next lines, of a chunk of one file; None when nothing has come. `status` tells which pods have had
         the rank."""
         slots = unpack_ranges(status.roundMap or "") or list(range(self._place + 1))
@@ -176,7 +176,7 @@ class LastWords:
     lines: tuple[str, ...] = ()
 
 
-def last_words(out: Path, status: JobStatus) -> LastWords | None:
+def last_words(out: Path, status: JobState) -> LastWords | None:
     """Return where a run's logs lie, and what the rank that made it fail said last; None when nothing was printed."""
     logs, failure = out / LOGS, status.lastFailure
     log = logs / f"{failure.pod}.log" if failure is not None and failure.pod else None

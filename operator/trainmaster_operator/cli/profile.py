@@ -13,12 +13,12 @@ from typing import Any
 
 from trainmaster.contract.wire import recording
 from trainmaster_operator.api.job import Framework
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli import kubeconfig, output
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.fault import Exec, agent_of, newest_pods, slots_in_order
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import state_of
 
 
 def profile(what: str, steps: int, where: Where) -> int:
@@ -66,6 +66,6 @@ def _check(job: dict[str, Any], named: str) -> None:
     framework = job["spec"].get("framework", Framework.TRAINMASTER.value)
     if framework != Framework.TRAINMASTER.value:
         raise Refusal(f"{named}: is of framework {framework}; only Trainmaster's own loop records steps by itself")
-    phase = (job.get("status") or {}).get("phase") or JobPhase.PENDING.value
-    if JobPhase(phase).finished:
-        raise Refusal(f"{named}: has {phase.lower()}, so no step will come")
+    phase = state_of(job).phase
+    if phase.finished:
+        raise Refusal(f"{named}: has {phase.value.lower()}, so no step will come")

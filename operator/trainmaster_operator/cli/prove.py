@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import children, output, prove_records, unfired_faults
 from trainmaster_operator.cli.news import count
 from trainmaster_operator.cli.prove_records import Difference
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.validate import load_job
 
 MOST_KILLS = 8
@@ -151,8 +151,8 @@ def _told(fault: tuple[int, int]) -> str:
 
 
 def _steps(out: Path) -> int:
-    status: dict[str, Any] = (output.read_status(out) or {}).get("status") or {}
-    return int((status.get("progress") or {}).get("step") or 0)
+    resource = output.read_status(out)
+    return state_of(resource).progress.step if resource is not None else 0
 
 
 def _why_nothing(job: DistributedTrainingJob) -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmaster_operator.api.status import Recovery, Rung
 from trainmaster_operator.cli.news import seconds
+from trainmaster_operator.planning.state import Recovery, Rung
 
 PHASES = (
     "detect",

@@ -11,13 +11,15 @@ from typing import Any
 
 from trainmaster.contract.samples import unit_of
 from trainmaster.contract.wire.temporary import replace
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
 from trainmaster_operator.cli.memory import MemoryTrack, Most
 from trainmaster_operator.cli.metrics import Metrics, read
 from trainmaster_operator.cli.news import count, loss, memory, rate, seconds, when
 from trainmaster_operator.cli.refusal import Refusal, why
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.planning import step_count
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 MARKERS = 40
 MEMORY_LINES = 8
@@ -55,13 +57,11 @@ def write(out: Path) -> Path:
 
 def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack) -> str:
     name = resource["metadata"]["name"]
-    status = JobStatus.model_validate(resource.get("status") or {})
+    status = state_of(resource)
     return page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track))
 
 
-def _body(
-    resource: dict[str, Any], name: str, status: JobStatus, metrics: Metrics, track: MemoryTrack
-) -> Iterator[str]:
+def _body(resource: dict[str, Any], name: str, status: JobState, metrics: Metrics, track: MemoryTrack) -> Iterator[str]:
     tone = _TONES.get(status.phase, "")
     yield (
         f'<header><h1>{escape(name)}</h1><span class="state {tone}">{status.phase.value}</span>'
@@ -90,7 +90,7 @@ def _body(
     )
 
 
-def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:
+def _subtitle(spec: dict[str, Any], status: JobState) -> str:
     workers, training = spec.get("workers") or {}, spec.get("training") or {}
     ranks = int(workers.get("replicas", 1)) * int(workers.get("ranksPerPod", 1))
     parts = [spec.get("framework", "Trainmaster"), count(ranks, "rank")]
@@ -105,10 +105,13 @@ def _subtitle(spec: dict[str, Any], status: JobStatus) -> str:
     return " · ".join(parts)
 
 
-def _facts(status: JobStatus, metrics: Metrics, unit: str) -> Iterator[tuple[str, str]]:
+def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[tuple[str, str]]:
     progress = status.progress
     step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
-    yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
+    if step_count.is_known(status):
+        yield "step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step)
+    else:
+        yield "steps since the last restart", str(step)
     if metrics.has_losses or progress.loss:
         yield "loss", loss(repr(metrics.losses[-1])) if metrics.has_losses else loss(progress.loss)
     if metrics.mean_throughput():
@@ -125,7 +128,7 @@ def _facts(status: JobStatus, metrics: Metrics, unit: str) -> Iterator[tuple[str
         yield "last checkpoint", f"step {status.checkpoint.step}"
 
 
-def _markers(status: JobStatus, metrics: Metrics) -> list[Marker]:
+def _markers(status: JobState, metrics: Metrics) -> list[Marker]:
     """Where each new round began to step, told by its recovery where the status still has that."""
     causes = {r.round: r for r in status.recoveries}
     markers = []
@@ -209,7 +212,7 @@ def _memory(track: MemoryTrack) -> str:
     return page.section("Memory by rank", *content)
 
 
-def _goodput(status: JobStatus) -> str:
+def _goodput(status: JobState) -> str:
     cells = goodput.table(status)
     return page.section(
         "Where the time went",
@@ -222,7 +225,7 @@ def _goodput(status: JobStatus) -> str:
     )
 
 
-def _recoveries(status: JobStatus) -> str:
+def _recoveries(status: JobState) -> str:
     cells = recoveries.actions(status.recoveries)
     content = [page.table(cells.header, cells.rows, cells.numeric)]
     shares = [
@@ -238,20 +241,22 @@ def _recoveries(status: JobStatus) -> str:
             page.table(clocks.header, clocks.rows, clocks.numeric),
             page.note("Of phases that every rank goes through, the slowest rank's time."),
         ]
-    if status.restarts.total > len(status.recoveries):
-        content.append(page.note(f"The last {len(status.recoveries)} of {status.restarts.total}."))
+    every = status.restarts.total + status.restarts.free
+    if every > len(status.recoveries):
+        content.append(page.note(f"The last {len(status.recoveries)} of {every}."))
     return page.section("Recoveries", *content)
 
 
-def _failure(status: JobStatus) -> str:
+def _failure(status: JobState) -> str:
     failure = status.lastFailure
     assert failure is not None
     facts = [failure.cause, f"rank {failure.rank}" if failure.rank is not None else "", failure.pod, failure.node]
     facts.append(failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else ""))
-    facts.append(f"{when(failure)}, round {failure.round}")
+    facts.append(f"{when(failure, status.progress.totalSteps)}, round {failure.round}")
     text = "\n\n".join(part for part in (failure.message.strip(), failure.traceback.strip()) if part)
     title = "Why it failed" if status.phase is JobPhase.FAILED else "The last failure"
-    return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text))
+    printed = [page.note(f"What it printed: {output.LOGS}/{failure.pod}.log beside this page.")] if failure.pod else []
+    return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text), *printed)
 
 
 def _moment(text: str) -> float:

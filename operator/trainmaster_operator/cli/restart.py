@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where, is_folder
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import JOB, Object
 
 
@@ -30,7 +30,7 @@ async def _restart(where: Where, name: str) -> int:
 async def ask(target: Target, job: Object) -> None:
     """Raise the number of the job's spec that asks for a restart. Raises Refusal."""
     name = job["metadata"]["name"]
-    status = JobStatus.model_validate(job.get("status") or {})
+    status = state_of(job)
     place = f"{target.namespace}/{name}"
     if status.phase.finished:
         raise Refusal(f"{place}: has {status.phase.value.lower()} already, so it can't be restarted; submit it again")

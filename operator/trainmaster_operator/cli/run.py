@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cli import device_plan, devices, faults, interpreter, output, preflight
 from trainmaster_operator.cli.device_plan import DevicePlan, NoDevices
 from trainmaster_operator.cli.devices import DeviceLocks
 from trainmaster_operator.cli.interpreter import Interpreter
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.validate import load_job
+from trainmaster_operator.planning.state import JobPhase
 
 LOOPBACK = "127.0.0.1"
 
@@ -84,7 +85,7 @@ def prepare(options: RunOptions) -> Prepared | str:
     before = output.read_status(out)
     if before is not None and not options.fresh:
         output.check_same_job(out, before, job)
-        finished = (before.get("status") or {}).get("phase") == JobPhase.SUCCEEDED.value and not _longer(before, job)
+        finished = state_of(before).phase is JobPhase.SUCCEEDED and not _longer(before, job)
         faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
         if finished:
             return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the start"

@@ -10,11 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import display, kubeconfig, output, printed
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described, reached
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.planning import step_count
+from trainmaster_operator.planning.state import JobPhase, JobState
 
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
 
@@ -29,7 +31,7 @@ def status(what: str, where: Where) -> int:
 def of_run(out: Path) -> int:
     """Raises Refusal when there is no run."""
     resource = output.read_run(out)
-    job = JobStatus.model_validate(resource.get("status") or {})
+    job = state_of(resource)
     scene = display.Scene.of_training(
         resource["spec"].get("training"), name=resource["metadata"]["name"], world_size=0, out=str(out), status=job
     )
@@ -49,7 +51,7 @@ def of_run(out: Path) -> int:
 def _progress(scene: display.Scene, goes_on: bool) -> str:
     """The progress on one line. Where nothing goes on, there is no time left to tell."""
     progress = scene.status.progress
-    if not (scene.total or progress.highestStep):
+    if not (scene.total or progress.highestStep) or not step_count.is_known(scene.status):
         return reached(scene.status)
     if not goes_on:
         stands = progress.model_copy(update={"etaSeconds": None})
@@ -57,7 +59,7 @@ def _progress(scene: display.Scene, goes_on: bool) -> str:
     return f"step {display.describe(scene)}"
 
 
-def standing(out: Path, job: JobStatus, goes_on: bool) -> tuple[str, str]:
+def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
     """How a run on this machine stands, in a word and in a sentence. `goes_on`: its command lives."""
     if goes_on:
         return job.phase.value, f"It goes on right now; trainmaster logs {out} --follow shows what rank 0 prints."
@@ -98,7 +100,9 @@ def show(scene: display.Scene, console: Console) -> None:
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
             console.print(f"{condition.type}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
     if job.lastFailure:
-        console.print(f"last failure: {described(job.lastFailure)}", soft_wrap=True, markup=False)
+        console.print(
+            f"last failure: {described(job.lastFailure, job.progress.totalSteps)}", soft_wrap=True, markup=False
+        )
         if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
             console.print(job.lastFailure.traceback.rstrip(), soft_wrap=True, markup=False)
     display.recovered(job, console)

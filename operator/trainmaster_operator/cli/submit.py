@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainmaster_operator.cli import display
-from trainmaster_operator.cli.cluster import Target, connected, find, not_installed, one_line
+from trainmaster_operator.cli.cluster import Target, connected, find, one_line
 from trainmaster_operator.cli.document import Document
+from trainmaster_operator.cli.dry_run import try_job
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.validate import load_job
@@ -20,7 +21,7 @@ from trainmaster_operator.cluster.port import JOB, AlreadyExists, Invalid, NotFo
 
 def submit(where: Where, file: Path, watching: bool, plain: bool) -> int:
     """0 when it is submitted; with `watching`, 0 when it succeeds. Raises Refusal, with nothing submitted."""
-    document, _ = load_job(file)
+    document, _ = load_job(file, on_cluster=True)
     return asyncio.run(_submit(where, document, watching, plain))
 
 
@@ -35,7 +36,25 @@ async def _submit(where: Where, document: Document, watching: bool, plain: bool)
 
 
 async def create(target: Target, document: Document, asked: str | None) -> Object:
-    """The job as stored. `asked`: the namespace of the command line. Raises Refusal."""
+    """The job as stored, after a dry run of it and of one of its pods. `asked`: the namespace of the command line.
+    Raises Refusal."""
+    job = in_namespace(document, target.namespace, asked)
+    meta = job["metadata"]
+    try:
+        await try_job(target, document, job)
+        return await target.cluster.create(JOB, job)
+    except AlreadyExists:
+        raise Refusal(
+            f"{meta['namespace']}/{meta['name']}: there is such a job already; delete it first, or give this one "
+            "another name"
+        ) from None
+    except Invalid as error:
+        raise Refusal(f"{document.file}: the cluster refuses it: {one_line(error)}") from None
+
+
+def in_namespace(document: Document, default: str, asked: str | None) -> Object:
+    """The job as it would be created. `asked`: the namespace of the command line. Raises Refusal when the file names
+    another one."""
     job: Object = copy.deepcopy(document.value)
     job.pop("status", None)
     meta = job["metadata"]
@@ -43,19 +62,8 @@ async def create(target: Target, document: Document, asked: str | None) -> Objec
         raise Refusal(
             f"{document.file}: names namespace {meta['namespace']}, the command line {asked}; one is expected"
         )
-    namespace = meta.setdefault("namespace", target.namespace)
-    try:
-        return await target.cluster.create(JOB, job)
-    except AlreadyExists:
-        raise Refusal(
-            f"{namespace}/{meta['name']}: there is such a job already; delete it first, or give this one another name"
-        ) from None
-    except Invalid as error:
-        raise Refusal(f"{document.file}: the cluster refuses it: {one_line(error)}") from None
-    except NotFound as error:
-        if "namespaces" in str(error):
-            raise Refusal(f"namespace {namespace}: doesn't exist") from None
-        raise not_installed(target) from None
+    meta.setdefault("namespace", asked or default)
+    return job
 
 
 def delete(where: Where, name: str) -> int:

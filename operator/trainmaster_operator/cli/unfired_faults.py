@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cli.faults import Fault
 from trainmaster_operator.cli.news import count
+from trainmaster_operator.planning.state import JobState
 
 EXIT_CODE = 3
 """Of a run that succeeded, though a fault that was asked for never fired."""
 
 
-def sentences(waiting: Iterable[Fault], status: JobStatus) -> Iterator[str]:
+def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
     """One for each fault that waits in vain, with the reason. `status`: of the job at its end."""
     for fault in waiting:
         name = f"{fault['kind']}:rank={fault['rank']},step={fault['step']}"
         yield f"--fault {name} never fired: {_reason(fault, status)}"
 
 
-def _reason(fault: Fault, status: JobStatus) -> str:
+def _reason(fault: Fault, status: JobState) -> str:
     highest, step, rank = status.progress.highestStep, fault["step"], fault["rank"]
     if not highest:
         return (
@@ -28,9 +28,9 @@ def _reason(fault: Fault, status: JobStatus) -> str:
         )
     if highest < step:
         return f"the job ended after step {highest}, before step {step}"
-    if status.restarts.total:
+    if restarts := status.restarts.total + status.restarts.free:
         return (
             f"rank {rank} never came to step {step} as it counts: its script counts from 0 in each process, and the "
-            f"job restarted {count(status.restarts.total, 'time')}"
+            f"job restarted {count(restarts, 'time')}"
         )
     return f"rank {rank} never came to step {step} as it counts, though another rank came to step {highest}"

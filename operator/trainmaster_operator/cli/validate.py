@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,27 +11,33 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.contract.config import ParallelismConfig, TrainingSpec
-from trainmaster_operator.api import launch_command, partly, validation
+from trainmaster_operator.api import launch_command, partly, pod_fields, validation
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec, WorkersSpec
-from trainmaster_operator.cli import image, preflight
+from trainmaster_operator.cli import image, kubeconfig, preflight
 from trainmaster_operator.cli.document import Document, load
+from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 
 
-def load_job(file: Path, *, here: Path | None = None) -> tuple[Document, DistributedTrainingJob]:
-    """The job in a file. here: the folder that completes its paths, if it is to run on this machine.
+def load_job(
+    file: Path, *, here: Path | None = None, on_cluster: bool = False
+) -> tuple[Document, DistributedTrainingJob]:
+    """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: it is
+    to run on a cluster.
 
-    Raises Refusal with all problems of the job, one a line.
+    Without `here` a cluster is to judge the names in its pod template. Raises Refusal with all problems of the job, one
+    a line.
     """
     document = load(file)
     spec = document.value.get("spec") if isinstance(document.value, dict) else None
     launch_command.complete(spec)
-    problems = validation.validate(document.value)
+    problems = validation.validate(document.value, on_cluster=on_cluster)
     problems += [validation.Problem(("spec", *path), words) for path, words in launch_command.uncounted(spec)]
     if isinstance(spec, dict):
         problems += _of_the_trainer(spec, planned=False)
         if here is not None:
             problems += preflight.problems(partly.read(JobSpec, spec), here)
+            problems += _names_in_template(spec)
     refuse(document, problems)
     return document, DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
 
@@ -59,12 +66,39 @@ def refuse(document: Document, problems: Iterable[validation.Problem]) -> None:
         raise Refusal(*[document.told(problem) for problem in told])
 
 
-def validate(file: Path, *, cluster: bool = False) -> int:
-    """Say that the job is valid. cluster: it needn't run on this machine. Raises Refusal with all its problems."""
-    _, job = load_job(file, here=None if cluster else Path.cwd())
+def validate(file: Path, *, cluster: Where | None = None) -> int:
+    """Say that the job is valid. Raises Refusal with all its problems.
+
+    cluster: the job needn't run on this machine; a dry run of the job and of one of its pods is made on that cluster,
+    unless there is no kubeconfig.
+    """
+    document, job = load_job(file, here=None if cluster else Path.cwd(), on_cluster=cluster is not None)
+    tried = ""
+    if cluster is not None:
+        if cluster.given or kubeconfig.is_there():
+            tried = f"; it was tried on {asyncio.run(_try_on_cluster(document, cluster))}"
+        else:
+            refuse(document, _names_in_template(document.value["spec"]))
+            tried = "; no cluster was asked, because there is no kubeconfig"
     ranks = job.spec.world_size
-    sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''})\n")
+    sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''}){tried}\n")
     return 0
+
+
+async def _try_on_cluster(document: Document, where: Where) -> str:
+    """The address of the cluster. Raises Refusal when that would take neither the job nor its pods."""
+    from trainmaster_operator.cli.cluster import connected
+    from trainmaster_operator.cli.dry_run import try_job
+    from trainmaster_operator.cli.submit import in_namespace
+
+    async with connected(where) as target:
+        await try_job(target, document, in_namespace(document, target.namespace, where.namespace))
+        return target.address
+
+
+def _names_in_template(spec: dict[str, Any]) -> Iterator[validation.Problem]:
+    workers = spec.get("workers")
+    return pod_fields.problems(workers.get("template") if isinstance(workers, dict) else None)
 
 
 def _of_the_trainer(spec: dict[str, Any], *, planned: bool) -> Iterator[validation.Problem]:

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cli import display
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.records import job_key, owning_job, pod_entry
 
@@ -50,11 +51,11 @@ def scene_of(job: Object) -> display.Scene:
         namespace=meta["namespace"],
         out="",
         world_size=_number(workers.get("replicas")) * _number(workers.get("ranksPerPod")),
-        status=JobStatus.model_validate(job.get("status") or {}),
+        status=state_of(job),
     )
 
 
-def where_logs_are(key: JobKey, status: JobStatus) -> str:
+def where_logs_are(key: JobKey, status: JobState) -> str:
     """The command that shows what the rank printed that made a job fail."""
     rank = status.lastFailure.rank if status.lastFailure is not None else None
     which = f" --rank {rank}" if rank is not None else " --all"
@@ -117,7 +118,7 @@ class _Follower:
             if job is None or job["metadata"]["uid"] != self._uid:
                 self._display.tell(News("deleted", "the job is gone", Tone.BAD))
                 return 1
-            old, new = self._scene.status, JobStatus.model_validate(job.get("status") or {})
+            old, new = self._scene.status, state_of(job)
             self._scene.status = new
             for piece in news(old, new):
                 self._display.tell(piece)

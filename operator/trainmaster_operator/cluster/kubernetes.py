@@ -36,6 +36,7 @@ from trainmaster_operator.cluster.port import (
 )
 
 FIELD_MANAGER = "trainmaster"
+STRICTLY = {"fieldValidation": "Strict"}
 PAGE = 500
 WATCH_S = 300.0  # at least; the server ends a watch then. Up to a quarter more, so that not all end at once
 WATCH_GRACE_S = 30.0  # how much longer the client waits for that end
@@ -129,8 +130,29 @@ class KubernetesCluster:
         return await self._object(Request("get", kind, "GET", _path_of(kind, namespace, name)))
 
     async def create(self, kind: str, obj: Object) -> Object:
-        path = _path(kind, _meta(obj).get("namespace") or "")
-        return await self._object(Request("create", kind, "POST", path, body=obj))
+        # A pod's template comes from a person: without this, a field that the server doesn't know is dropped silently.
+        query = STRICTLY if kind == POD else None
+        return await self._object(self._creation("create", kind, obj, query))
+
+    async def try_create(self, kind: str, obj: Object) -> None:
+        """Validate and admit as `create` does, refuse unknown fields, and store nothing. Raises as `create` does."""
+        await self._object(self._creation("try_create", kind, obj, {**STRICTLY, "dryRun": "All"}))
+
+    @staticmethod
+    def _creation(verb: str, kind: str, obj: Object, query: Mapping[str, str] | None) -> Request:
+        return Request(verb, kind, "POST", _path(kind, _meta(obj).get("namespace") or ""), query, obj)
+
+    async def published_schema(self, kind: str) -> Object | None:
+        """Return the schema by which the server judges objects of a kind, as its OpenAPI document says it; None if that
+        has none. Raises ApiError."""
+        group, _, version = KINDS[kind].api_version.rpartition("/")
+        request = Request("published_schema", kind, "GET", f"/openapi/v3{_ROOTS[kind]}")
+        document = await self.connection.call(request)
+        named = {"group": group, "version": version, "kind": kind}
+        schemas = (
+            ((document.get("components") or {}).get("schemas") or {}).values() if isinstance(document, dict) else ()
+        )
+        return next((s for s in schemas if named in (s.get("x-kubernetes-group-version-kind") or [])), None)
 
     async def update(self, kind: str, obj: Object) -> Object:
         return await self._object(Request("update", kind, "PUT", _path_to(kind, obj), body=_versioned(kind, obj)))

@@ -101,10 +101,10 @@ def begun(job: DistributedTrainingJob, revision: Revision) -> Run:
     return Run(revision.name, job.spec, revision.pod)
 
 
-def effective(kept: Revision, job: DistributedTrainingJob, spec: Object, render: Render) -> Run:
+def effective(kept: Revision, job: DistributedTrainingJob, spec: Object, render: Render, size: int) -> Run:
     """Return what a run obeys that keeps `kept`, whatever was edited or upgraded since. `spec`: the job's, as it is
-    stored. Raises ValidationError when what is kept can't be understood."""
-    now, waiting = effective_spec(kept.spec, spec, job.status.workers.replicas)
+    stored. `size`: how many pods have ranks now. Raises ValidationError when what is kept can't be understood."""
+    now, waiting = effective_spec(kept.spec, spec, size)
     live = render(job.model_copy(update={"spec": now}))
     return Run(kept.name, now, _with_live_resources(kept.pod, live), waiting)
 

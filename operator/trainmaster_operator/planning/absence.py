@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainmaster_operator.api.status import JobPhase, JobStatus, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.goodput import OTHER, PAUSES, Account, since_first, since_known
 from trainmaster_operator.planning.round_times import RoundTimes, rounds_that_trained
+from trainmaster_operator.planning.state import JobPhase, JobState, Pause, ProgressStatus, Recovery
+from trainmaster_operator.planning.step_count import repeats
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 
@@ -28,11 +29,12 @@ def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
     account, progress, fields = Account(status), status.progress, {}
     for number, times in sorted(rounds_that_trained(view).items()):
         if number == status.round and status.phase in _TRAINS and account.has_begun:
-            _go_on(account, times, status)
+            _go_on(account, times, status, repeats=repeats(view, times.resume_told))
         else:
             under_way = [r for r in known if r.totalSeconds is None and r.round <= number]
             account.stand_still(times.first_step_at, under_way)
-            since_first(account, times, progress, under_way[-1].cause if under_way else OTHER)
+            again = under_way[-1].cause if under_way else OTHER
+            since_first(account, times, progress, again, repeats=repeats(view, times.resume_told))
             known = [_closed(view, r, times) if r in under_way else r for r in known]
         progress = _reached(progress, times)
         fields = {**account.fields(), "progress": progress, **_pauses(status, times)}
@@ -52,18 +54,18 @@ def _closed(view: View, recovery: Recovery, times: RoundTimes) -> Recovery:
     )
 
 
-def _go_on(account: Account, times: RoundTimes, status: JobStatus) -> None:
-    """The round that trained when the last leader fell silent."""
+def _go_on(account: Account, times: RoundTimes, status: JobState, *, repeats: bool) -> None:
+    """The round that trained when the last leader fell silent. `repeats`: steps up to the highest one don't count."""
     steps = times.step - status.progress.step
     if steps > 0:
         now = _pauses(status, times)["pauses"]
         paused = {name: since_known(status, now.get(name), name, times.round) for name in PAUSES}
         again = status.recoveries[-1].cause if status.recoveries else OTHER
-        fresh = times.step - max(status.progress.highestStep, status.progress.step)
+        fresh = times.step - max(status.progress.highestStep, status.progress.step) if repeats else steps
         account.train(times.last_sign_at, steps, fresh, paused, again)
 
 
-def _pauses(status: JobStatus, times: RoundTimes) -> dict[str, Any]:
+def _pauses(status: JobState, times: RoundTimes) -> dict[str, Any]:
     """What is accounted of this round's pauses, so that the next pass counts on from there."""
     totals = {"save": times.saved_s, "eval": times.evaluated_s}
     known = {

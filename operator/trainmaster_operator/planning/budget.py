@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster_operator.api.recovery import BudgetSpec
-from trainmaster_operator.api.status import Rung, Spent
+from trainmaster_operator.planning.state import Rung, Spent
 from trainmaster_operator.planning.times import rfc3339, since
 
 LADDER = (Rung.IN_PLACE, Rung.POD, Rung.FULL)

@@ -6,14 +6,14 @@ the fault     | pods that go, pods that come, their agents | the ranks of the ne
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import JobStatus, Recovery
+from trainmaster_operator.planning.state import JobState, Recovery
 from trainmaster_operator.planning.times import since
 from trainmaster_operator.planning.view import View
 
 ENTRIES = 16
 
 
-def update(view: View, status: JobStatus) -> list[Recovery]:
+def update(view: View, status: JobState) -> list[Recovery]:
     """The recoveries, the last of them with what can be said by now. The same list if that is nothing new."""
     recoveries = status.recoveries
     if not recoveries or recoveries[-1].round != view.status.round:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import Condition, JobPhase, JobStatus
 from trainmaster_operator.planning import hold
 from trainmaster_operator.planning.change import condition
 from trainmaster_operator.planning.gang import SCHEDULED
+from trainmaster_operator.planning.state import Condition, JobPhase, JobState
 from trainmaster_operator.planning.times import rfc3339
 
-_TRUE_IN = {
+TRUE_IN = {
     "Running": (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING),
     "Recovering": (JobPhase.RECOVERING,),
     "Suspended": (JobPhase.SUSPENDED,),
@@ -18,11 +18,14 @@ _TRUE_IN = {
 }
 
 
-def conditions(status: JobStatus, now: float) -> list[Condition]:
-    """Those of this page as the phase has them, others (Scheduled, ReconcileError) as they were. Running is always
-    there, the others from the first time that they hold."""
+STARTING = "PodsStarting"  # the reason of Scheduled until it is known whether all pods find a place
+
+
+def conditions(status: JobState, generation: int, now: float) -> list[Condition]:
+    """Those of this page as the phase has them, others as they were, all found for `generation` of the spec. Running
+    and Scheduled are always there, the others from the first time that they hold."""
     kept = {c.type: c for c in status.conditions}
-    for kind, phases in _TRUE_IN.items():
+    for kind, phases in TRUE_IN.items():
         holds = status.phase in phases
         if kind not in kept and not holds and kind != "Running":
             continue
@@ -31,10 +34,17 @@ def conditions(status: JobStatus, now: float) -> list[Condition]:
     scheduled = kept.get(SCHEDULED)
     if status.phase is JobPhase.SUSPENDED and scheduled is not None and scheduled.reason != "Suspended":
         kept[SCHEDULED] = Condition(type=SCHEDULED, status="False", reason="Suspended", lastTransitionTime=rfc3339(now))
-    return list(kept.values())
+    if status.phase is JobPhase.PENDING and (scheduled is None or scheduled.reason == "Suspended"):
+        # Unknown: an obstacle that is found later begins to count from then on.
+        unknown = Condition(type=SCHEDULED, status="Unknown", reason=STARTING, lastTransitionTime=rfc3339(now))
+        kept = {SCHEDULED: unknown, **{kind: one for kind, one in kept.items() if kind != SCHEDULED}}
+    return [
+        one if one.observedGeneration == generation else one.model_copy(update={"observedGeneration": generation})
+        for one in kept.values()
+    ]
 
 
-def _words(status: JobStatus) -> tuple[str, str]:
+def _words(status: JobState) -> tuple[str, str]:
     failure = status.lastFailure
     if status.phase in (JobPhase.RECOVERING, JobPhase.HELD, JobPhase.FAILED) and failure is not None:
         where = f"rank {failure.rank}: " if failure.rank is not None else ""

@@ -9,10 +9,10 @@ from functools import partial
 from typing import NamedTuple
 
 from trainmaster.contract.wire import Assignment, Directive, DirectiveState, Neighbour, StoreAddress, altered, encode
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import grant, hang
-from trainmaster_operator.planning.observation import JobSpec, JobStatus, Observation
+from trainmaster_operator.planning.observation import JobSpec, JobState, Observation
 from trainmaster_operator.planning.once import attribute
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.planning.view import report_interval_s
 
 
@@ -27,7 +27,7 @@ class Directives:
     """The directives of one job. What its agents have in common is made once, so that each of them costs O(1) in the
     world size and a few microseconds: a new round of thousands of agents waits for nothing else."""
 
-    def __init__(self, spec: JobSpec, status: JobStatus, observed: Observation) -> None:
+    def __init__(self, spec: JobSpec, status: JobState, observed: Observation) -> None:
         self._away, self._agents = status.roundPeers, observed.agents
         self._places = _Places(status.roundMap)
         state = _state(status, observed, placed=True)
@@ -73,12 +73,12 @@ class Directives:
         return Neighbour(slot, agent.peer) if agent is not None and agent.peer is not None else None
 
 
-def directives(spec: JobSpec, status: JobStatus, observed: Observation) -> Callable[[int], Directive]:
+def directives(spec: JobSpec, status: JobState, observed: Observation) -> Callable[[int], Directive]:
     """What the current pod of each slot is told, by slot."""
     return Directives(spec, status, observed).of
 
 
-def directive(spec: JobSpec, status: JobStatus, observed: Observation, slot: int) -> Directive:
+def directive(spec: JobSpec, status: JobState, observed: Observation, slot: int) -> Directive:
     """What the current pod of one slot is told."""
     return directives(spec, status, observed)(slot)
 
@@ -87,9 +87,7 @@ def _where(agent: Neighbour | None) -> str:
     return f"{agent.slot} {agent.address.host}:{agent.address.port}" if agent else "-"
 
 
-def _common(
-    spec: JobSpec, status: JobStatus, epoch: int, state: DirectiveState, assigned: Assignment | None
-) -> _Common:
+def _common(spec: JobSpec, status: JobState, epoch: int, state: DirectiveState, assigned: Assignment | None) -> _Common:
     running = state is DirectiveState.RUN
     content = Directive(
         epoch=0,
@@ -105,7 +103,7 @@ def _common(
     return _Common(altered(content, epoch=epoch), hashlib.sha256(encode(content)).digest())
 
 
-def _state(status: JobStatus, observed: Observation, placed: bool) -> DirectiveState:
+def _state(status: JobState, observed: Observation, placed: bool) -> DirectiveState:
     if status.phase.finished or observed.deleting:
         return DirectiveState.FINISH
     if status.round == 0:
@@ -116,7 +114,7 @@ def _state(status: JobStatus, observed: Observation, placed: bool) -> DirectiveS
     return DirectiveState.RUN
 
 
-def _assignment(spec: JobSpec, status: JobStatus, size: int, first: Neighbour | None) -> Assignment:
+def _assignment(spec: JobSpec, status: JobState, size: int, first: Neighbour | None) -> Assignment:
     """Without what makes one place differ from another."""
     ranks = spec.workers.ranksPerPod
     host, _, port = status.roundStore.rpartition(":")
@@ -165,7 +163,7 @@ class _Places:
         return self.runs[run][0] + place - self._first[run]
 
 
-def _keepers(status: JobStatus) -> tuple[int, ...]:
+def _keepers(status: JobState) -> tuple[int, ...]:
     """Who keeps a store open: the slots of the first two places, and the first slot without one, since it may be the
     next to have rank 0."""
     runs = list(_runs(status.roundMap)) or [(0, max(0, status.workers.replicas - 1))]

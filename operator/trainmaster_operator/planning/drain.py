@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import JobPhase, Rung
 from trainmaster_operator.planning import saving
 from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.state import JobPhase, Rung
 from trainmaster_operator.planning.view import ENDED, View
 
 

@@ -7,7 +7,6 @@ step and save (`stop`); then a round of the other size opens. Slots that a small
 from __future__ import annotations
 
 from trainmaster_operator.api.meta import pack_counts
-from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
 from trainmaster_operator.planning import rounds, sizes, start
 from trainmaster_operator.planning.change import (
     RECOVERIES,
@@ -19,6 +18,7 @@ from trainmaster_operator.planning.change import (
     warning,
 )
 from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.state import JobPhase, JobState, Recovery, Rung
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 
@@ -70,6 +70,7 @@ def resized(view: View) -> Change | None:
     if not _stopped(view) or unheard(view):
         return None
     number = status.round + 1
+    after = f" after step {status.stopAt}" if status.stopAt is not None else ""
     fields = rounds.reopened(view)
     order = rounds.next_order(view)
     still_s = max((a.saved_s + a.silent_s for a in view.in_round() if a.saved), default=0.0)
@@ -83,7 +84,7 @@ def resized(view: View) -> Change | None:
     )
     return changed(
         status,
-        normal("Resizing", f"every rank stopped after step {status.stopAt} (round {number})"),
+        normal("Resizing", f"every rank stopped{after} (round {number})"),
         *(sizes.told(view, len(order)) if order is not None else ()),
         round=number,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + 1}),
@@ -172,14 +173,14 @@ def _with_slots(view: View, count: int, size: int) -> Change:
     )
 
 
-def update(view: View, status: JobStatus) -> JobStatus:
+def update(view: View, status: JobState) -> JobState:
     """`status` with the legal sizes and, where it says something, the condition; the same if nothing is new."""
     if status.phase.finished or status.phase is JobPhase.SUSPENDED:
         return status
     fields: dict[str, object] = {}
-    legal = list(sizes.legal(view.spec)[: sizes.TOLD])
-    if legal != status.workers.legalSizes:
-        fields["workers"] = status.workers.model_copy(update={"legalSizes": legal})
+    legal, desired = list(sizes.legal(view.spec)[: sizes.TOLD]), sizes.wished(view.spec)
+    if (legal, desired) != (status.workers.legalSizes, status.workers.desired):
+        fields["workers"] = status.workers.model_copy(update={"legalSizes": legal, "desired": desired})
     known = known_condition(status, AS_WISHED)
     reason, message = _why_not(view, status.workers.replicas)
     if known is None and not reason:

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from trainmaster.contract.wire import Cause, ExitCode, Verdict
 from trainmaster_operator.api.rules import RuleAction
-from trainmaster_operator.api.status import JobPhase, Recovery, Restarts, Rung, Spent
 from trainmaster_operator.planning import (
     agents,
     budget,
@@ -35,6 +34,7 @@ from trainmaster_operator.planning.change import RECOVERIES, Change, changed, wa
 from trainmaster_operator.planning.fault import FATAL, NOT_THE_JOBS, Fault, of_verdict
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.once import once
+from trainmaster_operator.planning.state import JobPhase, Recovery, Restarts, Rung, Spent
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 

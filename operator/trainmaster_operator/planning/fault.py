@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trainmaster.contract.wire import Cause, Recurrence, Verdict
-from trainmaster_operator.api.status import Failure, Rung
 from trainmaster_operator.planning.observation import AgentRecord, PodRecord
+from trainmaster_operator.planning.state import Failure, Rung
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -50,13 +50,19 @@ class Fault:
     age_s: float = 0.0  # since it happened
     clock: dict[str, float] = field(default_factory=dict)  # detect, decide: how that time went
 
+    @property
+    def shell_code(self) -> int | None:
+        """The exit code as a shell has it: 128 + n after signal n, where Python has -n."""
+        code = self.exit_code
+        return 128 - code if code is not None and code < 0 else code
+
     def record(self, view: View) -> Failure:
         return Failure(
             cause=self.cause.value,
             rank=self.rank,
             pod=self.pod,
             node=self.node,
-            exitCode=self.exit_code,
+            exitCode=self.shell_code,
             signal=self.signal,
             message=self.message[:MESSAGE],
             traceback=self.traceback[-TRACEBACK:],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import Failure, JobPhase
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.observation import PodToDelete
+from trainmaster_operator.planning.state import Failure, JobPhase
 from trainmaster_operator.planning.suspend import given_up
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import ENDED, View

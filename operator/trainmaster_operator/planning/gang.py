@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 
 from trainmaster_operator.api.meta import pack_counts
-from trainmaster_operator.api.status import ReleasedStatus
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.state import ReleasedStatus
 from trainmaster_operator.planning.times import rfc3339, since, until
 from trainmaster_operator.planning.view import View
 

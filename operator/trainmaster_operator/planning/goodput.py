@@ -1,6 +1,8 @@
-"""Goodput: time spent on steps that count, out of the wall time since the first step; and what the rest was lost to.
+"""Goodput: time spent on steps that count, out of the time since the first step in which the job was not suspended; and
+what the rest was lost to.
 
 A step counts once: what is done again after a failure is that failure's loss, as the time is in which nothing stepped.
+Where nobody knows whether steps are done again, they count (`step_count.repeats`).
 Agents tell when that was, so the account is right however late a leader hears of it.
 """
 
@@ -9,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainmaster_operator.api.status import JobStatus, Pause, ProgressStatus, Recovery
-from trainmaster_operator.planning import pauses
+from trainmaster_operator.planning import pauses, step_count
 from trainmaster_operator.planning.round_times import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
+from trainmaster_operator.planning.state import JobState, Pause, ProgressStatus, Recovery
 from trainmaster_operator.planning.times import rfc3339, seconds_of, since
 from trainmaster_operator.planning.view import View
 
@@ -26,18 +28,15 @@ PAUSES = {"save": CHECKPOINT, "eval": EVALUATION}
 class Account:
     """The account of a job, carried on from its status. Times are seconds since 1970."""
 
-    def __init__(self, status: JobStatus) -> None:
-        self._counts = bool(status.firstStepAt) and status.firstStepAt >= status.startTime  # a resume counts anew
+    def __init__(self, status: JobState) -> None:
+        self._counts = bool(status.firstStepAt)
         self._first = status.firstStepAt  # as it is written: a time that is read and written again loses digits
-        self._at = seconds_of(status.accountedAt) if self._counts and status.accountedAt else 0.0
-        self._useful_s = status.usefulSeconds if self._counts else 0.0
-        self._lost = dict(status.lost) if self._counts else {}
-        self._goodput = status.goodput if self._counts else ""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a first step is accounted. A stop may be under way before one is."""
-        return self._counts
+        # The time of a suspend is nobody's: after a resume the account goes on when the job was started again.
+        self._at = seconds_of(max(status.accountedAt, status.startTime)) if self._counts else 0.0
+        self._useful_s = status.usefulSeconds
+        self._lost = dict(status.lost)
+        self._goodput = status.goodput
+        self.has_begun = has_begun(status)
 
     def stand_still(self, until: float, under_way: Sequence[Recovery]) -> None:
         """No step was made up to `until`: each failure gets its part of the time, up to the one that followed. The
@@ -65,8 +64,8 @@ class Account:
             self._lose(PAUSES[name], seconds)
         self._lose(again, (1 - share) * stepping)
         self._at += elapsed
-        wall = self._at - seconds_of(self._first)
-        self._goodput = f"{min(1.0, self._useful_s / wall):.2f}" if wall > 0 else ""
+        counted = self._useful_s + sum(self._lost.values())
+        self._goodput = f"{self._useful_s / counted:.2f}" if counted > 0 else ""
 
     def fields(self) -> dict[str, Any]:
         """Of the status."""
@@ -83,6 +82,11 @@ class Account:
             self._lost[cause] = round(self._lost.get(cause, 0.0) + seconds, 3)
 
 
+def has_begun(status: JobState) -> bool:
+    """Whether a first step is accounted since the job was started or resumed. A stop may be under way before one is."""
+    return bool(status.accountedAt) and status.accountedAt >= status.startTime
+
+
 def at_first_step(view: View) -> dict[str, object]:
     """The fields when a round has made its first step: up to then nothing was useful. What it has done since, while no
     leader listened, is accounted as well."""
@@ -92,40 +96,41 @@ def at_first_step(view: View) -> dict[str, object]:
     times = rounds_that_trained(view).get(status.round)
     if times is None or times.step <= times.resumed_step + 1:
         return account.fields()
-    since_first(account, times, status.progress, _cause(status))
+    since_first(account, times, status.progress, _cause(status), repeats=step_count.repeats(view, times.resume_told))
     return {**account.fields(), "pauses": pauses.learned(view), "pausesRound": status.round}
 
 
-def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str) -> None:
-    """Account what a round has done after its first step."""
+def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str, *, repeats: bool) -> None:
+    """Account what a round has done after its first step. `repeats`: steps up to the highest one don't count."""
     steps = times.step - times.resumed_step - 1
-    fresh = times.step - max(progress.highestStep, times.resumed_step + 1)
+    fresh = times.step - max(progress.highestStep, times.resumed_step + 1) if repeats else steps
     account.train(times.last_sign_at, steps, fresh, {"save": times.saved_s, "eval": times.evaluated_s}, again)
 
 
-def stepped(view: View, status: JobStatus, old: ProgressStatus, new: ProgressStatus) -> dict[str, object]:
+def stepped(view: View, status: JobState, old: ProgressStatus, new: ProgressStatus) -> dict[str, object]:
     """The fields after steps within one round; nothing if there were none. `status` has this pass's pauses."""
     steps = new.step - old.step
-    if steps <= 0 or not status.accountedAt:
+    if steps <= 0 or not has_begun(status):
         return {}
     account = Account(status)
     paused = {name: _paused(view, status, name) for name in PAUSES}
-    fresh = new.step - max(old.highestStep, old.step)
+    told = any(agent.resumed_step is not None for agent in view.in_round())
+    fresh = new.step - max(old.highestStep, old.step) if step_count.repeats(view, told) else steps
     account.train(last_sign_at(view), steps, fresh, paused, _cause(view.status))
     return account.fields()
 
 
-def _cause(status: JobStatus) -> str:
+def _cause(status: JobState) -> str:
     """For which steps are done again."""
     return status.recoveries[-1].cause if status.recoveries else OTHER
 
 
-def _paused(view: View, status: JobStatus, name: str) -> float:
+def _paused(view: View, status: JobState, name: str) -> float:
     """Seconds that ranks have spent in this phase since the status that this pass began with."""
     return since_known(view.status, status.pauses.get(name), name, status.pausesRound)
 
 
-def since_known(status: JobStatus, now: Pause | None, name: str, round: int) -> float:
+def since_known(status: JobState, now: Pause | None, name: str, round: int) -> float:
     """Seconds of `now`, this phase's pauses of that round, that `status` doesn't have yet."""
     if now is None:
         return 0.0

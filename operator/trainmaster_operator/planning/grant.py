@@ -11,12 +11,12 @@ from typing import Any
 
 from trainmaster.contract.wire import Granted
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Rung
 from trainmaster_operator.planning import absence, budget, rounds, step_count
 from trainmaster_operator.planning.change import RECOVERIES, Change, changed, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.once import once
+from trainmaster_operator.planning.state import JobPhase, JobState, Recovery, Rung
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -33,7 +33,7 @@ YOUNG_S = 0.3
 """A leader acts on no verdict sooner: what it hears first may have been said before a round opened without it."""
 
 
-def highest(spec: JobSpec, status: JobStatus) -> int:
+def highest(spec: JobSpec, status: JobState) -> int:
     """The highest minor that may be opened, within what the budget leaves. Where people have rules, a leader applies
     them."""
     if spec.recovery.rules:

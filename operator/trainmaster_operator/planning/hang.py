@@ -5,8 +5,9 @@ evaluates is waited for, and so are those that wait for it). Then the suspicion 
 stacks. Only if the ranks stay silent for another while, and the stacks of those that are furthest behind don't change
 meanwhile, it is a hang. All of it belongs to one round: in another one nothing of it counts.
 
-Silence means something only where steps are seen. A script that has shown none yet may evaluate, prepare its data, or
-run a program that nobody can look into: with the default limit only the kernel's word counts against it.
+Silence means something only where steps are seen. A script that has shown none in this round may evaluate, prepare its
+data, or run a program that nobody can look into, and a restart does all of that again: with the default limit only the
+kernel's word counts against it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 from trainmaster.contract.wire import Cause, RankReport, RankState
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.recovery import HANG_LIMIT_S, HangMode
-from trainmaster_operator.api.status import JobStatus, Rung, Suspicion
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import TRACEBACK, Fault
 from trainmaster_operator.planning.observation import AgentRecord, JobSpec, PlannedEvent
@@ -22,8 +22,9 @@ from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.pauses import SHORTEST_S, limits
 from trainmaster_operator.planning.record import dataclass
 from trainmaster_operator.planning.stack import innermost, waits
+from trainmaster_operator.planning.state import JobState, Rung, Suspicion
 from trainmaster_operator.planning.times import rfc3339, since
-from trainmaster_operator.planning.view import BEFORE_STEPS, View
+from trainmaster_operator.planning.view import BEFORE_STEPS, View, stepped_to
 
 WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
 """Tear-down may be silent; a stopped rank never may."""
@@ -79,7 +80,7 @@ def suspect(view: View) -> Change | None:
     return None if enforced or known.confirmed or not _confirmed(view, over) else _told(view, known, over)
 
 
-def asks_stacks(status: JobStatus) -> bool:
+def asks_stacks(status: JobState) -> bool:
     """Whether agents are to look at their ranks' stacks."""
     return status.suspicion is not None and status.suspicion.round == status.round and not status.suspicion.confirmed
 
@@ -126,15 +127,20 @@ def _look(view: View) -> tuple[list[Silence], list[Silence]]:
 
 
 def _counts_before_steps(spec: JobSpec) -> bool:
-    """Whether silence before the first step is a sign of anything: our own loop tells all that it does, and a limit
-    that a person has set holds for any script."""
+    """Whether silence before a round's first step is a sign of anything: our own loop tells all that it does, and a
+    limit that a person has set holds for any script."""
     return spec.framework is Framework.TRAINMASTER or spec.recovery.hang.limitSeconds != HANG_LIMIT_S
+
+
+def _has_stepped(view: View) -> bool:
+    """Whether a rank has completed a step of this round. Those that haven't keep it waiting then."""
+    return any(stepped_to(view, agent, rank) > 0 for agent in view.in_round() for rank in agent.ranks)
 
 
 @once
 def _silences(view: View) -> list[Silence]:
     """Of ranks whose silence means something: their agent speaks, and they haven't ended."""
-    told = _counts_before_steps(view.spec) or view.highest_step() > 0
+    told = _counts_before_steps(view.spec) or _has_stepped(view)
     fresh = max(2.0, 4 * view.interval_s)
     of = limits(view).of
     return [

@@ -5,10 +5,10 @@ Suspending the job lets the pods go; resuming it goes on with fresh ones (docs/d
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import budget, revision, rounds, suspend
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.planning.view import View
 
 WAY_OUT = "suspend and resume the job to go on"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.observation import Observation, PodRecord
 from trainmaster_operator.planning.start import ignored, raised
+from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.suspicion import EXCLUDED_FROM, MOST, WEIGHTS, Mark, Suspicion, score
 from trainmaster_operator.planning.times import seconds_of, since
 from trainmaster_operator.planning.view import View
@@ -22,7 +22,7 @@ RELAX_AFTER_S = 60.0
 _BROKEN = ("UnexpectedAdmissionError",)
 
 
-def of_failure(uid: str, status: JobStatus) -> tuple[str, Mark] | None:
+def of_failure(uid: str, status: JobState) -> tuple[str, Mark] | None:
     """(node, reason) that the job's last failure is."""
     failure = status.lastFailure
     if failure is None or not failure.node or failure.cause not in {cause.value for cause in WEIGHTS}:
@@ -39,7 +39,7 @@ def of_rejection(uid: str, pod: PodRecord, now: float) -> tuple[str, Mark] | Non
     return pod.node, Mark(f"pod/{pod.uid[:8]}", uid[:8], Cause.REFUSED.value, now)
 
 
-def avoid(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> list[str]:
+def avoid(spec: JobSpec, status: JobState, observed: Observation, now: float) -> list[str]:
     """The nodes that pods made from now on keep away from, most suspect first. `status`: with the newest failure and
     the new incarnations."""
     if not spec.recovery.nodes.avoid:
@@ -55,17 +55,17 @@ def avoid(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -
     return list(dict.fromkeys([*_ignoring(status, observed), *_silent(status, observed), *suspect]))[: _most(known)]
 
 
-def _given_up(status: JobStatus, observed: Observation) -> list[PodRecord]:
+def _given_up(status: JobState, observed: Observation) -> list[PodRecord]:
     counts = unpack_counts(status.incarnations)
     return [pod for pod in observed.pods if pod.slot < len(counts) and pod.incarnation < counts[pod.slot]]
 
 
-def _ignoring(status: JobStatus, observed: Observation) -> list[str]:
+def _ignoring(status: JobState, observed: Observation) -> list[str]:
     """Where pods were sent that nobody there took note of."""
     return sorted({pod.node for pod in _given_up(status, observed) if ignored(pod)})
 
 
-def _silent(status: JobStatus, observed: Observation) -> list[str]:
+def _silent(status: JobState, observed: Observation) -> list[str]:
     """Where pods are given up that say they run: their nodes answer nobody now, and the scheduler learns of it half a
     minute later. Until then it would send their successors to them."""
     if status.lastFailure is None or status.lastFailure.cause != Cause.AGENT_LOST.value:

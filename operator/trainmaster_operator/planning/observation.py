@@ -7,8 +7,8 @@ from enum import Enum
 
 from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Trained, UploadReport, Verdict
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.record import dataclass
+from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.suspicion import Suspicion
 
 
@@ -124,6 +124,7 @@ class Observation:
     revision: str = ""  # the name of what a run would keep that began now
     waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
     revision_lost: bool = False  # what this run keeps can't be had any more
+    in_cluster: bool = False  # its pods are containers; else processes, which share the files of one machine
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
 
 
@@ -164,7 +165,7 @@ class Decision:
     acts: deletes, then creates, both idempotent. `delete_job`: the job itself is deleted, and its pods with it.
     """
 
-    status: JobStatus
+    status: JobState
     intent: bool = False
     create: tuple[PodToCreate, ...] = ()
     delete: tuple[PodToDelete, ...] = ()
@@ -179,7 +180,7 @@ __all__ = [
     "Decision",
     "EventType",
     "JobSpec",
-    "JobStatus",
+    "JobState",
     "Observation",
     "PlannedEvent",
     "PodRecord",

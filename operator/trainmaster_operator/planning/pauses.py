@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 
 from trainmaster.contract.wire import RankReport, RankState
-from trainmaster_operator.api.status import Pause
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.once import once
+from trainmaster_operator.planning.state import Pause
 from trainmaster_operator.planning.view import View
 
 HORIZON = 1e4

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import Condition, JobPhase, JobStatus
 from trainmaster_operator.planning import finish
 from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
 from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.state import Condition, JobPhase, JobState
 from trainmaster_operator.planning.times import since
 from trainmaster_operator.planning.view import View
 
@@ -43,20 +43,24 @@ class Obstacle:
 
 def obstacle(view: View) -> Obstacle | None:
     """The one thing to tell about pods that don't run. None when they run, or are merely starting."""
-    waiting = sum(1 for pod in view.pods if not _runs(pod))
-    if not waiting:
+    if all(_runs(pod) for pod in view.pods):
         return None
     found = [(_reason(pod), pod) for pod in view.pods if pod is not None and pod.reason and not _runs(pod)]
     found.sort(key=lambda item: (item[0] not in _FIRST, item[1].slot))
     refusal = view.observed.refusal
-    count = f"{waiting} of {view.slots} pods" if view.slots > 1 else "the pod"
-    if refusal is not None and not (found and found[0][0] in _FIRST):
-        return Obstacle(refusal.reason, f"{count} can't be created: {refusal.message}"[:MESSAGE])
+    absent = sum(1 for pod in view.pods if pod is None)
+    if refusal is not None and absent and not (found and found[0][0] in _FIRST):
+        return Obstacle(refusal.reason, f"{_count(view, absent)} can't be created: {refusal.message}"[:MESSAGE])
     if not found:
         return None
     reason, pod = found[0]
+    same = sum(1 for other, _ in found if other == reason)
     why = ": ".join(part for part in (pod.reason, pod.message) if part)
-    return Obstacle(reason, f"{count} can't run: {pod.name}: {why}"[:MESSAGE])
+    return Obstacle(reason, f"{_count(view, same)} can't run: {pod.name}: {why}"[:MESSAGE])
+
+
+def _count(view: View, pods: int) -> str:
+    return f"{pods} of {view.slots} pods" if view.slots > 1 else "the pod"
 
 
 def noted(view: View) -> Change | None:
@@ -72,7 +76,7 @@ def noted(view: View) -> Change | None:
     return changed(view.status, warning(found.reason, found.message))
 
 
-def update(view: View, status: JobStatus) -> JobStatus:
+def update(view: View, status: JobState) -> JobState:
     """`status` with the condition as it is now; the same if nothing is new.
 
     It holds once a round has opened, which takes all pods. An obstacle that has passed is still told until then.
@@ -95,7 +99,7 @@ def update(view: View, status: JobStatus) -> JobStatus:
     return status.model_copy(update=fields) if fields else status
 
 
-def first_of(status: JobStatus, wanted: Condition) -> list[Condition]:
+def first_of(status: JobState, wanted: Condition) -> list[Condition]:
     """The conditions with `wanted`, the one called Scheduled, before all others."""
     return [wanted, *(c for c in status.conditions if c.type != SCHEDULED)]
 

@@ -7,7 +7,6 @@ evidence old.
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.planning import (
     agents,
     elastic,
@@ -33,22 +32,24 @@ from trainmaster_operator.planning import (
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.conditions import conditions
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.planning.view import View, look
 
 SHORTEST_WAIT_S = 0.001
 """Status times are milliseconds: a deadline is never missed by less and asked for again at once."""
 
 
-def plan(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
     """What to do next for one job. `now`: seconds since 1970.
 
     A leader whose epoch is over, and a job that is being deleted, decide nothing.
     """
     if observed.epoch < status.leaderEpoch or observed.deleting:
         return Decision(status)
-    change = start.initialise(spec, status, observed, now)
-    if change is not None:
-        return _written(spec, status, change, observed, now)
+    if not status.phase.finished:
+        change = start.initialise(spec, status, observed, now)
+        if change is not None:
+            return _written(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
         if finish.is_expired(view):
@@ -132,13 +133,13 @@ def _decided(view: View) -> Change | None:
     )
 
 
-def _told(view: View, status: JobStatus) -> JobStatus:
+def _told(view: View, status: JobState) -> JobState:
     """`status` with what people are told beside the intent."""
     status = pending.update(view, progress.update(view, status))
     return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 
-def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observation, now: float) -> Decision:
+def _written(spec: JobSpec, before: JobState, change: Change, observed: Observation, now: float) -> Decision:
     status = change.status
     if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
         status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
@@ -148,7 +149,7 @@ def _written(spec: JobSpec, before: JobStatus, change: Change, observed: Observa
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,
-            "conditions": conditions(status, now),
+            "conditions": conditions(status, observed.generation, now),
         }
     )
     return Decision(status, intent=True, events=change.events)

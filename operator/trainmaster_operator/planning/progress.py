@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from trainmaster.contract.wire import RankReport
-from trainmaster_operator.api.status import CheckpointStatus, JobPhase, JobStatus, ProgressStatus, Recovery
 from trainmaster_operator.planning import clock, goodput, pauses, step_count, straggler
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord
 from trainmaster_operator.planning.round_times import first_step_at
+from trainmaster_operator.planning.state import CheckpointStatus, JobPhase, JobState, ProgressStatus, Recovery
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View, stepped_to
 
@@ -47,7 +47,7 @@ def first_step(view: View) -> Change | None:
     )
 
 
-def update(view: View, status: JobStatus) -> JobStatus:
+def update(view: View, status: JobState) -> JobState:
     """`status` with what the reports say; unchanged if they say nothing new."""
     fields: dict[str, object] = {}
     progress = _progress(view)

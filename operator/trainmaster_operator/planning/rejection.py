@@ -9,11 +9,11 @@ a node that has just died: what it binds to it in that half a minute would stay 
 from __future__ import annotations
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import ReleasedStatus
 from trainmaster_operator.planning import start
 from trainmaster_operator.planning.change import Change, changed, condition, warning
 from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.pending import MESSAGE, first_of
+from trainmaster_operator.planning.state import ReleasedStatus
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 

@@ -1,8 +1,9 @@
 """Failures that a restart would only repeat: before the first step of a round, and in the same way.
 
 The same way means: the same cause, exit code and words, once what differs from rank to rank is taken out of the words.
-Agents say which last words are of the program itself (`Recurrence`). Where memory, a device, a network or a file may be
-to blame, nothing here applies.
+Agents say which last words are of the program itself (`Recurrence`). Where memory, a device, a network or a file may
+be to blame, nothing here applies, not even the third time. That is deliberate, and docs/failures.md says so under
+*Failures before the first step*: a mount that comes up late looks like a mistyped path, so the budget decides of both.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def is_repeated(view: View, fault: Fault) -> bool:
     last = view.status.lastFailure
     if fault.recurs is Recurrence.UNKNOWN or last is None or not _two_without_a_step(view):
         return False
-    way = (fault.cause.value, fault.exit_code, _shape(fault.message))
+    way = (fault.cause.value, fault.shell_code, _shape(fault.message))
     return last.round < view.status.round and (last.cause, last.exitCode, _shape(last.message)) == way
 
 

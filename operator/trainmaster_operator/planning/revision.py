@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.planning.change import Change, changed, condition, known_condition, normal, warning
 from trainmaster_operator.planning.observation import JobSpec, Observation
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.planning.view import View
 
 PENDING = "RevisionPending"  # the condition that names the edited fields that wait
@@ -22,7 +22,7 @@ SHOWN = 8  # fields that a message names
 MESSAGE = 900  # characters of a condition's message
 
 
-def begun(spec: JobSpec, status: JobStatus, observed: Observation) -> dict[str, object]:
+def begun(spec: JobSpec, status: JobState, observed: Observation) -> dict[str, object]:
     """Return the fields of a run that begins now."""
     name = observed.revision
     names = [name, *(known for known in status.revisions if known != name)] if name else list(status.revisions)
@@ -54,7 +54,7 @@ def report_edits(view: View) -> Change | None:
     return None
 
 
-def update(view: View, status: JobStatus) -> JobStatus:
+def update(view: View, status: JobState) -> JobState:
     """Return `status` with the conditions of this page as they are now; the same if nothing is new. What begins a run
     now has nothing that waits."""
     begins = status.revision != view.status.revision
@@ -79,14 +79,17 @@ def _waiting(view: View) -> str:
 def _lost(view: View) -> str:
     if not view.observed.revision_lost:
         return ""
+    name = view.status.revision
+    why = f"ControllerRevision {name} was deleted and the job or the operator has changed since"
+    if not name:
+        why = "this run began without a ControllerRevision, under another version of the operator"
     return (
-        f"ControllerRevision {view.status.revision} was deleted and the job or the operator has changed since, so no "
-        "pod can be created as the others of this run were; suspend and resume the job, or run "
+        f"{why}, so no pod can be created as the others of this run were; suspend and resume the job, or run "
         f"`trainmaster restart {view.observed.name}`, to begin a run with the present values"
     )
 
 
-def _with(view: View, status: JobStatus, kind: str, words: str, reason: str, otherwise: str) -> JobStatus:
+def _with(view: View, status: JobState, kind: str, words: str, reason: str, otherwise: str) -> JobState:
     known = known_condition(status, kind)
     if not words and (known is None or known.status != "True"):
         return status

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.view import WORKER, is_current
 
 
@@ -28,7 +28,7 @@ def _digest(uids: tuple[str, ...]) -> str:
     return f"{zlib.crc32(','.join(uids).encode()):08x}"
 
 
-def replaced(status: JobStatus, pods: Iterable[PodRecord]) -> bool:
+def replaced(status: JobState, pods: Iterable[PodRecord]) -> bool:
     """Whether, of all pods of a job, those that the open round's slots have now are not those that it opened with.
     False as long as a slot has none: then that one is gone."""
     incarnations = unpack_counts(status.incarnations)
@@ -36,7 +36,7 @@ def replaced(status: JobStatus, pods: Iterable[PodRecord]) -> bool:
     return differ(status, unpack_ranges(status.roundMap), of_slot)
 
 
-def differ(status: JobStatus, members: Sequence[int], of_slot: Mapping[int, PodRecord]) -> bool:
+def differ(status: JobState, members: Sequence[int], of_slot: Mapping[int, PodRecord]) -> bool:
     """The same, of the pods that the slots have."""
     if not status.roundStore or not status.roundPods:
         return False

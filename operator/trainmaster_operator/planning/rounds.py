@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from trainmaster.contract.wire import StoreAddress
 from trainmaster_operator.api.meta import pack_ranges
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import peers, roundpods, sizes, step_count
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import AgentRecord, PodRecord
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import ENDED, View
 

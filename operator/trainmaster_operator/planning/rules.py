@@ -22,15 +22,9 @@ def _fits(rule: RuleSpec, fault: Fault) -> bool:
             return False
     elif fault.free or fault.cause in NOT_THE_JOBS:
         return False  # a rule that names no cause hardly means evictions
-    if rule.exitCodes and _exit_code(fault) not in rule.exitCodes:
+    if rule.exitCodes and fault.shell_code not in rule.exitCodes:
         return False
     return rule.message is None or _found(rule.message, fault)
-
-
-def _exit_code(fault: Fault) -> int | None:
-    """As a shell has it: 128 + n for signal n."""
-    code = fault.exit_code
-    return 128 - code if code is not None and code < 0 else code
 
 
 def _found(message: str, fault: Fault) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from trainmaster.contract.wire import STALLED_AFTER_S
-from trainmaster_operator.api.status import CheckpointStatus, FailedSave, JobStatus
 from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
+from trainmaster_operator.planning.state import CheckpointStatus, FailedSave, JobState
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import View
 
@@ -15,6 +17,11 @@ UNPROTECTED = "Unprotected"
 NO_STORAGE = (
     "nothing of this job is saved, so a restart begins at step 0. Set spec.checkpoint.volume to a "
     "PersistentVolumeClaim (claim) or a shared folder of the nodes (hostPath) that all pods of the job can write to"
+)
+IN_PODS = (
+    "spec.checkpoint.directory {folder} lies in each pod's own file system, so a pod that is replaced takes its part "
+    "of each checkpoint with it. Set spec.checkpoint.volume, or let spec.workers.template mount storage there that all "
+    "pods of the job share"
 )
 
 
@@ -30,7 +37,7 @@ def noted(view: View) -> Change | None:
     return None
 
 
-def update(view: View, status: JobStatus) -> JobStatus:
+def update(view: View, status: JobState) -> JobState:
     """`status` with the conditions of this page as they are now; the same if nothing is new."""
     failed, saved = status.failedSave, status.checkpoint
     if failed is not None:
@@ -42,10 +49,9 @@ def update(view: View, status: JobStatus) -> JobStatus:
     stall = _stall(view)
     if stall or _holds(status, STALLED):
         status = _with(view, status, STALLED, bool(stall), "NoAnswer" if stall else "Answers", stall)
-    unprotected = not view.scripted and view.spec.checkpoint.folder is None
-    if unprotected or _holds(status, UNPROTECTED):
-        words = NO_STORAGE if unprotected else ""
-        status = _with(view, status, UNPROTECTED, unprotected, "NoStorage" if unprotected else "HasStorage", words)
+    reason, words = _unprotected(view)
+    if reason or _holds(status, UNPROTECTED):
+        status = _with(view, status, UNPROTECTED, bool(reason), reason or "HasStorage", words)
     return status
 
 
@@ -57,7 +63,7 @@ def stop_words(view: View, step: int) -> str:
         where = f"after step {step}" if view.highest_step() else "after their next steps"
         return f"ranks that use run.steps() {saves} {where}, others get SIGTERM"
     lost = "; nothing is saved, since the job has no spec.checkpoint" if view.spec.checkpoint.folder is None else ""
-    return f"all ranks {saves} after step {step}{lost}"
+    return f"all ranks {saves} after step {step}{lost}{_lost_with_pods(view)}"
 
 
 def stopped_words(view: View) -> str:
@@ -65,13 +71,39 @@ def stopped_words(view: View) -> str:
     last = view.status.progress.totalSteps or view.status.stopAt
     step = "" if view.status.stopAt is None or last is None else f" step {min(view.status.stopAt, last)}"
     if not any(agent.nothing_saved for agent in view.in_round()):
-        return f"every rank saved{step} and stopped"
+        return f"every rank saved{step} and stopped{_lost_with_pods(view)}"
     if view.scripted:
         return "every rank stopped; only the script knows what it saved"
     return f"every rank stopped{step and ' after' + step}, and nothing was saved: the job has no spec.checkpoint"
 
 
-def _is_news(status: JobStatus, step: int, message: str) -> bool:
+def _unprotected(view: View) -> tuple[str, str]:
+    """(reason, what to do) of a job whose pods take with them all that it has saved; ("", "") of any other."""
+    if view.spec.checkpoint.folder is None:
+        return ("", "") if view.scripted else ("NoStorage", NO_STORAGE)
+    if _saves_into_pods(view):
+        return "InPods", IN_PODS.format(folder=view.spec.checkpoint.directory)
+    return "", ""
+
+
+def _lost_with_pods(view: View) -> str:
+    return "; its pods take with them what is saved: see condition Unprotected" if _saves_into_pods(view) else ""
+
+
+def _saves_into_pods(view: View) -> bool:
+    """Whether checkpoint.directory lies in the file system of each container, or on a volume that ends with its pod."""
+    checkpoint, container = view.spec.checkpoint, view.spec.container()
+    if not view.observed.in_cluster or checkpoint.directory is None or checkpoint.volume is not None:
+        return False
+    place = PurePosixPath(container.get("workingDir") or "/", checkpoint.directory.removeprefix("file://"))
+    mounts = {PurePosixPath(m.get("mountPath", "")): m.get("name") for m in container.get("volumeMounts") or []}
+    nearest = next((mounts[above] for above in (place, *place.parents) if above in mounts), None)
+    volumes = (view.spec.workers.template.get("spec") or {}).get("volumes") or []
+    found = next((volume for volume in volumes if volume.get("name") == nearest), {})
+    return nearest is None or bool({"emptyDir", "ephemeral"} & found.keys())
+
+
+def _is_news(status: JobState, step: int, message: str) -> bool:
     known, saved = status.failedSave, status.checkpoint
     if saved is not None and (saved.round, saved.step) >= (status.round, step):
         return False
@@ -107,12 +139,12 @@ def _stall(view: View) -> str:
     )
 
 
-def _holds(status: JobStatus, kind: str) -> bool:
+def _holds(status: JobState, kind: str) -> bool:
     known = known_condition(status, kind)
     return known is not None and known.status == "True"
 
 
-def _with(view: View, status: JobStatus, kind: str, holds: bool, reason: str, message: str) -> JobStatus:
+def _with(view: View, status: JobState, kind: str, holds: bool, reason: str, message: str) -> JobState:
     wanted = condition(status, kind, holds, reason, message, view.now)
     if wanted == known_condition(status, kind):
         return status

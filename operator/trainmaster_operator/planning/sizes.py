@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
-from trainmaster_operator.api.status import JobPhase, WorkersStatus
 from trainmaster_operator.planning.change import normal, warning
 from trainmaster_operator.planning.observation import JobSpec, PlannedEvent
 from trainmaster_operator.planning.once import once
+from trainmaster_operator.planning.state import JobPhase, WorkersStatus
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 

@@ -5,9 +5,9 @@ Not faster and faster, though: a pod that ends each time it starts would be crea
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import agents, start
 from trainmaster_operator.planning.change import Change, changed, normal
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import ENDED, View
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import pack_counts
-from trainmaster_operator.api.status import JobPhase, JobStatus, WorkersStatus
 from trainmaster_operator.planning import gang, revision, sizes
 from trainmaster_operator.planning.change import Change, changed, normal
 from trainmaster_operator.planning.observation import JobSpec, Observation, PodRecord, PodToCreate, PodToDelete
+from trainmaster_operator.planning.state import JobPhase, JobState, WorkersStatus
 from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.view import ENDED, WORKER, View
 
@@ -22,10 +22,20 @@ SCRIPT_FORCE_AFTER_S = 30.0
 has ended its ranks. That takes it 25 s at most (`trainmaster.agent.isolation`), and it was silent before."""
 
 
-def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Change | None:
-    """The first status of a job."""
+class DamagedStatus(Exception):
+    """A status that this operator can't have written."""
+
+
+def initialise(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Change | None:
+    """Return the first status of a job; None: it has one. A job that was begun is never begun again. Raises
+    DamagedStatus when its status has lost what is known of its pods."""
     if status.incarnations:
         return None
+    if status.observedGeneration > 0:
+        raise DamagedStatus(
+            "status.internal.incarnations is missing although the job was started, so its pods can't be told apart; "
+            "restore the status, or delete the job and submit it again"
+        )
     size, spares = sizes.wished(spec), spec.workers.spares
     words = f"{size} pods with {spec.workers.ranksPerPod} ranks each" + (f", and {spares} spares" if spares else "")
     if spec.checkpoint.folder is None:
@@ -41,6 +51,7 @@ def initialise(spec: JobSpec, status: JobStatus, observed: Observation, now: flo
         **revision.begun(spec, status, observed),
         incarnations=pack_counts([0] * (size + spares)),
         workers=WorkersStatus(
+            desired=size,
             replicas=size,
             selector=f"trainmaster.dev/job={observed.name},trainmaster.dev/role={WORKER}",
         ),

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainmaster.contract.wire import Trained
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.state import JobState
 
 if TYPE_CHECKING:
     from trainmaster_operator.planning.view import View
 
 
-def of_the_job(status: JobStatus, agents: Sequence[AgentRecord | None]) -> list[AgentRecord | None]:
+def of_the_job(status: JobState, agents: Sequence[AgentRecord | None]) -> list[AgentRecord | None]:
     """The agents with steps of the job in place of steps of a process, in rounds that went on from a save."""
     loaded = {a.round for a in agents if a is not None and a.loaded and a.resumed_step is None}
     before = {number: _before(status, agents, number) for number in loaded}
@@ -36,6 +36,19 @@ def last_save(view: View) -> int:
     return saved or max(view.status.progress.lastSave, _told_late(view.status, view.agents))
 
 
+def is_known(status: JobState) -> bool:
+    """Whether the steps of the status are those of the job. They aren't of a script that had stepped before a restart,
+    and shows neither by its optimizer nor by `torch.save` and `torch.load` where it went on."""
+    over = [r for r in status.recoveries if r.totalSeconds is not None and not r.overtaken]
+    return bool(status.progress.lastSave) or not any(r.step and r.resumedStep is None for r in over)
+
+
+def repeats(view: View, resume_told: bool) -> bool:
+    """Whether steps of a round up to the highest one are done for a second time, as far as anybody can tell.
+    `resume_told`: the round told where it began."""
+    return resume_told or not view.scripted or last_save(view) > 0
+
+
 def at_the_end(view: View) -> dict[str, object]:
     """The fields of the round that follows: where the script has saved, and from where the steps of this round's
     processes count. Nothing while a round forms: they were written when the one before it ended."""
@@ -46,14 +59,14 @@ def at_the_end(view: View) -> dict[str, object]:
     return {"roundLastSave": last_save(view), "roundSavedFrom": start}
 
 
-def _before(status: JobStatus, agents: Sequence[AgentRecord | None], number: int) -> int:
+def _before(status: JobState, agents: Sequence[AgentRecord | None], number: int) -> int:
     """Where a round began. Those after the one of the status were opened by agents, and go on from what was known."""
     if number > status.round:
         return status.progress.lastSave
     return max(status.roundLastSave, _told_late(status, agents))
 
 
-def _told_late(status: JobStatus, agents: Sequence[AgentRecord | None]) -> int:
+def _told_late(status: JobState, agents: Sequence[AgentRecord | None]) -> int:
     """The step of a save in the round before the one of the status, as agents tell in this one. A round can end before
     the agent of the rank that saved has told; 0: none was told."""
     told = [agent.saved_before for agent in agents if agent is not None and agent.round == status.round]

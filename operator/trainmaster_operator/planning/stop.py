@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.planning import drain, elastic, saving, suspend
 from trainmaster_operator.planning.change import Change, changed, normal
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.planning.view import View
 
 MARGIN_S = 0.5

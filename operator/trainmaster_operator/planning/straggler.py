@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from trainmaster.contract.wire import Cause, RankReport, RankState
 from trainmaster_operator.api.recovery import StragglerAction
-from trainmaster_operator.api.status import JobPhase, JobStatus, Rung, Straggler
 from trainmaster_operator.planning.change import Change, changed, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import AgentRecord
+from trainmaster_operator.planning.state import JobPhase, JobState, Rung, Straggler
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View, stepped_to
 
@@ -71,7 +71,7 @@ def told(view: View) -> Change | None:
     )
 
 
-def update(view: View, status: JobStatus) -> Straggler | None:
+def update(view: View, status: JobState) -> Straggler | None:
     """The status' straggler after this look, with the times that its steps take now: the same object if nothing has
     changed."""
     known = status.straggler

@@ -7,11 +7,11 @@ What runs in the ranks doesn't matter here: whoever can't stop at a step gets SI
 
 from __future__ import annotations
 
-from trainmaster_operator.api.status import JobPhase, Recovery
 from trainmaster_operator.planning import revision, rounds, saving, sizes, start
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import Fault
 from trainmaster_operator.planning.observation import PodToDelete
+from trainmaster_operator.planning.state import JobPhase, Recovery
 from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 

@@ -12,7 +12,7 @@ from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.planning import step_count
-from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobStatus, Observation, PodRecord
+from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobState, Observation, PodRecord
 from trainmaster_operator.planning.once import attribute
 from trainmaster_operator.planning.record import dataclass
 
@@ -31,7 +31,7 @@ def report_interval_s(slots: int) -> float:
 @dataclass(frozen=True)
 class View:
     spec: JobSpec
-    status: JobStatus
+    status: JobState
     observed: Observation
     now: float
     incarnations: tuple[int, ...]  # of each slot, as the status has them
@@ -115,7 +115,7 @@ def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
     return rank.step if rank.step > resumed else 0
 
 
-def look(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> View:
+def look(spec: JobSpec, status: JobState, observed: Observation, now: float) -> View:
     incarnations = unpack_counts(status.incarnations)
     pods: list[PodRecord | None] = [None] * len(incarnations)
     others: list[PodRecord] = []

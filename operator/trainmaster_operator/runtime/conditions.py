@@ -1,11 +1,16 @@
-"""The one condition that belongs to the runtime: ReconcileError. All others are the planner's."""
+"""The conditions that belong to the runtime: ReconcileError and NeedsMigration. All others are the planner's.
+
+Both are set in the status as it is stored, which perhaps nobody can read, and change nothing else in it.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import Any
 
-from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.cluster.port import Object
+from trainmaster_operator.planning.migration import NEEDS_MIGRATION
+from trainmaster_operator.planning.state import JobState
 
 RECONCILE_ERROR = "ReconcileError"
 _MESSAGE_LIMIT = 1000
@@ -16,26 +21,39 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def without_reconcile_error(status: JobStatus) -> JobStatus:
+def without_reconcile_error(status: JobState) -> JobState:
     """The pass went well: the condition goes away."""
     if all(condition.type != RECONCILE_ERROR for condition in status.conditions):
         return status
     return status.model_copy(update={"conditions": [c for c in status.conditions if c.type != RECONCILE_ERROR]})
 
 
-def set_reconcile_error(status: dict[str, Any], error: Exception, now: float) -> dict[str, Any] | None:
-    """A raw status (which perhaps nobody can parse) with the condition; None when it says so already."""
-    reason, message = type(error).__name__, str(error)[:_MESSAGE_LIMIT]
+def set_reconcile_error(job: Object, error: Exception, now: float) -> Object | None:
+    """Return a job's status with the condition; None when it says so already."""
+    return _with(job, RECONCILE_ERROR, type(error).__name__, str(error), now)
+
+
+def set_needs_migration(job: Object, message: str, now: float) -> Object | None:
+    """Return a job's status with the condition; None when it says so already."""
+    return _with(job, NEEDS_MIGRATION, "FormerVersion", message, now)
+
+
+def _with(job: Object, kind: str, reason: str, message: str, now: float) -> Object | None:
+    message = message[:_MESSAGE_LIMIT]
+    status = job.get("status")
+    status = status if isinstance(status, dict) else {}
     raw = status.get("conditions")
     conditions = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
     for condition in conditions:
-        if condition.get("type") == RECONCILE_ERROR and condition.get("message") == message:
+        if condition.get("type") == kind and condition.get("message") == message:
             return None
-    mine = {
-        "type": RECONCILE_ERROR,
+    mine: dict[str, Any] = {
+        "type": kind,
         "status": "True",
         "reason": reason,
         "message": message,
         "lastTransitionTime": timestamp(now),
     }
-    return {**status, "conditions": [*(c for c in conditions if c.get("type") != RECONCILE_ERROR), mine]}
+    if generation := job["metadata"].get("generation"):
+        mine["observedGeneration"] = generation
+    return {**status, "conditions": [*(c for c in conditions if c.get("type") != kind), mine]}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeGuard
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from trainmaster_operator.api.status import JobPhase, JobStatus, Straggler
 from trainmaster_operator.control.fleet import Fleet
+from trainmaster_operator.planning.state import JobPhase, JobState, Straggler
 from trainmaster_operator.runtime.records import JobRecord
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LAG_LOOK_S = 1.0
 UNREADABLE = "Unreadable"  # instead of a phase: nobody can understand the manifest
 _RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 
-_JOB_GAUGES: tuple[tuple[str, str, Callable[[JobStatus], float | None]], ...] = (
+_JOB_GAUGES: tuple[tuple[str, str, Callable[[JobState], float | None]], ...] = (
     ("step", "The last step that a running job has completed.", lambda s: s.progress.step),
     ("total_steps", "The steps that a running job is to complete.", lambda s: s.progress.totalSteps or None),
     (

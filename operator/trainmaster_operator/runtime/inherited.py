@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.api.status import JobPhase
 from trainmaster_operator.cluster.port import POD, Cluster, Conflict, NotFound
+from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.planning.view import WORKER
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.parallel import run_all

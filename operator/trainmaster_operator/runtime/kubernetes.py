@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -30,6 +31,7 @@ from trainmaster_operator.cluster.port import ApiError
 from trainmaster_operator.control.http import ControlServer
 from trainmaster_operator.control.turns import TurnLoop
 from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.runtime import crd_age
 from trainmaster_operator.runtime.authenticate import PodTokens
 from trainmaster_operator.runtime.authority import Authority
 from trainmaster_operator.runtime.clock import RealClock
@@ -102,11 +104,16 @@ class Replica:
             await until_one_ends(
                 self._stop_when_asked(operator),
                 operator.lag.run(),
-                self._operate(operator, election, authority, control_socket),
+                self._operate(operator, election, authority, control_socket, partial(crd_age.report, cluster, metrics)),
             )
 
     async def _operate(
-        self, operator: Operator, election: Election, authority: Authority, control_socket: socket.socket
+        self,
+        operator: Operator,
+        election: Election,
+        authority: Authority,
+        control_socket: socket.socket,
+        report_definition: Callable[[], Awaitable[object]],
     ) -> None:
         due_s = await self._load(authority)
         control = ControlServer(operator.fleet, leader=lambda: _leader(election), tls=authority.tls)
@@ -122,7 +129,9 @@ class Replica:
             finally:
                 await control.stop()  # at once: agents look for the next leader
 
-        await until_one_ends(lead_or_wait(), self._renew(operator, authority, due_s), self._watch(operator))
+        await until_one_ends(
+            lead_or_wait(), self._renew(operator, authority, due_s), self._watch(operator, report_definition)
+        )
 
     async def _load(self, authority: Authority) -> float:
         while True:
@@ -139,9 +148,10 @@ class Replica:
             if operator.ready:
                 await operator.reconciler.bundle_changed()
 
-    async def _watch(self, operator: Operator) -> None:
+    async def _watch(self, operator: Operator, report_definition: Callable[[], Awaitable[object]]) -> None:
         # Before, there may be no such kind yet, and kopf looks for kinds when it starts, and never again.
         await operator.jobs.synced.wait()
+        await report_definition()
         login = login_with(self._options.kubeconfig, lambda: datetime.now(timezone.utc) + FRESH)
         await watch_jobs(
             operator.jobs.feed, login, self._random, self._options.watch_namespace, started=self._take_signals

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import JobStatus, Recovery
 from trainmaster_operator.cluster.port import KINDS
 from trainmaster_operator.planning.goodput import CHECKPOINT, EVALUATION
+from trainmaster_operator.planning.state import JobState, Recovery
 from trainmaster_operator.runtime.informer import JobKey
 
 _FAST_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -112,6 +112,18 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
+        self.crd_missing = Gauge(
+            "trainmaster_crd_fields_missing",
+            "Fields of jobs that this operator knows and the cluster's CustomResourceDefinition lacks, when the "
+            "operator starts: above 0 the definition is older.",
+            registry=self.registry,
+        )
+        self.crd_unknown = Gauge(
+            "trainmaster_crd_fields_unknown",
+            "Fields of jobs that the cluster's CustomResourceDefinition has and this operator doesn't know, when "
+            "the operator starts: above 0 the definition is newer.",
+            registry=self.registry,
+        )
         self._unsettled: dict[tuple[JobKey, int], tuple[float, Recovery]] = {}
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
@@ -129,7 +141,7 @@ class Metrics:
         self.api_calls.labels(verb, kind, str(code)).inc()
         self.api_seconds.labels(verb, kind).observe(seconds)
 
-    def wrote(self, key: JobKey, old: JobStatus, new: JobStatus, now: float) -> None:
+    def wrote(self, key: JobKey, old: JobState, new: JobState, now: float) -> None:
         """A job's status was written: counts the recoveries that it begins or ends, and the time that it accounts."""
         self._account(old, new)
         self._suspect(old, new)
@@ -152,7 +164,7 @@ class Metrics:
                 self.lost_steps.inc(recovery.lostSteps or 0)
         self._settle(now)
 
-    def _account(self, old: JobStatus, new: JobStatus) -> None:
+    def _account(self, old: JobState, new: JobState) -> None:
         if new.accountedAt == old.accountedAt:
             return
         anew = new.firstStepAt != old.firstStepAt
@@ -162,7 +174,7 @@ class Metrics:
             if more > 0:
                 self.lost_seconds.labels(cause if cause in _LOSSES else OTHER).inc(more)
 
-    def _suspect(self, old: JobStatus, new: JobStatus) -> None:
+    def _suspect(self, old: JobState, new: JobState) -> None:
         before, now = old.suspicion, new.suspicion
         if now is not None and (before is None or before.round != now.round):
             self.hangs.labels("raised").inc()

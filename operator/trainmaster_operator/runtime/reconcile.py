@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -35,6 +34,7 @@ from trainmaster_operator.manifests.labels import CURRENT
 from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning import roundpods
+from trainmaster_operator.planning.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.observation import (
     Decision,
     EventType,
@@ -43,11 +43,13 @@ from trainmaster_operator.planning.observation import (
     PodToCreate,
     PodToDelete,
 )
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.planning.suspicion import Suspicion
 from trainmaster_operator.planning.view import WORKER
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.conditions import set_reconcile_error, without_reconcile_error
+from trainmaster_operator.runtime.conditions import set_needs_migration, set_reconcile_error, without_reconcile_error
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.inherited import Inherited
@@ -80,8 +82,8 @@ class NotConverging(Exception):
 class Policies:
     """The pure half of the operator, as the runtime calls it."""
 
-    plan: Callable[[JobSpec, JobStatus, Observation, float], Decision]
-    directives: Callable[[JobSpec, JobStatus, Observation], Callable[[int], Directive]]
+    plan: Callable[[JobSpec, JobState, Observation, float], Decision]
+    directives: Callable[[JobSpec, JobState, Observation], Callable[[int], Directive]]
     render_pod: Callable[[DistributedTrainingJob, str, PodDefaults], Object]
     build_service: Callable[[DistributedTrainingJob], Object]
     pod_name: Callable[[str, str, int, int], str]
@@ -127,6 +129,7 @@ class Reconciler:
         self._looks = looks
         self._ledger = ledger
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
+        self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
@@ -147,6 +150,9 @@ class Reconciler:
             record = self._jobs.get(key)
             if record is None or record.is_managed_elsewhere:
                 self.forget(key)
+                return None
+            if record.migration:
+                await self._leave_alone(record)
                 return None
             if record.job is None:
                 raise InvalidJob(record.problem)
@@ -202,15 +208,13 @@ class Reconciler:
         record = self._jobs.get(key)
         if record is None:
             return
-        status = set_reconcile_error(record.raw.get("status") or {}, error, self._clock.now())
-        if status is not None:
-            self._metrics.writes.labels("intent").inc()
-            self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
+        await self._write_raw(record, set_reconcile_error(record.raw, error, self._clock.now()))
 
     def forget(self, key: JobKey) -> None:
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
+        self._refused_condition.pop(key, None)
         self._refusals.forget(key)
         self._rivals.forget(key)
         self._inherited.forget(key)
@@ -222,6 +226,28 @@ class Reconciler:
             self._ledger.forget(key)
         if self._troubles is not None:
             self._troubles.forget(key)
+
+    async def _leave_alone(self, record: JobRecord) -> None:
+        """Tell that a former version started the job, and do nothing else. Its agents are told nothing either: they go
+        on as they do without an operator. An API server that validates what is unchanged refuses the old status, and
+        with it the condition: then the event has to do."""
+        key = record.key
+        status = set_needs_migration(record.raw, record.migration, self._clock.now())
+        if status is None or self._refused_condition.get(key) == record.uid:
+            return
+        self._leader.check()
+        try:
+            await self._write_raw(record, status)
+        except Invalid as error:
+            self._refused_condition[key] = record.uid
+            log.warning("%s: the condition %s was refused: %s", key, NEEDS_MIGRATION, error)
+        self._events.remark(record, EventType.WARNING, NEEDS_MIGRATION, record.migration)
+
+    async def _write_raw(self, record: JobRecord, status: Object | None) -> None:
+        """Write a status as it is; None: nothing is to be written. Raises ApiError."""
+        if status is not None:
+            self._metrics.writes.labels("intent").inc()
+            self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
 
     # -- observe
 
@@ -252,6 +278,7 @@ class Reconciler:
             revision=kept.following,
             waiting=kept.run.waiting,
             revision_lost=kept.lost,
+            in_cluster=self._pod_defaults.in_cluster,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
         )
@@ -306,7 +333,7 @@ class Reconciler:
         self._leader.check()
         self._budget.spend(record.key, counts=only_progress)
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
-        body = {**record.raw, "status": new.model_dump(mode="json", exclude_none=True)}
+        body = {**record.raw, "status": write_status(new, record.unknown)}
         written = await self._cluster.update_status(JOB, body)
         self._metrics.wrote(record.key, old, new, self._clock.monotonic())
         self._inherited.wrote(record.key, record.uid, new.incarnations)

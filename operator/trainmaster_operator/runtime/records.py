@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob, ObjectMeta
 from trainmaster_operator.api.meta import CONTROLLER, GROUP
-from trainmaster_operator.api.status import JobStatus
 from trainmaster_operator.cluster.port import JOB, Object
 from trainmaster_operator.manifests.resources import Amount, amounts
+from trainmaster_operator.planning.migration import former_spec, former_status
 from trainmaster_operator.planning.observation import PodRecord
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import OtherLayout, read_status, unknown_fields
 from trainmaster_operator.runtime import pod_status
 from trainmaster_operator.runtime.informer import Informer, JobKey
 
@@ -28,17 +30,16 @@ class JobRecord:
     raw: Object
     job: DistributedTrainingJob | None
     problem: str = ""
+    status: JobState = field(default_factory=JobState)
+    unknown: Object = field(default_factory=dict)  # what other versions wrote into the status
+    migration: str = ""  # why the job is left alone: a former version wrote its status or its spec
+    spec_is_former: str = ""  # the same of the spec alone
 
     @property
     def is_managed_elsewhere(self) -> bool:
         """Another controller is responsible for the job, also where its manifest can't be understood here."""
         controller = (self.raw.get("spec") or {}).get("managedBy")
         return controller not in (None, CONTROLLER)
-
-    @property
-    def status(self) -> JobStatus:
-        assert self.job is not None
-        return self.job.status
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,19 @@ class PodEntry:
 def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
     """Parses the spec only if it isn't the known one: most changes of a job are of its status."""
     meta = obj["metadata"]
+    stored = obj.get("status")
     job: DistributedTrainingJob | None = None
+    status = JobState()
     problem = ""
+    same_spec = known is not None and known.raw.get("spec") == obj.get("spec")
+    spec_is_former = known.spec_is_former if known is not None and same_spec else former_spec(obj.get("spec"))
+    migration = former_status(stored) or spec_is_former
     try:
-        if known is not None and known.job is not None and known.raw["spec"] == obj["spec"]:
-            status = JobStatus.model_validate(obj.get("status") or {})
-            job = known.job.model_copy(update={"status": status, "metadata": ObjectMeta.model_validate(meta)})
-        else:
-            job = DistributedTrainingJob.model_validate(obj)
+        if not migration:
+            status = read_status(stored)
+            job = _parsed(obj, known if same_spec else None)
+    except OtherLayout as error:
+        problem = str(error)
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
     return JobRecord(
@@ -97,7 +103,18 @@ def job_record(obj: Object, known: JobRecord | None) -> JobRecord:
         raw=obj,
         job=job,
         problem=problem,
+        status=status,
+        unknown=unknown_fields(stored) if job is not None else {},
+        migration=migration,
+        spec_is_former=spec_is_former,
     )
+
+
+def _parsed(obj: Object, known: JobRecord | None) -> DistributedTrainingJob:
+    """`known`: a record with the same spec, which isn't parsed again."""
+    if known is not None and known.job is not None:
+        return known.job.model_copy(update={"metadata": ObjectMeta.model_validate(obj["metadata"])})
+    return DistributedTrainingJob.model_validate({name: value for name, value in obj.items() if name != "status"})
 
 
 def job_key(obj: Object) -> JobKey:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.status import JobPhase, JobStatus
 from trainmaster_operator.cluster.port import REVISION, AlreadyExists, ApiError, Cluster, Conflict, NotFound, Object
 from trainmaster_operator.manifests.controller_revision import (
     Render,
@@ -25,6 +24,7 @@ from trainmaster_operator.manifests.controller_revision import (
     revision_of,
     same_run,
 )
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.runtime.informer import JobKey
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.metrics import Metrics
@@ -95,7 +95,7 @@ class Revisions:
         known = self._known[record.key] = await self._looked_at(record, record.job, name, known)
         return known.kept
 
-    async def keep(self, record: JobRecord, status: JobStatus) -> None:
+    async def keep(self, record: JobRecord, status: JobState) -> None:
         """Store what the run keeps that `status`, which is to be written next, begins; and delete what it remembers no
         more. Raises ApiError, and TooLarge."""
         assert record.job is not None
@@ -122,13 +122,17 @@ class Revisions:
         following = known.following if known is not None and known.spec is job.spec else self._following(record, job)
         had = known if known is not None and known.revision is not None and known.revision.name == name else None
         revision, confirmed = (had.revision, had.confirmed) if had is not None else (None, False)
-        if name in ("", following.name):
+        if name == "" and record.status.round and record.status.phase is not JobPhase.SUSPENDED:
+            # An operator that kept nothing began this run: nobody knows what its pods were made from.
+            revision, run = None, begun(job, following)
+        elif name in ("", following.name):
             revision, run = following, begun(job, following)
         else:
             if not confirmed:
                 revision = await self._found(record, name) or await self._made_again(record, job, revision)
                 confirmed = revision is not None
-            run = effective(revision, job, spec, self._render) if revision is not None else begun(job, following)
+            size = record.status.workers.replicas
+            run = effective(revision, job, spec, self._render, size) if revision is not None else begun(job, following)
         kept = Kept(run, following.name, lost=revision is None)
         return _Known(record.uid, job.spec, name, following, revision, confirmed, kept)
 

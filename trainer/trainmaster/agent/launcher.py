@@ -30,6 +30,7 @@ def main() -> None:
     for name in ("TRAINMASTER_PROGRESS_FD", "TRAINMASTER_CHANNEL_FD"):
         if name in os.environ:
             os.set_inheritable(int(os.environ[name]), False)
-    from trainmaster.agent import script
+    from trainmaster.agent import injection, script
 
+    injection.claim()
     sys.exit(script.run(entry))

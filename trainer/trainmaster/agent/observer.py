@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from trainmaster.contract.wire.progress import IMPORTING, LOADED, SIZE, Phase, P
 
 _LEARN_AFTER = 3  # steps: by then lazily imported modules are there
 _PER_PACKET = 500  # imports, well below the limit of a packet
+_COARSE_S = 1.0  # by which a file may seem older than it is: file systems round their times
 
 _observer: _Observer | None = None
 
@@ -33,12 +35,27 @@ _observer: _Observer | None = None
 def install(*, own_loop: bool) -> None:
     """Start watching this process. `own_loop`: it writes its progress itself, only its modules are of interest."""
     global _observer
-    if environment.PROGRESS_FD not in os.environ or environment.CHANNEL_FD not in os.environ:
+    if environment.PROGRESS_FD not in os.environ:
         return
     _observer = _Observer(own_loop)
     _observer.watch_imports()
     for name in _HOOKED:
         _observer.loaded(name)
+
+
+def give_way(reclaim: Callable[[], bool]) -> bool:
+    """Write nothing from now on: another program may be the rank's. Once this process has imported torch, or after
+    `take_back`, it goes on if `reclaim` says so. Return whether it was watched up to now."""
+    if _observer is None or _observer.yielded():
+        return False
+    _observer.reclaim = reclaim
+    return True
+
+
+def take_back() -> None:
+    """A program that this one gave way to has ended."""
+    if _observer is not None and _observer.reclaim is not None and _observer.reclaim():
+        _observer.reclaim = None
 
 
 def step() -> int:
@@ -49,17 +66,18 @@ def step() -> int:
 class _Observer:
     def __init__(self, own_loop: bool) -> None:
         self.own_loop = own_loop
+        self.reclaim: Callable[[], bool] | None = None  # while it gives way
         self._forked = False  # in a child of the process that is watched
         os.register_at_fork(after_in_child=self._leave)
         self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._calls = 0
         self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
-        self._loaded = False  # a file, by torch.load, before the first step
+        self._loaded = False  # a file that the job may have saved, by torch.load, before the first step
         self._base = -1  # steps before this process; 0 as well where the optimizer counts none
         self._forward: Any = None
         fd = int(os.environ[environment.PROGRESS_FD])
-        self._channel_fd = int(os.environ[environment.CHANNEL_FD])
+        self._channel_fd = int(os.environ.get(environment.CHANNEL_FD, "-1"))
         self._opened = ProgressRecord.opened
         self._record = ProgressRecord(mmap.mmap(fd, SIZE), fd)
         self.progress = self._record.read()
@@ -147,7 +165,8 @@ class _Observer:
 
         @functools.wraps(original)
         def load(*args: Any, **kwargs: Any) -> Any:
-            self._loaded = self._loaded or not self.progress.first_step_ns
+            file = args[0] if args else kwargs.get("f")
+            self._loaded = self._loaded or (not self.progress.first_step_ns and may_be_a_save(file))
             return original(*args, **kwargs)
 
         _put_in_place(module, "load", load)
@@ -176,7 +195,7 @@ class _Observer:
             self._enter(Phase.STEP)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        faults = None if self._yielded() or self._filling else _faults()
+        faults = None if self.yielded() or self._filling else _faults()
         if faults is None:
             return
         base = self._base if self._base >= 0 else _steps_before(optimizer) or 0
@@ -189,7 +208,7 @@ class _Observer:
         if self._filling:
             return
         self._calls += 1
-        if not self._yielded():
+        if not self.yielded():
             if self._base < 0:
                 self._begin_counting(optimizer)
             taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
@@ -214,9 +233,12 @@ class _Observer:
         elif self._loaded:
             self.progress.flags |= LOADED
 
-    def _yielded(self) -> bool:
-        """Whether the script turned out to write its progress itself, or this is a worker that it has forked."""
-        return self.own_loop or self._forked or ProgressRecord.opened > self._opened
+    def yielded(self) -> bool:
+        """Whether the script turned out to write its progress itself, this is a worker that it has forked, or another
+        program is the rank's."""
+        if self.reclaim is not None and not self._forked and "torch" in sys.modules:
+            take_back()
+        return self.own_loop or self._forked or ProgressRecord.opened > self._opened or self.reclaim is not None
 
     def _leave(self) -> None:
         self._forked = True
@@ -226,7 +248,7 @@ class _Observer:
         self._publish()
 
     def _publish(self, now: int = 0) -> None:
-        if not self._yielded():
+        if not self.yielded():
             now = now or time.monotonic_ns()
             self._rhythm.beat(self.progress, now)
             self.progress.beat_ns = now
@@ -243,7 +265,7 @@ class _Observer:
     def _tell_imports(self, imports: list[tuple[str, str]], *, settled: bool = False) -> None:
         """settled: so many steps are done that the script will hardly import more."""
         fields = {"variables": dict(self.imports.variables), "forkable": self.imports.forkable, "settled": settled}
-        # The agent may be gone, and a script may close what it didn't open: its imports go on.
+        # The agent may be gone, and a script may close what it didn't open, or has no channel: its imports go on.
         with (
             contextlib.suppress(OSError, ValueError),
             contextlib.closing(channel.Channel.open(os.dup(self._channel_fd))) as link,
@@ -290,6 +312,19 @@ def _put_in_place(module: Any, name: str, function: Any) -> None:
     package = sys.modules.get("torch")
     if package is not None and getattr(package, name, None) is original:
         setattr(package, name, function)
+
+
+def may_be_a_save(file: Any) -> bool:
+    """Return whether a path or an open file may be something that this job has saved in its training: it is not older
+    than the job's first step. True where that can't be told: of a buffer, or where nobody knows when that step was."""
+    try:
+        first_step_at = float(os.environ.get(environment.FIRST_STEP_AT, ""))
+        written_at = os.stat(file if isinstance(file, (str, bytes, os.PathLike)) else file.fileno()).st_mtime
+    except (AttributeError, ValueError):  # what has no descriptor says so by io.UnsupportedOperation, a ValueError
+        return True
+    except OSError:
+        return False  # there is no such file
+    return written_at > first_step_at - _COARSE_S
 
 
 def _in_main_thread() -> bool:

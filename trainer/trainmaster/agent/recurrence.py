@@ -29,6 +29,7 @@ _OUTSIDE = re.compile(
 
 _BROKEN_PROGRAM = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
 _BLAMES = re.compile(r"\berror\b", re.IGNORECASE)
+_USAGE = re.compile(r"\s*usage:", re.IGNORECASE)
 
 
 def recurrence(code: int, exceptions: list[str], lines: list[str], *, exits: bool) -> Recurrence:
@@ -40,9 +41,11 @@ def recurrence(code: int, exceptions: list[str], lines: list[str], *, exits: boo
         if exceptions[-1].partition(":")[0] in _BROKEN_PROGRAM:
             return Recurrence.UNKNOWN if _speak_of_outside(exceptions[:-1]) else Recurrence.CERTAIN
         return Recurrence.UNKNOWN if _speak_of_outside(exceptions) else Recurrence.LIKELY
-    if exits and code == USAGE_ERROR:
-        return Recurrence.UNKNOWN if _OUTSIDE.search(last_said(lines, code)) else Recurrence.CERTAIN
     said = [line for line in lines if line.strip()]
+    if code == USAGE_ERROR and (exits or any(_USAGE.match(line) for line in said)):
+        said = [last_said(lines, code)]  # what libraries print at their own end says nothing of a usage error
+        if exits:
+            return Recurrence.UNKNOWN if _OUTSIDE.search(said[0]) else Recurrence.CERTAIN
     return Recurrence.LIKELY if said and not _speak_of_outside(said) else Recurrence.UNKNOWN
 
 

@@ -3,15 +3,18 @@
 A leader's own round begins a new history. Only rounds that agents open by the grant add to it, and there are few of
 those; all the same, no more than the newest KEPT are remembered.
 
-What a script saved last before its round ended may be in no report, so it is told in those of the next round.
+What a script saved last before its round ended may be in no report, so it is told in those of the next round. And ranks
+are told when the job first completed a step: a file that is older is none that the job has saved in its training.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.trained import KEPT, Trained
 
 if TYPE_CHECKING:
@@ -40,9 +43,13 @@ class RoundHistory:
     def __init__(self) -> None:
         self._ended: deque[_Measured] = deque(maxlen=KEPT - 1)
         self._before: Round | None = None
+        self._whole: bool | None = None  # it begins with the job's first round
+        self._first_step_at = 0.0  # seconds since 1970; 0: no rank here has completed a step
 
     def begin(self, assignment: Assignment, before: Round | None) -> None:
         """A round begins; `before` is the one that ends by it, whose ranks still have their records."""
+        if self._whole is None:
+            self._whole = assignment.restart_count == 0
         if not assignment.minor:
             self._ended.clear()
         elif before is not None and before.ranks:
@@ -51,6 +58,15 @@ class RoundHistory:
     def retire(self, round: Round) -> None:
         """A round is over here, and its ranks are about to end."""
         self._before = round
+        stepped = [p.first_step_ns for p in (rank.progress() for rank in round.ranks) if p.first_step_ns]
+        if stepped and not self._first_step_at:
+            self._first_step_at = time.time() - (time.monotonic_ns() - min(stepped)) / 1e9
+
+    def environment(self) -> dict[str, str]:
+        """Return what ranks are told of the rounds before: when the job first completed a step, if this agent was there
+        from the job's first round on."""
+        known = self._whole and self._first_step_at
+        return {environment.FIRST_STEP_AT: f"{self._first_step_at:.3f}"} if known else {}
 
     def saved_before(self, number: int) -> int:
         """Return the step after which a rank last called torch.save in the round before `number`, as its process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -228,6 +229,18 @@ def node_variables(settings: Settings, assignment: Assignment, pod_rank: int) ->
     }
 
 
+def loopback_variables() -> dict[str, str]:
+    """Return the variables with which the process groups of one machine listen on its loopback interface alone.
+
+    Without them gloo listens on the address that the machine's name resolves to, and NCCL on the first interface that
+    is not loopback: on most machines anybody in the network reaches these.
+    """
+    present = {name for _, name in socket.if_nameindex()}
+    name = next((name for name in ("lo", "lo0") if name in present), None)
+    # NCCL takes a name without "=" for a prefix.
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
+
+
 def rank_environment(
     settings: Settings, assignment: Assignment, pod_rank: int, cpus: Sequence[int] = ()
 ) -> dict[str, str]:
@@ -241,6 +254,8 @@ def rank_environment(
     if cpus:
         env[environment.CPUS] = ",".join(map(str, cpus))
     env.setdefault("PYTHONUNBUFFERED", "1")
+    if settings.one_machine:
+        env = {**loopback_variables(), **env}
     env.update(
         {
             "RANK": str(rank),

@@ -26,6 +26,7 @@ class Sight:
         self._told = True
         self._note(
             f"rank {unwatched[0]} is not watched: {self._program} has started no Python that imports sitecustomize "
-            "(with -I, -E or -S none does, nor does one before 3.9). Its steps aren't counted, and it is taken for "
-            "stuck only by a value of recovery.hang.limitSeconds other than the default"
+            "(with -I, -E or -S none does, nor does one before 3.9 or one whose PYTHONPATH was replaced). Its "
+            "steps aren't counted, and it is taken for stuck only by a value of recovery.hang.limitSeconds other than "
+            "the default"
         )

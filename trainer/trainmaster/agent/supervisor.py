@@ -223,7 +223,7 @@ class Supervisor:
 
     def _start_rank(self, rank: Rank, assignment: Assignment, pod_rank: int, way: str) -> None:
         env = rank_environment(self.settings, assignment, pod_rank, self._own_cpus(assignment, pod_rank))
-        env.update(self.faults.environment() | self.peers.environment(assignment))
+        env.update(self.faults.environment() | self.peers.environment(assignment) | self.history.environment())
         settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
         if way == "exec":
             link = self.zygotes.root()

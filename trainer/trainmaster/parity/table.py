@@ -127,8 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     failed = sum(not comparison.passed for comparison in table)
     sys.stdout.write(
-        f"{len(table)} rows in {time.monotonic() - began:.0f} s, {failed} beyond their tolerance (of exact rows "
-        f"{LOSS_TOLERANCE:.0e} of the loss, {UPDATE_TOLERANCE:.0e} of a parameter's update)\n"
+        f"{len(table)} rows on the CPU in {time.monotonic() - began:.0f} s, {failed} beyond their tolerance (of exact "
+        f"rows {LOSS_TOLERANCE:.0e} of the loss, {UPDATE_TOLERANCE:.0e} of a parameter's update)\n"
     )
     if options.json:
         options.json.write_text(json.dumps({"rows": [asdict(comparison) for comparison in table]}, indent=1) + "\n")
@@ -161,7 +161,7 @@ def page(table: Sequence[Comparison]) -> str:
         f"{CONVERGES:.0%}",
         "as far as the exact run's.",
         "",
-        "Made by `trainmaster parity --page docs/parity.md`.",
+        "Made by `trainmaster parity --page docs/parity.md`, on the CPU.",
         "",
         "| row | what it alone covers | ranks | loss | tolerance | update |",
         "| --- | --- | --- | --- | --- | --- |",

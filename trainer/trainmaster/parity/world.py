@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainmaster.agent.settings import loopback_variables
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.parity.rows import Row
 from trainmaster.parity.training import train
@@ -62,6 +63,7 @@ def _rank(
             port = listener.getsockname()[1]
             hosts = {"is_master": True, "master_listen_fd": listener.detach()} if rank == 0 else {"is_master": False}
             store = dist.TCPStore("127.0.0.1", port, timeout=TIMEOUT, wait_for_workers=False, **hosts)
+            os.environ.update({**loopback_variables(), **os.environ})
             dist.init_process_group("gloo", store=store, rank=rank, world_size=row.ranks, timeout=TIMEOUT)
         pipe.send(work(config, row, rank))
     except BaseException:  # noqa: BLE001 a forked rank must never go on into its parent's code

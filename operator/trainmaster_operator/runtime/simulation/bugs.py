@@ -10,12 +10,12 @@ from unittest import mock
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.status import JobStatus, Rung
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.planning import budget, failure, rounds, start
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation, PodToCreate
+from trainmaster_operator.planning.state import JobState, Rung
 from trainmaster_operator.planning.view import View
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector
@@ -25,7 +25,7 @@ from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_run
 from trainmaster_operator.runtime.simulation.run import run_seed
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Storage
 
-Plan = Callable[[JobSpec, JobStatus, Observation, float], Decision]
+Plan = Callable[[JobSpec, JobState, Observation, float], Decision]
 Made = contextlib.AbstractContextManager[Policies]
 
 
@@ -87,7 +87,7 @@ def _count_in_memory(plan: Plan) -> Plan:
     """What was spent is known to the process alone: by its epoch, since each has one of its own."""
     spent: dict[tuple[str, int], list[Any]] = {}
 
-    def forgetful(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def forgetful(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         mine = spent.setdefault((observed.uid, observed.epoch), [])
         decision = plan(spec, status.model_copy(update={"spent": mine}), observed, now)
         if decision.intent and decision.status.restarts != status.restarts:
@@ -100,7 +100,7 @@ def _count_in_memory(plan: Plan) -> Plan:
 def _forget_a_spending_at_restart(plan: Plan) -> Plan:
     """The first write of a new leader drops the last entry."""
 
-    def forgetful(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def forgetful(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         if observed.epoch > status.leaderEpoch and status.spent:
             status = status.model_copy(update={"spent": status.spent[:-1]})
         return plan(spec, status, observed, now)
@@ -155,7 +155,7 @@ def _keep_hang_state(plan: Plan) -> Plan:
     """How long a rank has been silent is counted from its last step, whatever round that was in."""
     stepped: dict[int, tuple[int, float]] = {}
 
-    def suspicious(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def suspicious(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         agents = {}
         for slot, agent in observed.agents.items():
             ranks = []
@@ -172,7 +172,7 @@ def _keep_hang_state(plan: Plan) -> Plan:
 
 
 def _ignore_the_epoch(plan: Plan) -> Plan:
-    def blind(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def blind(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         decision = plan(spec, status.model_copy(update={"leaderEpoch": 0}), observed, now)
         if decision.status.leaderEpoch:
             return decision
@@ -194,7 +194,7 @@ def _without_epochs() -> Iterator[Policies]:
 
 
 def _reuse_the_store(plan: Plan) -> Plan:
-    def thrifty(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def thrifty(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         decision = plan(spec, status, observed, now)
         before, new = status.lastStore.split(",")[0], decision.status.roundStore
         if before and new and new != before:
@@ -207,7 +207,7 @@ def _reuse_the_store(plan: Plan) -> Plan:
 def _count_the_cascade(plan: Plan) -> Plan:
     """A rank that lost a peer has failed, too."""
 
-    def naive(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def naive(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         agents = {
             slot: replace(agent, verdict=replace(agent.verdict, cascade=False, cause=Cause.CRASH))
             if agent.verdict is not None
@@ -247,7 +247,7 @@ def _overwrite(write_status: Any) -> Any:
             done: float | None = await write_status(self, record, decision)
         except Conflict:
             live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
-            body = {**live, "status": decision.status.model_dump(mode="json", exclude_none=True)}
+            body = {**live, "status": write_status(decision.status)}
             self._jobs.wrote(await self._cluster.update_status(JOB, body))
             return None
         return done
@@ -258,7 +258,7 @@ def _overwrite(write_status: Any) -> Any:
 def _count_on_any_round(plan: Plan) -> Plan:
     """A verdict counts whatever round it belongs to."""
 
-    def timeless(spec: JobSpec, status: JobStatus, observed: Observation, now: float) -> Decision:
+    def timeless(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
         agents = {
             slot: replace(agent, round=status.round, verdict=replace(agent.verdict, round=status.round))
             if agent.verdict is not None

@@ -79,7 +79,7 @@ async def _fail_thrice(world: World) -> None:
 async def _kill_a_pod_then_its_peer(world: World) -> None:
     """While the first one's successor starts."""
     await kill_a_pod(world)
-    await until(lambda: world.status().get("phase") == "Recovering")
+    await until(lambda: world.status().phase == "Recovering")
     of_slot(world, 0).die(137, "killed")
 
 
@@ -124,7 +124,7 @@ async def _hold(world: World) -> None:
     """A rule holds the job; a person suspends and resumes it."""
     world.edit_job({"spec": {"recovery": {"rules": [{"name": "look", "action": "Hold"}]}}})
     await kill_a_rank(world)
-    await until(lambda: world.status().get("phase") == "Held")
+    await until(lambda: world.status().phase == "Held")
     await suspended(world)
 
 
@@ -150,7 +150,7 @@ async def _miss_the_deadline(world: World) -> None:
 async def _suspend_before_the_start(world: World) -> None:
     await until(lambda: bool(world.pods()))
     world.edit_job({"spec": {"suspend": True}})
-    await until(lambda: world.status().get("phase") == "Suspended" and not world.pods())
+    await until(lambda: world.status().phase == "Suspended" and not world.pods())
     world.edit_job({"spec": {"suspend": False}})
 
 
@@ -162,20 +162,20 @@ async def _suspend_twice(world: World) -> None:
 
 async def _delete_in_mid_recovery(world: World) -> None:
     await kill_a_pod(world)
-    await until(lambda: world.status().get("phase") == "Recovering")
+    await until(lambda: world.status().phase == "Recovering")
     world.store.delete(JOB, world.namespace, world.name)
 
 
 async def _delete_while_suspended(world: World) -> None:
     await world.until_step(4)
     world.edit_job({"spec": {"suspend": True}})
-    await until(lambda: world.status().get("phase") == "Suspended")
+    await until(lambda: world.status().phase == "Suspended")
     world.store.delete(JOB, world.namespace, world.name)
 
 
 async def _recreate_in_mid_recovery(world: World) -> None:
     await kill_a_pod(world)
-    await until(lambda: world.status().get("phase") == "Recovering")
+    await until(lambda: world.status().phase == "Recovering")
     world.comes_back += 1
     world.store.delete(JOB, world.namespace, world.name)
     world.comes_back -= 1
@@ -199,7 +199,7 @@ async def _replace_the_operator_at_the_start(world: World) -> None:
 async def _grow(world: World) -> None:
     await world.until_step(4)
     world.edit_job({"spec": {"workers": {"replicas": 3}}})
-    await until(lambda: world.status()["workers"]["replicas"] == 3)
+    await until(lambda: world.status().workers.replicas == 3)
 
 
 async def _change_its_mind(world: World) -> None:
@@ -216,7 +216,7 @@ async def _go_on_with_fewer(world: World) -> None:
     await world.until_step(5)
     world.store.admission = refuse
     of_slot(world, 1).die(137, "killed")
-    await until(lambda: (world.status().get("workers") or {}).get("replicas") == 1)
+    await until(lambda: world.status().workers.replicas == 1)
     await asyncio.sleep(2.0)
     world.store.admission = None
 
@@ -246,7 +246,7 @@ async def _edit_before_the_start(world: World) -> None:
 async def _edit_and_restart(world: World) -> None:
     await world.until_step(4)
     world.edit_job({"spec": {**edited(world, 1), "restart": 1}})
-    await until(lambda: world.status().get("restartObeyed") == 1)
+    await until(lambda: world.status().restartObeyed == 1)
 
 
 FEW_PODS: dict[str, Any] = {"inPlace": 0, "pod": 0, "full": 0, "perCause": 5}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster_operator.cluster.port import JOB, KINDS, POD, REVISION, SERVICE
+from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.simulation.faults import Fault, inject
@@ -31,7 +32,8 @@ Script = Callable[[World], Coroutine[Any, Any, None]]
 class Outcome:
     violations: list[str]
     noted: list[tuple[float, str]]
-    status: dict[str, Any]
+    status: JobState
+    exists: bool  # the job, at the end
     writes: int
     seconds: float  # virtual
     faults: list[Fault] = field(default_factory=list)
@@ -43,18 +45,18 @@ class Outcome:
 
     @property
     def phase(self) -> str:
-        return str(self.status.get("phase", DELETED))
+        return self.status.phase.value if self.exists else DELETED
 
     def summary(self) -> dict[str, Any]:
         """What must be the same however often the operator died."""
         s = self.status
         return {
             "phase": self.phase,
-            "round": s.get("round"),
-            "incarnations": s.get("incarnations"),
-            "restarts": s.get("restarts"),
-            "recoveries": [(r["round"], r["cause"], r["rung"]) for r in s.get("recoveries") or []],
-            "spent": [(e["rung"], e["cause"]) for e in s.get("spent") or []],
+            "round": s.round,
+            "incarnations": s.incarnations,
+            "restarts": s.restarts.model_dump(),
+            "recoveries": [(r.round, r.cause, r.rung.value) for r in s.recoveries],
+            "spent": [(e.rung.value, e.cause) for e in s.spent],
         }
 
 
@@ -126,6 +128,7 @@ def simulate(
         violations=[*world.violations, *violations],
         noted=world.noted,
         status=world.status(),
+        exists=world.job() is not None,
         writes=world.writes,
         seconds=clock.monotonic(),
         pairs=world.watch.pairs,
@@ -165,15 +168,15 @@ def _check(world: World, fails_with: str) -> None:
 
 def _check_end(world: World, fails_with: str) -> None:
     status = world.status()
-    phase = status.get("phase")
-    words = (status.get("lastFailure") or {}).get("message", "")
+    phase = status.phase.value
+    words = status.lastFailure.message if status.lastFailure is not None else ""
     failed_rightly = fails_with != "" and phase == "Failed" and fails_with in words
     if phase != "Succeeded" and not failed_rightly:
         world.violation(f"the job ended {phase}: {words}")
     if phase == "Succeeded":
         newest = world.storage.newest()
-        if newest is None or newest != Checkpoint(status["round"], world.workload.steps):
-            world.violation(f"it succeeded in round {status['round']}, but the newest checkpoint is {newest}")
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "ReconcileError":
-            world.violation(f"ReconcileError: {condition['message']}")
+        if newest is None or newest != Checkpoint(status.round, world.workload.steps):
+            world.violation(f"it succeeded in round {status.round}, but the newest checkpoint is {newest}")
+    for condition in status.conditions:
+        if condition.type == "ReconcileError":
+            world.violation(f"ReconcileError: {condition.message}")

@@ -64,7 +64,7 @@ async def kill_a_pod(world: World) -> None:
 
 async def suspended(world: World) -> None:
     world.edit_job({"spec": {"suspend": True}})
-    await until(lambda: world.status().get("phase") == "Suspended" and not world.kubelet.living())
+    await until(lambda: world.status().phase == "Suspended" and not world.kubelet.living())
     await asyncio.sleep(5.0)
     world.edit_job({"spec": {"suspend": False}})
 

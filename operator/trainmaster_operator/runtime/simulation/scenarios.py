@@ -33,7 +33,7 @@ async def _suspend_and_resume(world: World) -> None:
 
 async def _suspend_in_mid_recovery(world: World) -> None:
     await kill_a_pod(world)
-    await until(lambda: world.status().get("phase") == "Recovering")
+    await until(lambda: world.status().phase == "Recovering")
     await suspended(world)
 
 
@@ -132,7 +132,7 @@ async def _fail_together(world: World) -> None:
 async def _shrink_and_grow(world: World) -> None:
     await world.until_step(4)
     world.edit_job({"spec": {"workers": {"replicas": 1}}})
-    await until(lambda: world.status()["workers"]["replicas"] == 1 and world.status()["phase"] == "Running")
+    await until(lambda: world.status().workers.replicas == 1 and world.status().phase == "Running")
     world.edit_job({"spec": {"workers": {"replicas": 3}}})
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.cluster.port import ADDED, DELETED, JOB, POD, Object, WatchEvent
+from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
+from trainmaster_operator.planning.migration import former_status
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import read_status
 
 if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.training import SimRank
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
 STORM_OF_WRITES = 5_000
 ENDS = ("Succeeded", "Failed")
 RUNGS = ("inPlace", "pod", "full")
+
+_NOTHING = re.compile(r"\bNone\b")
+"""Python's word for a value that isn't there. No sentence for people has it."""
 
 State = tuple[str, ...]
 
@@ -82,6 +89,8 @@ class Watch:
             self._pod_changed(event)
         elif kind == JOB:
             self._job_changed(event)
+        elif kind == EVENT and _NOTHING.search(message := event.object.get("message", "")):
+            self._world.violation(f"an event tells a person None: {message}")
         if self._world.store.version == STORM_OF_WRITES:
             self._world.violation(f"{STORM_OF_WRITES} writes: somebody writes without end")
             self._world.finished.set()
@@ -104,7 +113,9 @@ class Watch:
             world.note("the job is deleted")
             world.job_deleted()
             return
-        uid, status, spec = job["metadata"]["uid"], job.get("status") or {}, job["spec"]
+        if former_status(job.get("status")):
+            return  # nothing is promised of it but that it is left alone
+        uid, status, spec = job["metadata"]["uid"], read_status(job.get("status")), job["spec"]
         if uid != self._seen.uid:
             self._seen, self._state = Seen(uid), ()
             self._incidents, self._failed_rounds = 0, set()
@@ -121,6 +132,8 @@ class Watch:
             self._incidents += 1  # it has shrunk by itself, and the restart in which it grows again is no failure
         for words in self._broken(self._seen, seen):
             world.violation(words)
+        for told in (c for c in status.conditions if _NOTHING.search(c.message)):
+            world.violation(f"condition {told.type} tells a person None: {told.message}")
         if seen.restarts > self._seen.restarts:
             self._charge(job, status)
         self._seen = seen
@@ -153,29 +166,29 @@ class Watch:
             wrong.append(f"the round leapt from {old.round} to {new.round}")
         return wrong
 
-    def _charge(self, job: Object, status: Object) -> None:
+    def _charge(self, job: Object, status: JobState) -> None:
         """One more restart has been counted: the budget must have allowed it."""
-        limits, done = job["spec"]["recovery"]["budget"], status["restarts"]
+        limits, done = job["spec"]["recovery"]["budget"], status.restarts.model_dump()
         for rung in RUNGS:
-            if done.get(rung, 0) > limits[rung]:
+            if done[rung] > limits[rung]:
                 self._world.violation(f"{done[rung]} restarts of {rung} exceed the budget of {limits[rung]}")
-        last = (status.get("recoveries") or [{}])[-1]
-        if last.get("rung") not in RUNGS or self._world.workload.script:
+        last = status.recoveries[-1] if status.recoveries else None
+        if last is None or last.rung.value not in RUNGS or self._world.workload.script:
             return  # a script counts its steps anew in each process
-        if last["step"] > self._charged_at:
-            self._charged, self._charged_at = Counter(), last["step"]
-        key = (last["rung"], last["cause"])
+        if last.step > self._charged_at:
+            self._charged, self._charged_at = Counter(), last.step
+        key = (last.rung.value, last.cause)
         self._charged[key] += 1
         if self._charged[key] > limits["perCause"]:
             self._world.violation(f"{self._charged[key]} restarts of {key} without progress exceed the budget")
 
-    def _tell(self, job: Object, status: Object) -> None:
+    def _tell(self, job: Object, status: JobState) -> None:
         suspend = bool(job["spec"].get("suspend"))
-        restarts = {name: n for name, n in (status.get("restarts") or {}).items() if n}
+        restarts = status.restarts.model_dump(exclude_defaults=True)
         line = (
-            f"job {status.get('phase')} round {status.get('round', 0)} store {status.get('roundStore') or '-'} "
-            f"slots {status.get('roundMap') or '-'} pods {status.get('incarnations')} restarts {restarts} "
-            f"stop {status.get('stopAt')}/{status.get('stopBound')}{' suspend' if suspend else ''}"
+            f"job {status.phase.value} round {status.round} store {status.roundStore or '-'} "
+            f"slots {status.roundMap or '-'} pods {status.incarnations or '-'} restarts {restarts} "
+            f"stop {status.stopAt}/{status.stopBound}{' suspend' if suspend else ''}"
         )
         if line == self._line:
             return
@@ -187,19 +200,19 @@ class Watch:
         self._state = state
 
 
-def _read(uid: str, status: Object) -> Seen:
-    checkpoint = status.get("checkpoint") or {}
+def _read(uid: str, status: JobState) -> Seen:
+    checkpoint, failure = status.checkpoint, status.lastFailure
     return Seen(
         uid,
-        status.get("phase", ""),
-        status.get("round", 0),
-        tuple(unpack_counts(status.get("incarnations", ""))),
-        status.get("leaderEpoch", 0),
-        (status.get("progress") or {}).get("highestStep", 0),
-        (checkpoint.get("round", 0), checkpoint.get("step", 0)),
-        (status.get("restarts") or {}).get("total", 0),
-        (status.get("lastFailure") or {}).get("cause", ""),
-        (status.get("workers") or {}).get("replicas", 0),
+        status.phase.value,
+        status.round,
+        tuple(unpack_counts(status.incarnations)),
+        status.leaderEpoch,
+        status.progress.highestStep,
+        (checkpoint.round, checkpoint.step) if checkpoint is not None else (0, 0),
+        status.restarts.total + status.restarts.free,
+        failure.cause if failure is not None else "",
+        status.workers.replicas,
     )
 
 
@@ -207,21 +220,19 @@ def _wishes(spec: Object) -> tuple[bool, int, int]:
     return bool(spec.get("suspend")), spec["workers"]["replicas"], spec.get("restart", 0)
 
 
-def _state(job: Object, status: Object) -> State:
+def _state(job: Object, status: JobState) -> State:
     """What of a job's status decides what may come next, without numbers that only grow."""
-    recoveries = status.get("recoveries") or []
-    still_open = bool(recoveries) and recoveries[-1].get("totalSeconds") is None
-    workers = status.get("workers") or {}
-    size, wish = workers.get("replicas", 0), job["spec"]["workers"]["replicas"]
+    last = status.recoveries[-1] if status.recoveries and status.recoveries[-1].totalSeconds is None else None
+    size, wish = status.workers.replicas, job["spec"]["workers"]["replicas"]
     return (
-        status.get("phase", ""),
-        "open" if status.get("roundStore") else "forming" if status.get("round") else "none",
-        "bound" if status.get("stopBound") else "asked" if status.get("stopAt") is not None else "",
-        f"{recoveries[-1]['rung']} {recoveries[-1]['cause']}" if still_open else "",
+        status.phase.value,
+        "open" if status.roundStore else "forming" if status.round else "none",
+        "bound" if status.stopBound else "asked" if status.stopAt is not None else "",
+        f"{last.rung.value} {last.cause}" if last is not None else "",
         "smaller" if size < wish else "larger" if size > wish else "",
         "suspend" if job["spec"].get("suspend") else "",
-        "released" if status.get("released") else "",
-        "suspected" if status.get("suspicion") else "",
+        "released" if status.released else "",
+        "suspected" if status.suspicion else "",
     )
 
 

@@ -13,6 +13,8 @@ from trainmaster_operator.api.meta import API_VERSION
 from trainmaster_operator.cluster.faulty import Rates
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import read_status
 from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.simulation.agent import SimAgent
@@ -174,10 +176,8 @@ class World:
         except NotFound:
             return None
 
-    def status(self) -> Object:
-        job = self.job()
-        status: Object = (job or {}).get("status") or {}
-        return status
+    def status(self) -> JobState:
+        return read_status((self.job() or {}).get("status"))
 
     def edit_job(self, patch: Object) -> None:
         if self.job() is not None:

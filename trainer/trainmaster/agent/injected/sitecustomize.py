@@ -23,8 +23,10 @@ def _take_over_launchers() -> None:
 
 def _watch() -> None:
     """Watch this process if it is the rank's program. The package lies above; `sys.path` stays as it was."""
-    if sys.version_info < (3, 9) or not _is_below_rank() or "TRAINMASTER_ENTRY" in os.environ:
+    if sys.version_info < (3, 9) or "TRAINMASTER_ENTRY" in os.environ:
         return  # an entry is watched by what runs it
+    if not _inherits_record() and not _open_record():
+        return
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
     sys.path.append(root)
     try:
@@ -37,14 +39,54 @@ def _watch() -> None:
         sys.path.remove(root)
 
 
-def _is_below_rank() -> bool:
-    """Whether the rank's record is inherited. Workers and other children of Python programs don't inherit it."""
+def _inherits_record() -> bool:
+    """Whether the rank's record is inherited. Children of Python programs don't inherit it."""
     try:
         return os.readlink("/proc/self/fd/" + os.environ["TRAINMASTER_PROGRESS_FD"]).startswith(
             "/memfd:trainmaster-progress"
         )
     except (KeyError, OSError):
         return False
+
+
+def _open_record() -> bool:
+    """Open the rank's record where a program above this one has it, and claim it as `injection` does.
+
+    `conda run` and all that starts programs by Python's `subprocess` close what they have inherited. The channel can't
+    be opened in this way, so the agent finds this program's last words in its output. False: there is no record, or
+    another program claims it, which this one is a worker of.
+    """
+    path = _find_record()
+    if not path:
+        return False
+    import fcntl
+
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return False
+    os.environ["TRAINMASTER_PROGRESS_FD"] = str(fd)
+    os.environ.pop("TRAINMASTER_CHANNEL_FD", None)
+    return True
+
+
+def _find_record() -> str:
+    """Return the path of the rank's record in the nearest process above this one that has it, "" if none has."""
+    try:
+        number = os.environ["TRAINMASTER_PROGRESS_FD"]
+        name = "/memfd:trainmaster-progress-{TRAINMASTER_ROUND}-{RANK} (deleted)".format_map(os.environ)
+        pid = os.getppid()
+        while pid > 1:
+            path = f"/proc/{pid}/fd/{number}"
+            if os.path.islink(path) and os.readlink(path) == name:
+                return path
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rpartition(") ")[2].split()[1])
+    except (KeyError, OSError):
+        pass
+    return ""
 
 
 def _run_next() -> None:

@@ -1,0 +1,37 @@
+"""What the status of a job says, for every command that asks: from a cluster, or from a run's status.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster_operator.api.meta import unpack_ranges
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.planning.migration import NEEDS_MIGRATION, former_status
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import OtherLayout, read_status
+
+
+def state_of(job: Mapping[str, Any]) -> JobState:
+    """Return what a job's status says. Raises Refusal when another version of Trainmaster wrote it."""
+    status = job.get("status") or {}
+    if former_status(status):
+        raise Refusal(
+            f"{job['metadata']['name']}: {NEEDS_MIGRATION}: an earlier version of trainmaster wrote its status, which "
+            f"this version doesn't read; its phase is {status.get('phase', 'unknown')}"
+        )
+    try:
+        return read_status(status)
+    except (OtherLayout, ValidationError) as error:
+        first = str(error).splitlines()[0]
+        raise Refusal(f"{job['metadata']['name']}: its status is of another version of trainmaster: {first}") from None
+
+
+def slots_in_rank_order(job: dict[str, Any]) -> list[int]:
+    """Return the slots of the round that is open, or was last, in the order of their ranks: [] before the first one.
+    What ranks print is shown for jobs of an earlier version too. Raises Refusal."""
+    status = job.get("status") or {}
+    members = status.get("roundMap") or "" if former_status(status) else state_of(job).roundMap
+    return list(unpack_ranges(members))

@@ -1,0 +1,98 @@
+"""Whether the cluster's CustomResourceDefinition is of another version than this operator.
+
+The API server drops fields of a job that an older definition lacks, and nobody is told; a newer definition takes fields
+that this operator doesn't obey. The published schema is compared with the one that belongs to this operator: it is open
+to every service account, so no further right is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainmaster_operator.api import crd
+from trainmaster_operator.cluster.port import JOB, ApiError, Object
+from trainmaster_operator.runtime.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SHOWN = 5  # fields in a message
+
+
+class Publishes(Protocol):
+    async def published_schema(self, kind: str) -> Object | None: ...
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paths of fields. `missing`: the definition in the cluster lacks them. `unknown`: this operator does."""
+
+    missing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what a person should know and do."""
+        if self.missing:
+            yield (
+                f"the cluster's CustomResourceDefinition is older than this operator: it lacks {_some(self.missing)}, "
+                "and the API server drops these fields from jobs; upgrade it with the chart (crds.enabled=true), or by "
+                "kubectl apply --server-side -f charts/trainmaster/files/crds"
+            )
+        if self.unknown:
+            yield (
+                f"the cluster's CustomResourceDefinition is newer than this operator, which does not obey "
+                f"{_some(self.unknown)}; upgrade the operator"
+            )
+
+
+def compare(published: Object, expected: Object | None = None) -> Difference:
+    """Compare the fields of spec and status of two schemas of a job. expected: this operator's unless given."""
+    there, here = set(_fields(published)), set(_fields(expected or crd.job_schema()))
+    return Difference(_outermost(here - there), _outermost(there - here))
+
+
+async def report(cluster: Publishes, metrics: Metrics) -> Difference | None:
+    """Log how the definition in the cluster differs, and count it. None if the API server doesn't say."""
+    try:
+        published = await cluster.published_schema(JOB)
+    except ApiError as error:
+        log.info("the schema of jobs could not be read: %s", error)
+        return None
+    if published is None:
+        return None
+    found = compare(published)
+    metrics.crd_missing.set(len(found.missing))
+    metrics.crd_unknown.set(len(found.unknown))
+    for sentence in found.sentences():
+        log.warning("%s", sentence)
+    return found
+
+
+def _fields(schema: Object) -> Iterator[str]:
+    for part in ("spec", "status"):
+        yield from _below(part, (schema.get("properties") or {}).get(part) or {})
+
+
+def _below(path: str, schema: Object) -> Iterator[str]:
+    yield path
+    for name, child in (schema.get("properties") or {}).items():
+        yield from _below(f"{path}.{name}", child)
+    for key, mark in (("items", "[]"), ("additionalProperties", ".*")):
+        if isinstance(schema.get(key), dict):
+            yield from _below(f"{path}{mark}", schema[key])
+
+
+def _outermost(paths: set[str]) -> tuple[str, ...]:
+    """Leave out what lies below another path of the set."""
+    kept: list[str] = []
+    for path in sorted(paths):
+        if not any(path.startswith((f"{above}.", f"{above}[")) for above in kept):
+            kept.append(path)
+    return tuple(kept)
+
+
+def _some(paths: tuple[str, ...]) -> str:
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(paths[:SHOWN]) + more

@@ -1,0 +1,137 @@
+"""What a cluster says to a job and its pods before anything is stored there, over the memory store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import WriteJob
+from tests.cli.on_cluster import SPACE, Cluster, refused
+from trainmaster_operator.cli.main import main
+from trainmaster_operator.cluster.port import JOB, POD, Forbidden, Invalid
+
+STRICT = (
+    'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.tolerrations", '
+    'unknown field "spec.containers[0].resources.limit"'
+)
+NO_RIGHT = 'pods is forbidden: User "me" cannot create resource "pods" in API group "" in the namespace "team-a"'
+WEBHOOK = 'admission webhook "w.example" does not support dry run'
+COMMANDS = [("submit",), ("validate", "--cluster")]
+
+
+def misspelt(write_job: WriteJob) -> Path:
+    spec = {"tolerrations": [], "containers": [{"name": "main", "resources": {"limit": {"cpu": "1"}}}]}
+    return write_job(spec__workers__template={"spec": spec})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_real_pod_of_the_job_is_tried_first(
+    cluster: Cluster, write_job: WriteJob, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(spec__workers__template={"spec": {"nodeSelector": {"gpu": "h100"}}})
+    assert main([*command, str(file)]) == 0
+    job, pod = cluster.tried
+    assert (job["kind"], pod["kind"]) == (JOB, POD)
+    assert (pod["metadata"]["name"], pod["metadata"]["namespace"]) == ("tiny-worker-0-0", SPACE)
+    assert "ownerReferences" not in pod["metadata"]  # the owner isn't stored
+    assert pod["spec"]["nodeSelector"] == {"gpu": "h100"}
+    assert {"trainmaster-identity"} <= {volume["name"] for volume in pod["spec"]["volumes"]}  # as in a cluster
+    assert len(cluster.store.list(JOB).items) == (1 if command == ("submit",) else 0)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_fields_that_the_cluster_does_not_know_are_told_at_their_lines(
+    cluster: Cluster, write_job: WriteJob, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = misspelt(write_job)
+    cluster.refuses_pods = Invalid(STRICT)
+    assert main([*command, str(file)]) == 2
+    lines = file.read_text().splitlines()
+    at = {key: next(n for n, line in enumerate(lines, 1) if key in line) for key in ("tolerrations", "limit:")}
+    where = "spec.workers.template.spec"
+    assert capsys.readouterr().err.splitlines() == [
+        f"trainmaster: {file}:{at['tolerrations']}: {where}.tolerrations: unknown field of a pod; did you mean "
+        "tolerations?",
+        f"trainmaster: {file}:{at['limit:']}: {where}.containers[0].resources.limit: unknown field of a pod; did you "
+        "mean limits?",
+    ]
+    assert cluster.store.list(JOB).items == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        Forbidden('pods "tiny-worker-0-0" is forbidden: violates PodSecurity "restricted:latest": host namespaces'),
+        Forbidden('pods "tiny-worker-0-0" is forbidden: failed quota: compute: must specify limits.cpu'),
+        Invalid('Pod "tiny-worker-0-0" is invalid: spec.containers[0].resources.limits[gpu]: Invalid value: "gpu"'),
+    ],
+)
+def test_a_pod_that_can_never_be_created_refuses_the_job(
+    cluster: Cluster,
+    write_job: WriteJob,
+    command: tuple[str, ...],
+    error: Exception,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = write_job()
+    cluster.refuses_pods = error
+    assert refused(capsys, *command, str(file)) == f"{file}: the cluster refuses its pods: {error}"
+    assert cluster.store.list(JOB).items == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Forbidden("exceeded quota: compute, requested: cpu=4"), "its pods would have to wait now"),
+        (Forbidden(NO_RIGHT), "a pod of it was not tried on the cluster"),
+        (Invalid(WEBHOOK), "a pod of it was not tried on the cluster"),
+    ],
+)
+def test_what_says_nothing_about_the_job_is_told_and_the_job_is_submitted(
+    cluster: Cluster, write_job: WriteJob, error: Exception, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    cluster.refuses_pods = error
+    assert main(["submit", str(file)]) == 0
+    assert capsys.readouterr().err == f"trainmaster: {file}: {words}: {error}\n"
+    assert cluster.store.find(JOB, SPACE, "tiny")
+
+
+def test_names_are_compared_here_when_no_pod_may_be_tried(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = misspelt(write_job)
+    cluster.refuses_pods = Forbidden(NO_RIGHT)
+    assert main(["submit", str(file)]) == 2
+    assert "tolerrations: unknown field of a pod; did you mean tolerations?" in capsys.readouterr().err
+    assert cluster.store.list(JOB).items == []
+
+
+def test_a_cluster_that_is_newer_than_our_names_decides(cluster: Cluster, write_job: WriteJob) -> None:
+    file = misspelt(write_job)  # the store takes any name
+    assert main(["submit", str(file)]) == 0
+    assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["workers"]["template"]["spec"]["tolerrations"] == []
+
+
+@pytest.mark.parametrize("options", [(), ("--cluster",)])
+def test_on_a_laptop_without_a_cluster_names_are_compared_with_ours(
+    write_job: WriteJob,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["validate", str(misspelt(write_job)), *options]) == 2
+    assert "tolerrations: unknown field of a pod; did you mean tolerations?" in capsys.readouterr().err
+    assert main(["validate", str(write_job()), *options]) == 0
+    assert ("no cluster was asked, because there is no kubeconfig" in capsys.readouterr().out) == bool(options)
+
+
+def test_a_cluster_that_is_named_must_be_there(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "validate", str(write_job()), "--kubeconfig", "gone") == "--kubeconfig gone: doesn't exist"
