@@ -172,8 +172,8 @@ def operator() -> Any:
                     curves(
                         13,
                         "Writes by what they are",
-                        "Per second. progress is limited by the operator itself. intent follows failures and edits of "
-                        "jobs.",
+                        "Per second. Good: below some tens. progress is limited by the operator itself. intent "
+                        "follows failures and edits of jobs.",
                         Query(_rate("api_writes_total", "what"), "{{what}}"),
                         unit="ops",
                         none="Nothing was written in this time",
@@ -228,8 +228,8 @@ def operator() -> Any:
                     curves(
                         18,
                         "Events about jobs",
-                        "Per second, by what became of them. dropped: one job makes too many of them. failed: the API "
-                        "server did not take them.",
+                        "Per second, by what became of them. Good: told and counted. dropped: one job makes too many "
+                        "of them. failed: the API server did not take them.",
                         Query(_rate("events_total", "result"), "{{result}}"),
                         unit="ops",
                         none="No event in this time",

@@ -59,9 +59,10 @@ def fleet() -> Any:
                     number(
                         1,
                         "Jobs that need a person",
-                        "Jobs that failed in the last hours, or are held. Good: 0. Otherwise the table below names "
-                        "each job and the cause; the runbooks job-failed and job-held say what to do.",
-                        Query(_jobs("Failed|Held")),
+                        "Jobs that failed in the last hours, are held, or have a manifest that can't be read. Good: "
+                        "0. Otherwise the table below names each job and the cause; the runbooks job-failed and "
+                        "job-held say what to do.",
+                        Query(_jobs("Failed|Held|Unreadable")),
                         unit="short",
                         steps=((None, GREEN), (1, RED)),
                     ),
@@ -77,8 +78,8 @@ def fleet() -> Any:
                     number(
                         3,
                         "Jobs that train",
-                        "Jobs with running ranks, those that recover at this moment included. If it falls and nobody "
-                        "ended a job, look at the jobs that need a person.",
+                        "Jobs with running ranks, those that recover at this moment included. Good: as many as people "
+                        "started. If it falls and nobody ended a job, look at the jobs that need a person.",
                         Query(_jobs(ACTIVE)),
                         unit="short",
                     ),
@@ -95,15 +96,15 @@ def fleet() -> Any:
                     number(
                         5,
                         "Workers that are ready",
-                        "Ready pods as a share of the pods that the jobs which are not over ask for. Good: 1. If it is "
-                        "lower, jobs wait for nodes or quota: see the waiting jobs.",
+                        "Ready pods of the jobs that train, as a share of the pods that they ask for. Good: 1. If it "
+                        "is lower, jobs lost pods or shrank, and wait for nodes: see the panel of workers.",
                         Query(
                             f'sum(max by (namespace, job) (trainmaster_job_workers{{{IN}, state="ready"}})) '
                             f'/ sum(max by (namespace, job) (trainmaster_job_workers{{{IN}, state="desired"}}))'
                         ),
                         unit="percentunit",
                         steps=((None, RED), (0.8, YELLOW), (0.99, GREEN)),
-                        none="No job",
+                        none="No job trains",
                     ),
                     number(
                         6,
@@ -117,16 +118,20 @@ def fleet() -> Any:
                     rows(
                         7,
                         "Jobs that need a person, and why",
-                        "Each job that failed or is held, with the cause. Good: empty. `trainmaster status JOB` shows "
-                        "the last words of the rank that failed.",
+                        "Each job that failed, is held or can't be handled, with the cause. Good: empty. `trainmaster "
+                        "status JOB` shows the last words of the rank that failed.",
                         Query(
                             "max by (namespace, job, condition, reason) "
-                            f'(trainmaster_job_condition{{{IN}, condition=~"Failed|Held|ReconcileError"}}) == 1'
+                            f'(trainmaster_job_condition{{{IN}, condition=~"Failed|Held|ReconcileError"}}) == 1 '
+                            "or label_replace(max by (namespace, job) "
+                            f'(trainmaster_job_phase{{{IN}, phase="Unreadable"}}), "condition", "Unreadable", "", "")'
                         ),
                         [
                             *PLACE,
                             Column(
-                                "condition", "State", colors={"Failed": RED, "Held": "purple", "ReconcileError": ORANGE}
+                                "condition",
+                                "State",
+                                colors={"Failed": RED, "Held": "purple", "ReconcileError": ORANGE, "Unreadable": RED},
                             ),
                             Column("reason", "Cause"),
                         ],
@@ -186,8 +191,9 @@ def fleet() -> Any:
                     curves(
                         11,
                         "Workers",
-                        "Pods that the jobs ask for, have, and have ready, and spares. Good: ready equals desired. A "
-                        "gap that stays is a lack of nodes or quota.",
+                        "Of the jobs that train: pods that they ask for (desired), that are in the round (current), "
+                        "that have an agent (ready), and spares. Good: ready equals desired. A gap that stays is a "
+                        "lack of nodes or quota.",
                         Query(
                             f"sum by (state) (max by (namespace, job, state) (trainmaster_job_workers{{{IN}}}))",
                             "{{state}}",
@@ -256,8 +262,8 @@ def fleet() -> Any:
                     rows(
                         16,
                         "Jobs",
-                        "All jobs that are not over, and those that ended in the last hours. A high number of "
-                        "failures or an old checkpoint is the job to look at first.",
+                        "All jobs that are not over, and those that ended in the last hours. Good: goodput above 0.95 "
+                        "and no failures. A high number of failures or an old checkpoint is the job to look at first.",
                         [
                             Query(f"max by (namespace, job, phase) (trainmaster_job_phase{{{IN}}})"),
                             Query(f"max by (namespace, job) (trainmaster_job_goodput_ratio{{{IN}}})"),

@@ -67,8 +67,8 @@ def job() -> Any:
                     number(
                         2,
                         "Progress",
-                        "Share of the steps that are done. It falls after a failure only by the steps that have to be "
-                        "done again.",
+                        "Share of the steps that are done. Good: it rises. It falls after a failure only by the steps "
+                        "that have to be done again.",
                         Query(f"{_of('step')} / {_of('total_steps')}"),
                         unit="percentunit",
                         none=NO_STEP,
@@ -258,7 +258,7 @@ def job() -> Any:
                     curves(
                         16,
                         "Age of the newest checkpoint",
-                        "By where it lies: memory of the pod, of another pod, storage. Good: a saw-tooth whose teeth "
+                        "By where it lies: storage, or the memory of the pods. Good: a saw-tooth whose teeth "
                         "are as high as the interval of saving. A line that only rises: saves fail.",
                         Query(_of("checkpoint_age_seconds", by="tier"), "{{tier}}"),
                         unit="s",

@@ -49,6 +49,7 @@ PHASE_COLORS = {
     "Held": PURPLE,
     "Succeeded": BLUE,
     "Failed": RED,
+    "Unreadable": "dark-red",
 }
 
 CATEGORY_COLORS = {

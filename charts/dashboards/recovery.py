@@ -93,7 +93,7 @@ def recovery() -> Any:
                         5,
                         "Lost time",
                         "Time of all jobs that was of no use: down time, steps done again, and standing still for "
-                        "saves.",
+                        "saves. Good: minutes in a day of each job. The longest bar below is what to work on.",
                         Query(_grown("lost_seconds_total")),
                         unit="s",
                         none=NO_JOB,
@@ -120,8 +120,9 @@ def recovery() -> Any:
                     bars(
                         7,
                         "Lost time by what it was lost to",
-                        "The longest bar is what to work on first. hardware: nodes and devices. preemption: evictions. "
-                        "checkpoint: saving and loading. detection: until a failure is seen. queue: waiting for pods.",
+                        "Good: short bars. The longest one is what to work on first. hardware: nodes and devices. "
+                        "preemption: evictions. checkpoint: saving and loading. detection: until a failure is seen. "
+                        "queue: waiting for pods.",
                         Query(f"sort_desc({_grown('lost_seconds_total', by='category')} > 0)", "{{category}}"),
                         unit="s",
                         steps=((None, ORANGE),),
@@ -131,8 +132,8 @@ def recovery() -> Any:
                         8,
                         "Mean recovery, by phase",
                         "Seconds per recovery in each phase, of the slowest pod. Good: every phase below some "
-                        "seconds. detect: shorten recovery.hang. schedule: keep spares. imports and build: see "
-                        "docs/failures.md. load: keep checkpoints in memory.",
+                        "seconds. detect: shorten recovery.hang. schedule: keep spares. start: see docs/failures.md "
+                        "on imports. load: keep checkpoints in memory.",
                         Query(
                             f"sort_desc({_grown('recovery_seconds_total', phases, 'phase')} "
                             f"/ on () group_left () {_grown('recoveries_total')} > 0)",
@@ -144,7 +145,7 @@ def recovery() -> Any:
                     ),
                     curves(
                         9,
-                        "Lost time",
+                        "Lost time at each moment",
                         "How many jobs' worth of time is lost at each moment, by what it is lost to: 2 means as if "
                         "two jobs stood still. Good: near 0.",
                         Query(
@@ -181,8 +182,8 @@ def recovery() -> Any:
                     curves(
                         11,
                         "Failures by cause",
-                        "Failures in each interval. A cause that many jobs have at once comes from the cluster: a "
-                        "node, the network, the storage. A cause of one job comes from the job.",
+                        "Failures in each interval. Good: none. A cause that many jobs have at once comes from the "
+                        "cluster: a node, the network, the storage. A cause of one job comes from the job.",
                         Query(_grown("failures_total", by="cause", window=recent) + " > 0", "{{cause}}"),
                         unit="short",
                         stacked=True,
@@ -202,8 +203,8 @@ def recovery() -> Any:
                     rows(
                         13,
                         "Failures by job and cause",
-                        "In the time shown, most first. Type `trainmaster status JOB` for the rank, the node and its "
-                        "last words.",
+                        "In the time shown, most first. Good: empty. Type `trainmaster status JOB` for the rank, the "
+                        "node and its last words.",
                         Query(f"{_grown('failures_total', by='namespace, job, cause')} > 0"),
                         [
                             *PLACE,
@@ -216,9 +217,9 @@ def recovery() -> Any:
                     rows(
                         14,
                         "Restarts that count, in the last hour",
-                        "By default a job may restart in place 10 times, replace a pod 5 times and restart all pods 2 "
-                        "times in an hour (spec.recovery.budget). A job at these numbers is about to take the next "
-                        "rung, and fails after the last.",
+                        "Good: empty. By default a job may restart in place 10 times, replace a pod 5 times and "
+                        "restart all pods 2 times in an hour (spec.recovery.budget). A job at these numbers is about "
+                        "to take the next rung, and fails after the last.",
                         Query(
                             "sum by (namespace, job, rung) "
                             f'(increase(trainmaster_job_restarts_total{{{IN}, rung!="free"}}[1h])) > 0'
@@ -234,9 +235,9 @@ def recovery() -> Any:
                     curves(
                         15,
                         "Suspicions of a hang",
-                        "Of all jobs of the operator: raised, dropped because the ranks went on, confirmed where "
-                        "nothing is done about it. Many that are dropped: the limit of recovery.hang is too short for "
-                        "the jobs.",
+                        "Of all jobs of the operator. Good: none. raised, dropped because the ranks went on, "
+                        "confirmed where nothing is done about it. Many that are dropped: the limit of recovery.hang "
+                        "is too short for the jobs.",
                         Query(
                             f"sum by (result) (increase(trainmaster_hang_suspicions_total[{recent}]))",
                             "{{result}}",
