@@ -214,6 +214,7 @@ def operator() -> Any:
                         "away; the runbook agents-lost says how to find it.",
                         Query(f"sum(increase(trainmaster_agents_lost_total{{{IN}}}[{_RECENT}]))", "lost"),
                         unit="short",
+                        events=True,
                         none=NOTHING_SCRAPED,
                     ),
                     curves(

@@ -109,9 +109,10 @@ def job() -> Any:
                     ),
                     number(
                         6,
-                        "Newest checkpoint on storage",
-                        "How old it is: that much work is lost if all pods go at once. Good: below the interval of "
-                        "spec.checkpoint. Older than twice that: follow the runbook job-checkpoint-old.",
+                        "Newest checkpoint",
+                        "How old the newest one on storage is: that much work is lost if all pods go at once. Good: "
+                        "below the interval of spec.checkpoint. Older than twice that: follow the runbook "
+                        "job-checkpoint-old.",
                         Query(_of("checkpoint_age_seconds", 'tier="storage"')),
                         unit="s",
                         steps=((None, GREEN), (3600, YELLOW), (7200, RED)),
@@ -234,6 +235,8 @@ def job() -> Any:
                             "{{rung}}",
                         ),
                         unit="short",
+                        events=True,
+                        stacked=True,
                         colors=RUNG_COLORS,
                         none=NO_JOB,
                     ),

@@ -167,8 +167,9 @@ def curves(
     decimals: int | None = None,
     steps: Steps = (),
     none: str = "No data in this time",
+    events: bool = False,
 ) -> timeseries.Panel:
-    """Values over time. `stacked`: the series are parts of a whole."""
+    """Values over time. `stacked`: the series are parts of a whole. `events`: counts of what happens now and then."""
     given = [queries] if isinstance(queries, Query) else queries
     legend = (
         common.VizLegendOptions()
@@ -194,6 +195,10 @@ def curves(
         .height(8)
         .span(span)
     )
+    if events:
+        panel = panel.draw_style(looks.GraphDrawStyle.BARS).fill_opacity(80)
+    if unit == "short":
+        panel = panel.axis_soft_max(1)  # where nothing happened the axis would end at 100
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A"))
     if least is not None:

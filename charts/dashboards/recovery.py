@@ -184,8 +184,9 @@ def recovery() -> Any:
                         "Failures by cause",
                         "Failures in each interval. Good: none. A cause that many jobs have at once comes from the "
                         "cluster: a node, the network, the storage. A cause of one job comes from the job.",
-                        Query(_grown("failures_total", by="cause", window=recent) + " > 0", "{{cause}}"),
+                        Query(_grown("failures_total", by="cause", window=recent), "{{cause}}"),
                         unit="short",
+                        events=True,
                         stacked=True,
                         none="No failure in this time",
                     ),
@@ -194,8 +195,9 @@ def recovery() -> Any:
                         "Restarts by how much was restarted",
                         "Good: inPlace, which costs about a second. full and shrink mean that the budgets of the "
                         "smaller restarts are spent: the job is about to fail.",
-                        Query(_grown("restarts_total", by="rung", window=recent) + " > 0", "{{rung}}"),
+                        Query(_grown("restarts_total", by="rung", window=recent), "{{rung}}"),
                         unit="short",
+                        events=True,
                         stacked=True,
                         colors=RUNG_COLORS,
                         none="No restart in this time",
@@ -243,6 +245,7 @@ def recovery() -> Any:
                             "{{result}}",
                         ),
                         unit="short",
+                        events=True,
                         none="No suspicion in this time",
                     ),
                     curves(
@@ -252,6 +255,7 @@ def recovery() -> Any:
                         "storage is full or away: a failure now would cost all work since the last good save.",
                         Query(f"sum(increase(trainmaster_checkpoint_failures_total[{recent}]))", "failed saves"),
                         unit="short",
+                        events=True,
                         none=NO_JOB,
                     ),
                 ],
