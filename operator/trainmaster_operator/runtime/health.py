@@ -1,4 +1,4 @@
-"""What kubelets and Prometheus ask of the operator, over plain HTTP: /livez, /readyz, /metrics.
+"""What kubelets ask of the operator, over plain HTTP: /livez and /readyz; /metrics too, where everybody may read it.
 
 A thread of its own answers, so that a main loop that serves thousands of agents at once isn't taken for one that is
 stuck: that it turns is looked at here, and a kubelet restarts it when it doesn't. What it is asked, the main loop
@@ -27,10 +27,11 @@ ASK_S = 1.0
 
 
 class HealthServer:
-    """`wrong` and `missing` say in sentences why this process should be restarted, and why it can't take over yet."""
+    """`wrong` and `missing` say in sentences why this process should be restarted, and why it can't take over yet.
+    `metrics`: None where they are served elsewhere."""
 
     def __init__(
-        self, wrong: Callable[[], list[str]], missing: Callable[[], list[str]], metrics: Callable[[], bytes]
+        self, wrong: Callable[[], list[str]], missing: Callable[[], list[str]], metrics: Callable[[], bytes] | None
     ) -> None:
         self._wrong = wrong
         self._missing = missing
@@ -100,6 +101,8 @@ class HealthServer:
         return _told(await self._asked(self._missing))
 
     async def _render(self, request: web.Request) -> web.Response:
+        if self._metrics is None:
+            return web.Response(status=404, text="metrics are served over HTTPS, on the port for metrics\n")
         body = await self._in_main(self._metrics)
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
