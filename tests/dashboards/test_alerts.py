@@ -130,8 +130,12 @@ CASES: dict[str, Case] = {
     ),
     "TrainmasterJobGoodputLow": Case(
         "40m", IN_JOB, "Training job lab/gpt loses a fifth of its time to failures.",
-        {f"trainmaster_job_goodput_ratio{{{JOB}}}": "0.79x60"},
-        {f"trainmaster_job_goodput_ratio{{{JOB}}}": "0.81x60"},
+        {f"trainmaster_job_goodput_ratio{{{JOB}}}": "0.79x60",
+         f'trainmaster_job_phase{{{JOB},phase="Running"}}': "1x60"},
+        {f"trainmaster_job_goodput_ratio{{{JOB}}}": "0.81x60",
+         f'trainmaster_job_phase{{{JOB},phase="Running"}}': "1x60",
+         'trainmaster_job_goodput_ratio{namespace="lab",job="over"}': "0.2x60",
+         'trainmaster_job_phase{namespace="lab",job="over",phase="Succeeded"}': "1x60"},
     ),
     "TrainmasterJobRecoveringTooOften": Case(
         "30m", IN_JOB, "Training job lab/gpt restarted 6 times within half an hour.",

@@ -12,7 +12,7 @@ import pytest
 
 from charts.dashboards import __main__ as dashboards_main
 from tests.dashboards.asking import VARIABLE, Asked, all_asked, dashboards, everything, of_panels, panels
-from trainmaster_operator.runtime import metrics_page
+from tests.dashboards.exported import labels_by_series
 
 DASHBOARDS = dashboards()
 PANELS = [(uid, panel) for uid, dashboard in DASHBOARDS.items() for panel in panels(dashboard)]
@@ -28,22 +28,7 @@ def named(pair: tuple[str, dict[str, Any]]) -> str:
     return f"{pair[0]}-{pair[1]['id']}"
 
 
-def exported() -> dict[str, set[str]]:
-    """The labels of each series that the operator exports."""
-    series: dict[str, set[str]] = {}
-    for line in metrics_page.render().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) < 4 or not cells[0].startswith("`"):
-            continue
-        name, labels = cells[0].strip("`"), set(re.findall(r"`(\w+)`", cells[2]))
-        if cells[1] == "histogram":
-            series |= {f"{name}_bucket": {*labels, "le"}, f"{name}_sum": labels, f"{name}_count": labels}
-        else:
-            series[name] = labels
-    return series
-
-
-EXPORTED = exported()
+EXPORTED = labels_by_series()
 
 
 def parse(asked: Asked) -> Any:
