@@ -16,7 +16,11 @@ EVERYTHING: Object = {
     "agentImage": {"repository": "somewhere/agent"},
     "serviceAccount": {"name": "operator"},
     "priorityClass": {"create": True},
-    "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "metrics": {
+        "readers": [{"name": "prometheus", "namespace": "monitoring"}],
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+    },
     "networkPolicy": {"enabled": True},
     "certManager": {"enabled": True, "issuerRef": {"name": "our-ca"}},
 }

@@ -58,6 +58,7 @@ class Authority:
         self._tls = ServerTls()
         self._secrets: Secrets | None = None
         self._served: Pair | None = None
+        self._published: tuple[str, float] | None = None  # the bundle, and when (monotonic)
         self._folder_bundles: list[bytes] = []  # the newest first, and what it replaced
 
     @property
@@ -83,10 +84,14 @@ class Authority:
         return {name: certificates.valid_until(pair.certificate) for name, pair in found.items()}
 
     async def publish_bundle(self) -> None:
-        """For scrapers: what they have to trust, as a ConfigMap in the operator's own namespace. A failure is logged,
-        and the next call tries again."""
+        """For scrapers: what they have to trust, as a ConfigMap in the operator's own namespace. Nothing is written
+        if that was done lately. A failure is logged, and the next call tries again."""
+        bundle, now = self.bundle(), self._clock.monotonic()
+        if self._published is not None and self._published[0] == bundle and now - self._published[1] < LOOK_S:
+            return
         try:
-            await self._cluster.apply(CONFIG_MAP, build_ca_bundle(self._namespace, self.bundle()))
+            await self._cluster.apply(CONFIG_MAP, build_ca_bundle(self._namespace, bundle))
+            self._published = (bundle, now)
         except ApiError as error:
             log.warning("the certificates that scrapers trust could not be published: %s", error)
 
