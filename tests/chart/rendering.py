@@ -20,6 +20,7 @@ EVERYTHING: Object = {
         "readers": [{"name": "prometheus", "namespace": "monitoring"}],
         "serviceMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True},
+        "dashboards": {"enabled": True},
     },
     "networkPolicy": {"enabled": True},
     "certManager": {"enabled": True, "issuerRef": {"name": "our-ca"}},

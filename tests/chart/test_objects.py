@@ -87,7 +87,10 @@ def test_an_upgrade_starts_an_operator_before_it_ends_one() -> None:
         ({"metrics": {"prometheusRule": {"enabled": True}}}, {("PrometheusRule", "trainmaster-operator")}),
         (
             {"metrics": {"dashboards": {"enabled": True}}},
-            {("ConfigMap", f"trainmaster-operator-{name}-dashboard") for name in ("fleet", "job", "operator", "recovery")},
+            {
+                ("ConfigMap", f"trainmaster-operator-{name}-dashboard")
+                for name in ("fleet", "job", "operator", "recovery")
+            },
         ),
         ({"certManager": EVERYTHING["certManager"]}, {("Certificate", "trainmaster-operator")}),
     ],

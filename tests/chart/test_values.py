@@ -35,6 +35,7 @@ OTHER: dict[str, Any] = {
     "metrics.serviceMonitor.relabelings": [{"action": "labeldrop", "regex": "x"}],
     "metrics.serviceMonitor.metricRelabelings": [{"action": "labeldrop", "regex": "x"}],
     "metrics.readers": [{"name": "other", "namespace": "elsewhere"}],
+    "metrics.prometheusRule.runbookUrl": "https://wiki/other",
     "networkPolicy.agentsFrom": [{"podSelector": {}}],
     "networkPolicy.metricsFrom": [{"podSelector": {}}],
 }

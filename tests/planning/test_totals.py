@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import Failure, JobStatus, Recovery, Rung, Totals
+from trainmaster_operator.api.status import Failure, JobPhase, JobStatus, Recovery, Rung, Totals
 from trainmaster_operator.planning import totals
 from trainmaster_operator.planning.change import RECOVERIES
 
@@ -119,6 +119,37 @@ def test_clocks_that_overlap_never_make_a_category_negative() -> None:
     found = totals.losses(status.model_copy(update={"lost": {"Crash": 40.0}}))
     assert min(found.values()) >= 0
     assert sum(found.values()) == 40.0
+
+
+def test_no_category_falls_when_agents_tell_the_clock_of_a_recovery_late() -> None:
+    """A counter that falls is taken for one that began anew: all of it would count again."""
+
+    def state(before: JobStatus, seconds: int, clock: dict[str, float], lost: float) -> JobStatus:
+        return after(
+            before,
+            phase=JobPhase.RUNNING,
+            firstStepAt="2026-01-01T00:00:00.000Z",
+            accountedAt=f"2026-01-01T00:00:{seconds:02}.000Z",
+            lost={"Crash": lost},
+            recoveries=[recovery(totalSeconds=6.0, clock=clock)],
+        )
+
+    states = [JobStatus()]
+    for seconds, clock, lost in (
+        (8, {}, 6.0),  # its first step, of which no agent has told a clock yet
+        (9, {"detect": 1.0}, 6.0),
+        (10, {"detect": 3.0, "load": 1.0}, 6.5),  # and steps that are done again
+        (19, {"detect": 3.0, "load": 1.0}, 7.0),
+        (20, {"detect": 5.0, "load": 1.0}, 7.0),  # too late: this time has been told
+    ):
+        states.append(state(states[-1], seconds, clock, lost))
+    told_losses = [totals.losses(status) for status in states]
+    for category in totals.LOSS_WORDS:
+        values = [found[category] for found in told_losses]
+        assert values == sorted(values), category
+    assert told_losses[3] == {**dict.fromkeys(totals.LOSS_WORDS, 0.0), "restart": 0.5}
+    settled = {**dict.fromkeys(totals.LOSS_WORDS, 0.0), "detection": 3.0, "checkpoint": 1.0, "restart": 3.0}
+    assert told_losses[4] == told_losses[5] == settled
 
 
 def test_a_resume_counts_losses_anew_and_failures_on() -> None:

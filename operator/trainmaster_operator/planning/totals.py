@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.api.status import JobStatus, Recovery, Totals
+from trainmaster_operator.api.status import JobPhase, JobStatus, Recovery, Totals
 from trainmaster_operator.planning.goodput import CHECKPOINT
+from trainmaster_operator.planning.times import seconds_of
 
 OTHER = "Other"
 RESIZED = "Resized"  # the cause of a recovery that answers no failure
@@ -83,6 +84,9 @@ SET_ASIDE: Mapping[str, str] = {
 """Phases of a recovery whose time is not told as `restart`: nobody knew yet, pods waited for a place, state was
 read."""
 
+CLOCKS_WITHIN_S = 10.0
+"""Agents tell the clock of a recovery one after the other; this long after its first step all have."""
+
 LOSS_WORDS = ("hardware", "preemption", "checkpoint", "straggler", "detection", "queue", RESTART, "other")
 
 
@@ -103,23 +107,46 @@ def count(old: JobStatus, new: JobStatus) -> JobStatus:
     if not begun and failure is not None and failure != old.lastFailure:
         _add(totals.failures, failure.cause, 1)  # one that nothing was tried after
     for recovery in new.recoveries:
-        _follow(totals, known.get(_identity(recovery)), recovery)
+        _follow(totals, known.get(_identity(recovery)), recovery, _is_settled(recovery, new))
     if totals == (new.totals or Totals()):
         return new
     return new.model_copy(update={"totals": totals})
 
 
 def losses(status: JobStatus) -> dict[str, float]:
-    """Seconds lost by category, each of LOSS_WORDS. Their sum is that of `status.lost`."""
+    """Seconds lost by category, each of LOSS_WORDS. No category ever falls: for Prometheus that would be a restart of
+    the counter, and its whole value would count once more.
+
+    Their sum is that of `status.lost`, without the time of recoveries whose clocks are not complete yet: until then
+    nobody knows which category it belongs to.
+    """
     found = dict.fromkeys(LOSS_WORDS, 0.0)
     for cause, seconds in status.lost.items():
         found[LOSSES.get(cause, "other")] += seconds
-    aside = status.totals.setAside if status.totals is not None else {}
+    aside = dict(status.totals.setAside) if status.totals is not None else {}
+    for recovery in status.recoveries:
+        if LOSSES.get(recovery.cause) != RESTART or _is_settled(recovery, status):
+            continue
+        found[RESTART] -= min(found[RESTART], recovery.totalSeconds or 0.0)
+        for phase, seconds in recovery.clock.items():
+            category = SET_ASIDE.get(phase)
+            if category in aside:
+                aside[category] = max(0.0, aside[category] - seconds)
     for category in sorted(aside):
         moved = min(aside[category], found[RESTART])  # the clocks of failures that overlap overlap too
         found[category] = found.get(category, 0.0) + moved
         found[RESTART] -= moved
     return found
+
+
+def _is_settled(recovery: Recovery, status: JobStatus) -> bool:
+    """Whether no agent has anything to add to the clock of a recovery."""
+    if status.phase not in _COUNTING or recovery.overtaken or not status.accountedAt:
+        return True
+    if recovery.totalSeconds is None:
+        return False
+    ended_at = seconds_of(recovery.startedAt) + recovery.totalSeconds
+    return seconds_of(status.accountedAt) >= ended_at + CLOCKS_WITHIN_S
 
 
 def grouped(values: Mapping[str, float], words: Mapping[str, str], all_words: Iterable[str]) -> dict[str, float]:
@@ -131,8 +158,8 @@ def grouped(values: Mapping[str, float], words: Mapping[str, str], all_words: It
     return found
 
 
-def _follow(totals: Totals, before: Recovery | None, now: Recovery) -> None:
-    """A recovery has begun, has come further, or has ended."""
+def _follow(totals: Totals, before: Recovery | None, now: Recovery, settled: bool) -> None:
+    """A recovery has begun, has come further, or has ended. `settled`: its time has its category already."""
     if now is before:
         return
     ended = now.totalSeconds is not None and not now.overtaken
@@ -146,7 +173,7 @@ def _follow(totals: Totals, before: Recovery | None, now: Recovery) -> None:
             continue  # an agent can make up names
         totals.phases[phase] = round(totals.phases.get(phase, 0.0) + more, 4)
         aside = SET_ASIDE.get(phase)
-        if aside is not None and LOSSES.get(now.cause) == RESTART:
+        if aside is not None and LOSSES.get(now.cause) == RESTART and not (settled and told):
             totals.setAside[aside] = round(totals.setAside.get(aside, 0.0) + more, 4)
 
 
@@ -155,6 +182,7 @@ def _add(counts: dict[str, int], cause: str, more: int) -> None:
     counts[name] = counts.get(name, 0) + more
 
 
+_COUNTING = (JobPhase.PENDING, JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.RESIZING)
 _CAUSES = frozenset(cause.value for cause in Cause)
 
 
