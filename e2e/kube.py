@@ -134,9 +134,7 @@ class Kube:
             result = until(last)
             if result:
                 return result
-        raise AssertionError(
-            f"{kind} {namespace}/{what}: not within {limit_s:g} s\n{self.describe(namespace, last)}"
-        )
+        raise AssertionError(f"{kind} {namespace}/{what}: not within {limit_s:g} s\n{self.describe(namespace, last)}")
 
     def _states(self, kind: str, namespace: str, field: str, deadline: float) -> Iterator[Object | None]:
         """Each state of one object, the present one first. Lists again when a watch breaks."""
