@@ -18,7 +18,7 @@ EVERYTHING: Object = {
     "priorityClass": {"create": True},
     "metrics": {
         "readers": [{"name": "prometheus", "namespace": "monitoring"}],
-        "serviceMonitor": {"enabled": True},
+        "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "scraper"}},
         "prometheusRule": {"enabled": True},
         "dashboards": {"enabled": True},
     },

@@ -148,7 +148,7 @@ def test_prometheus_finds_the_service_of_metrics_and_no_other() -> None:
 
 
 def test_a_scrape_is_encrypted_and_shows_a_token() -> None:
-    objects = render(EVERYTHING)
+    objects = _monitored()
     (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
     assert (endpoint["scheme"], endpoint["honorLabels"]) == ("https", True)
     assert argument(objects, "operator-url") == f"https://{endpoint['tlsConfig']['serverName']}:8443"

@@ -20,8 +20,11 @@ from trainmaster_operator.runtime.operator import STUCK_S, Operator, Settings, d
 def test_the_probes_answer_with_sentences():
     wrong, missing = [], ["Pods are not listed yet"]
 
+    async def metrics():
+        return b"trainmaster_jobs 1\n"
+
     async def main():
-        server = HealthServer(lambda: wrong, lambda: missing, lambda: b"trainmaster_jobs 1\n")
+        server = HealthServer(lambda: wrong, lambda: missing, metrics)
         listening = socket.create_server(("127.0.0.1", 0))
         await server.start(listening)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -64,7 +67,7 @@ def test_a_main_loop_that_is_busy_is_not_stuck_until_it_doesnt_turn_for_long(mon
     """The probe is asked while the loop is held up: by another thread, since this one does the holding up."""
 
     async def main():
-        server = HealthServer(list, list, lambda: b"")
+        server = HealthServer(list, list, None)
         listening = socket.create_server(("127.0.0.1", 0))
         await server.start(listening)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/livez"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from trainmaster_operator.planning.times import rfc3339
 from trainmaster_operator.planning.totals import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
 from trainmaster_operator.runtime import job_metrics
 from trainmaster_operator.runtime.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
-from trainmaster_operator.runtime.job_metrics import JobMetrics
+from trainmaster_operator.runtime.job_metrics import CHUNK, JobMetrics
 from trainmaster_operator.runtime.records import JobRecord, job_record
 
 NOW = 1_800_000_000.0
@@ -281,6 +282,25 @@ def test_what_is_known_of_a_job_is_written_again_only_if_its_record_is_another(
     changed = record("first", phase=JobPhase.FAILED)
     assert value(series(made, changed, other), "phase", "first", phase="Failed") == 1
     assert asked == ["first", "other", "first"]
+
+
+def test_others_have_their_turn_while_many_jobs_are_told_of() -> None:
+    async def main() -> None:
+        records = [record(f"job-{number}") for number in range(CHUNK * 2 + 1)]
+        made, turns = metrics(), 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        assert await made.collect(records, NOW) == metrics().render(records, NOW)
+        task.cancel()
+        assert turns >= 3
+
+    asyncio.run(main())
 
 
 def test_words_that_come_from_a_cluster_are_escaped_and_short() -> None:

@@ -27,12 +27,15 @@ class Server:
 
 
 def run(test: Callable[[Get], Awaitable[None]], render: Callable[[], bytes] = lambda: TEXT) -> None:
+    async def collect() -> bytes:
+        return render()
+
     async def inside() -> None:
         clock, tls = RealClock(), ServerTls()
         authority = certificates.new_authority(clock.now())
         pair = certificates.issue(authority, ["operator.test"], clock.now())
         tls.renew(pair.certificate, pair.key)
-        server = MetricsServer(render, MetricsAccess(Server(), clock), tls.context)
+        server = MetricsServer(collect, MetricsAccess(Server(), clock), tls.context)
         listening = socket.create_server(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         await server.start(listening)

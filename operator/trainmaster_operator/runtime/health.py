@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from aiohttp import web
@@ -31,7 +31,10 @@ class HealthServer:
     `metrics`: None where they are served elsewhere."""
 
     def __init__(
-        self, wrong: Callable[[], list[str]], missing: Callable[[], list[str]], metrics: Callable[[], bytes] | None
+        self,
+        wrong: Callable[[], list[str]],
+        missing: Callable[[], list[str]],
+        metrics: Callable[[], Coroutine[None, None, bytes]] | None,
     ) -> None:
         self._wrong = wrong
         self._missing = missing
@@ -103,7 +106,8 @@ class HealthServer:
     async def _render(self, request: web.Request) -> web.Response:
         if self._metrics is None:
             return web.Response(status=404, text="metrics are served over HTTPS, on the port for metrics\n")
-        body = await self._in_main(self._metrics)
+        assert self._main is not None
+        body = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._metrics(), self._main))
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _asked(self, question: Callable[[], list[str]]) -> list[str]:

@@ -99,12 +99,12 @@ class Replica:
             ProcessCollector(registry=metrics.registry)
             control_socket = _bound(options.control_port)
             stack.callback(control_socket.close)
-            plain = operator.render_metrics if options.plain_metrics else None
+            plain = operator.collect_metrics if options.plain_metrics else None
             health = HealthServer(operator.stuck, lambda: self._missing(operator), plain)
             await health.start(_bound(options.health_port))
             stack.push_async_callback(health.stop)
             if not options.plain_metrics:
-                scrapes = MetricsServer(operator.render_metrics, MetricsAccess(cluster, clock), authority.tls)
+                scrapes = MetricsServer(operator.collect_metrics, MetricsAccess(cluster, clock), authority.tls)
                 await scrapes.start(_bound(options.metrics_port))
                 stack.push_async_callback(scrapes.stop)
             await until_one_ends(

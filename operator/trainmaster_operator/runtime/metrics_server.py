@@ -7,7 +7,7 @@ import gzip
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -23,7 +23,7 @@ _WORTH_COMPRESSING = 16 * 1024  # bytes
 
 
 class MetricsServer:
-    def __init__(self, render: Callable[[], bytes], access: MetricsAccess, tls: ssl.SSLContext) -> None:
+    def __init__(self, render: Callable[[], Awaitable[bytes]], access: MetricsAccess, tls: ssl.SSLContext) -> None:
         self._render = render
         self._access = access
         self._listener = Listener(self._answer, tls, _LIMITS, lambda connection: None)
@@ -55,7 +55,7 @@ class MetricsServer:
         if request.method != "GET":
             raise Refused(405, "GET is expected")
         await self._access.check(request.headers.get("Authorization", ""))
-        body = self._render()
+        body = await self._render()
         headers = {"Content-Type": CONTENT_TYPE}
         if len(body) >= _WORTH_COMPRESSING and "gzip" in request.headers.get("Accept-Encoding", ""):
             body = await asyncio.to_thread(gzip.compress, body, 1)

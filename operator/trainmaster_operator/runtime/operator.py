@@ -191,12 +191,19 @@ class Operator:
         return found
 
     def render_metrics(self) -> bytes:
-        """The text for Prometheus. Only the leader tells of single jobs."""
+        """The text for Prometheus."""
+        return self.metrics.render(self._clock.monotonic()) + self.job_metrics.render(self._told(), self._clock.now())
+
+    async def collect_metrics(self) -> bytes:
+        """As `render_metrics`, and others have their turn meanwhile."""
         text = self.metrics.render(self._clock.monotonic())
+        return text + await self.job_metrics.collect(self._told(), self._clock.now())
+
+    def _told(self) -> list[JobRecord]:
+        """The jobs that have metrics of their own: only the leader tells of them."""
         if not self.settings.job_metrics or not self.leader.leading:
-            return text
-        records = (record for record in self.jobs.values() if not record.is_managed_elsewhere)
-        return text + self.job_metrics.render(records, self._clock.now())
+            return []
+        return [record for record in self.jobs.values() if not record.is_managed_elsewhere]
 
     async def run(self) -> None:
         """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was
