@@ -257,6 +257,7 @@ def fleet() -> Any:
                         unit="percentunit",
                         steps=((None, RED), (0.8, ORANGE), (0.9, YELLOW), (0.95, GREEN)),
                         most=1,
+                        span=8,
                         none="No job has made a step",
                     ),
                     rows(
@@ -280,6 +281,7 @@ def fleet() -> Any:
                             Column("C", "Failures", "short", ((None, GREEN), (1, YELLOW), (5, RED)), decimals=0),
                             Column("D", "Last checkpoint", "s"),
                         ],
+                        span=16,
                         sort="Failures",
                     ),
                 ],

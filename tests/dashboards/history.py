@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ CONDITIONS = {
     "Recovering": "Recovering",
 }
 
+Change = Callable[[float, float, Mapping[str, str]], float | None]
+"""From the seconds since the history began, the usual value and the labels to another value."""
+
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -45,7 +49,7 @@ class Episode:
 
 @dataclass
 class Job:
-    """One job and what becomes of it. `change`: other values of series, by name, as functions of (seconds, value)."""
+    """One job and what becomes of it. `change`: other values of series by name, None for no sample at all."""
 
     name: str
     namespace: str = "research"
@@ -61,7 +65,7 @@ class Job:
     slowdown: float = 1.0
     saves_fail_from_s: float | None = None
     save_s: float = 12.0
-    change: Mapping[str, Callable[[float, float], float | None]] = field(default_factory=dict)
+    change: Mapping[str, Change] = field(default_factory=dict)
 
     def play(self, length_s: float) -> Iterable[tuple[float, Samples]]:
         """Yield the samples at each time."""
@@ -105,7 +109,7 @@ class Job:
 
             def tell(name: str, value: float, made: Samples = made, now: float = now, **labels: str) -> None:
                 changed = self.change.get(name)
-                given = changed(now, value) if changed is not None else value
+                given = changed(now, value, labels) if changed is not None else value
                 if given is not None:
                     own = {"namespace": self.namespace, "job": self.name, **labels}
                     made[f"trainmaster_job_{name}", tuple(sorted(own.items()))] = given
@@ -127,7 +131,8 @@ class Job:
             tell("recoveries_total", recoveries)
             tell("lost_steps_total", lost_steps)
             tell("useful_seconds_total", useful)
-            tell("goodput_ratio", useful / (useful + sum(lost.values())))
+            if any(e.phase in RUNNING for e in self.episodes[: at + 1]):
+                tell("goodput_ratio", useful / (useful + sum(lost.values())))
             if episode.phase in RUNNING:
                 runs = episode.phase == "Running"
                 tell("step", int(step))
@@ -173,10 +178,12 @@ class Controller:
 
     pods: Sequence[str] = ("trainmaster-operator-6f4c-a", "trainmaster-operator-6f4c-b")
     namespace: str = "trainmaster-system"
-    change: Mapping[str, Callable[[float, float], float | None]] = field(default_factory=dict)
+    change: Mapping[str, Change] = field(default_factory=dict)
     certificate_ends_in_s: float = 60 * 86400.0
     starts_at_s: Sequence[float] = ()
     """When the leader's process started again."""
+    leads_until_s: float | None = None
+    """From then on nobody leads, so nobody tells of jobs."""
 
     def play(self, length_s: float, jobs: int, begin_s: float) -> Iterable[tuple[float, Samples]]:
         for number in range(int(length_s / STEP_S) + 1):
@@ -195,11 +202,11 @@ class Controller:
                     **labels: str,
                 ) -> None:
                     changed = self.change.get(name)
-                    given = changed(now, value) if changed is not None else value
+                    given = changed(now, value, labels) if changed is not None else value
                     if given is not None:
                         made[f"{prefix}{name}", tuple(sorted({**own, **labels}.items()))] = given
 
-                leads = place == 0
+                leads = place == 0 and (self.leads_until_s is None or now < self.leads_until_s)
                 tell("leader", float(leads))
                 tell("leader_epoch", 3.0 if leads else 0.0)
                 started = max([-86400.0, *(at for at in self.starts_at_s if at <= now)]) if leads else -86400.0
@@ -246,10 +253,14 @@ class Controller:
 def openmetrics(begin_s: float, length_s: float, jobs: Sequence[Job], controller: Controller | None = None) -> str:
     """The history of `length_s` seconds from `begin_s` on, as promtool reads it."""
     series: dict[str, list[str]] = defaultdict(list)
-    plays = [job.play(length_s) for job in jobs]
-    plays.append((controller or Controller()).play(length_s, len(jobs), begin_s))
-    for play in plays:
+    operators = controller or Controller()
+    told_until_s = math.inf if operators.leads_until_s is None else operators.leads_until_s
+    plays = [(job.play(length_s), told_until_s) for job in jobs]
+    plays.append((operators.play(length_s, len(jobs), begin_s), math.inf))
+    for play, until_s in plays:
         for now, samples in play:
+            if now >= until_s:
+                break
             for (name, labels), value in samples.items():
                 told = ",".join(f'{label}="{word}"' for label, word in labels)
                 series[name].append(f"{name}{{{told}}} {value} {begin_s + now:.3f}\n")

@@ -143,9 +143,16 @@ class Prometheus:
 
 @contextmanager
 def serving(
-    folder: Path, targets: Mapping[str, Mapping[str, str]] | None = None, interval_s: float = 1.0
+    folder: Path,
+    targets: Mapping[str, Mapping[str, str]] | None = None,
+    interval_s: float = 1.0,
+    lookback_s: float = 300.0,
 ) -> Iterator[Prometheus]:
-    """A Prometheus on loopback over the data in `folder`, which scrapes `targets` (host:port -> labels)."""
+    """A Prometheus on loopback over the data in `folder`, which scrapes `targets` (host:port -> labels).
+
+    `lookback_s`: for so long a series is there that has no new samples. A scrape notes the end of a series, made-up
+    history can't: there it should be a little more than the time between two samples.
+    """
     port = _free_port()
     scrape = {
         "job_name": "trainmaster",
@@ -161,6 +168,7 @@ def serving(
         f"--config.file={config}",
         f"--storage.tsdb.path={folder}",
         "--storage.tsdb.retention.time=10y",
+        f"--query.lookback-delta={int(lookback_s * 1000)}ms",
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=warn",
     ]

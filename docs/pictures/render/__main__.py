@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.dashboards import asking, scenes
 from tests.dashboards.asking import Chosen
+from tests.dashboards.history import STEP_S
 from tests.dashboards.prometheus import BadQuery, Prometheus, Series, serving, write_blocks
 
 HERE = Path(__file__).parent
@@ -72,7 +73,7 @@ def draw_scene(name: str, out: Path) -> None:
     scene = scenes.SCENES[name]
     with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
         write_blocks(scene.history(), Path(folder))
-        with serving(Path(folder)) as prometheus:
+        with serving(Path(folder), lookback_s=1.5 * STEP_S) as prometheus:
             for uid, variables in scene.dashboards.items():
                 page = asked(prometheus, asking.dashboards()[uid], variables, scene.begin_s, scene.end_s)
                 prefix = "" if name == scenes.DOCUMENTATION else f"{name}-"

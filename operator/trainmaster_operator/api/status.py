@@ -171,6 +171,8 @@ class Totals(Loose):
     phases: dict[str, float] = Field(default_factory=dict, max_length=16)  # phase of the clock -> seconds
     setAside: dict[str, float] = Field(default_factory=dict, max_length=4)
     """Seconds of `lost` that are told as a category of their own and not by cause; a resume counts anew."""
+    told: dict[str, float] = Field(default_factory=dict, max_length=16)
+    """Seconds by category that metrics have told already: a counter must not fall. A resume counts anew."""
 
 
 class Pause(Loose):

@@ -93,12 +93,15 @@ LOSS_WORDS = ("hardware", "preemption", "checkpoint", "straggler", "detection", 
 def count(old: JobStatus, new: JobStatus) -> JobStatus:
     """`new` with what has happened since `old` added to its totals; the same object if nothing has."""
     same_account = old.firstStepAt == new.firstStepAt or not old.firstStepAt
-    if new.recoveries is old.recoveries and new.lastFailure is old.lastFailure and same_account:
+    unsettled = any(not _is_settled(recovery, old) for recovery in old.recoveries)
+    if new.recoveries is old.recoveries and new.lastFailure is old.lastFailure and same_account and not unsettled:
         return new
     known = {_identity(recovery): recovery for recovery in old.recoveries}
     totals = (new.totals or Totals()).model_copy(deep=True)
     if not same_account:
-        totals.setAside = {}
+        totals.setAside, totals.told = {}, {}
+    elif new.recoveries or old.recoveries:
+        totals.told = {name: seconds for name, seconds in losses(old).items() if seconds}
     begun = [recovery for recovery in new.recoveries if _identity(recovery) not in known]
     for recovery in begun:
         if recovery.cause != RESIZED:
@@ -118,7 +121,7 @@ def losses(status: JobStatus) -> dict[str, float]:
     the counter, and its whole value would count once more.
 
     Their sum is that of `status.lost`, without the time of recoveries whose clocks are not complete yet: until then
-    nobody knows which category it belongs to.
+    nobody knows which category it belongs to. Clocks that overlap, or are told late, add some hundredths of a second.
     """
     found = dict.fromkeys(LOSS_WORDS, 0.0)
     for cause, seconds in status.lost.items():
@@ -136,7 +139,9 @@ def losses(status: JobStatus) -> dict[str, float]:
         moved = min(aside[category], found[RESTART])  # the clocks of failures that overlap overlap too
         found[category] = found.get(category, 0.0) + moved
         found[RESTART] -= moved
-    return found
+    told = status.totals.told if status.totals is not None else {}
+    # Rounded, since for Prometheus the last bit of a sum that falls is a fall too.
+    return {category: round(max(seconds, told.get(category, 0.0)), 3) for category, seconds in found.items()}
 
 
 def _is_settled(recovery: Recovery, status: JobStatus) -> bool:
