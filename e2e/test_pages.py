@@ -82,6 +82,7 @@ def prepare_nothing(world: World, page: str) -> None:
 PREPARATIONS: dict[str, Callable[[World, str], None]] = {
     "README.md": prepare_claim,
     "charts/trainmaster/README.md": prepare_nothing,
+    "docs/dashboards.md": prepare_nothing,
     "docs/editing.md": prepare_jobs,
     "docs/faults.md": prepare_jobs,
     "docs/profiling.md": prepare_jobs,

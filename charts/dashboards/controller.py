@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from charts.dashboards.panels import GREEN, NOTHING_SCRAPED, RED, YELLOW, Query, curves, number, page, variable
+from charts.dashboards.layout import page, variable
+from charts.dashboards.panels import (
+    GREEN,
+    NOTHING_SCRAPED,
+    RED,
+    YELLOW,
+    Query,
+    curves,
+    number,
+)
 
 IN = 'namespace=~"$namespace", pod=~"$pod"'
 RESULT_COLORS = {"ok": GREEN, "conflict": YELLOW, "unavailable": "orange", "error": RED}

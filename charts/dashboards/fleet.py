@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from charts.dashboards.layout import page, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
     GREEN,
@@ -17,9 +18,7 @@ from charts.dashboards.panels import (
     bars,
     curves,
     number,
-    page,
     rows,
-    variable,
 )
 
 JOB_LINK = (

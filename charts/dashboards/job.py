@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from charts.dashboards.layout import annotation, page, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
     GREEN,
@@ -14,12 +15,9 @@ from charts.dashboards.panels import (
     YELLOW,
     Column,
     Query,
-    annotation,
     curves,
     number,
-    page,
     rows,
-    variable,
 )
 
 IN = 'namespace="$namespace", job="$job"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from charts.dashboards.fleet import PLACE
+from charts.dashboards.layout import annotation, page, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
     GREEN,
@@ -14,13 +15,10 @@ from charts.dashboards.panels import (
     YELLOW,
     Column,
     Query,
-    annotation,
     bars,
     curves,
     number,
-    page,
     rows,
-    variable,
 )
 
 IN = 'namespace=~"$namespace", job=~"$job"'

@@ -229,6 +229,11 @@ def test_an_alert_links_to_a_runbook_that_speaks_of_it(alert: str) -> None:
     assert f"`{alert}`" in page.read_text(), f"{page.name} does not name the alert that leads to it"
 
 
+def test_the_page_of_the_dashboards_names_every_alert() -> None:
+    page = (ROOT / "docs" / "dashboards.md").read_text()
+    assert [alert for alert in ALERTS if f"`{alert}`" not in page] == []
+
+
 def test_every_runbook_belongs_to_an_alert() -> None:
     linked = {rule["annotations"]["runbook_url"].removeprefix(RUNBOOKS) for rule in ALERTS.values()}
     pages = {page.name for page in (ROOT / "docs" / "runbooks").glob("*.md")}
