@@ -319,6 +319,8 @@ def _of_column(column: Column) -> list[DynamicConfigValue]:
     properties = []
     if column.unit:
         properties.append(DynamicConfigValue(id_val="unit", value=column.unit))
+        nothing = {"match": "null", "result": {"text": "–", "color": "text", "index": 0}}
+        properties.append(DynamicConfigValue(id_val="mappings", value=[{"type": "special", "options": nothing}]))
     if column.decimals is not None:
         properties.append(DynamicConfigValue(id_val="decimals", value=column.decimals))
     if column.steps:

@@ -151,7 +151,7 @@ def serving(
     """A Prometheus on loopback over the data in `folder`, which scrapes `targets` (host:port -> labels).
 
     `lookback_s`: for so long a series is there that has no new samples. A scrape notes the end of a series, made-up
-    history can't: there it should be a little more than the time between two samples.
+    history can't: there it should be less than the time between two samples.
     """
     port = _free_port()
     scrape = {

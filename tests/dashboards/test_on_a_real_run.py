@@ -26,12 +26,12 @@ from trainmaster_operator.planning import totals
 pytestmark = [pytest.mark.processes, pytest.mark.together, pytest.mark.parametrize("run", ["real"])]
 
 BUSY, BROKEN, HELD = "busy", "broken", "held"
-STEPS = 110
+STEPS = 90
 SLOW = [f"slow:rank=2,step={step},seconds=0.04,steps=10" for step in range(1, STEPS - 9, 10)]
 FAULTS = ("kill:rank=1,step=10", "stop:rank=0,step=30")
 PATIENT, SHORT = ({"recovery": {"hang": {"limitSeconds": seconds}}} for seconds in (120, 3))
 DATA_ERROR = ["python", "-c", "import sys; sys.exit(91)"]
-POLL_S = 0.1
+POLL_S = 0.5
 
 NO_DEVICE = "this machine has no accelerator, and knows no peak of its processors"
 NO_QUEUE = "no job of the run has a queue"
@@ -129,16 +129,17 @@ async def observe(folder: Path, zygote: Path, prometheus: Prometheus, sock: Any,
         middle_s = await play(world, folder)
         now = datetime.datetime.now(datetime.UTC).timestamp()
         # Neither a scrape nor the account of a recovery's slowest agents tells anybody that it is done.
-        while not (settled(prometheus, now) and scrape_s(prometheus) > now + SCRAPE_S):
+        while not await asyncio.to_thread(has_seen_all, prometheus, now):
             await asyncio.sleep(POLL_S)
-            now = max(now, records.statuses[BUSY][-1][0])
         records.ended_s = scrape_s(prometheus)
     return Observed(prometheus, records, middle_s + 2 * SCRAPE_S)
 
 
-def settled(prometheus: Prometheus, since_s: float) -> bool:
+def has_seen_all(prometheus: Prometheus, since_s: float) -> bool:
+    """Whether Prometheus has scraped since then, and has the duration of a recovery."""
+    newest_s = scrape_s(prometheus)
     count = 'trainmaster_recovery_seconds_count{phase="total"}'
-    return any(series.value >= 1 for series in prometheus.at(count, scrape_s(prometheus) or since_s))
+    return newest_s > since_s + SCRAPE_S and any(series.value >= 1 for series in prometheus.at(count, newest_s))
 
 
 def scrape_s(prometheus: Prometheus) -> float:

@@ -45,7 +45,7 @@ ONLY_HERE = {
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("history")
     write_blocks(SCENE.history(), folder)
-    with serving(folder, lookback_s=1.5 * STEP_S) as prometheus:
+    with serving(folder, lookback_s=0.9 * STEP_S) as prometheus:
         yield prometheus
 
 

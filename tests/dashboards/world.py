@@ -113,16 +113,15 @@ async def running(folder: Path, zygote: Path, port: int, fd: int, records: Recor
     await server.start()
     logs = folder / "logs"
     logs.mkdir()
-    operator = await children.start(
-        "trainmaster_operator.runtime.local",
+    operator = children.Operator(
         [
             *("--store", str(server.path), "--control-fd", str(fd), "--control-url", f"http://127.0.0.1:{port}"),
             *("--extra-env", json.dumps({})),
         ],
         logs / "operator.log",
-        signal.SIGKILL,
         {**os.environ, KEY_VARIABLE: secrets.token_hex(KEY_BYTES)},
         fds=[fd],
+        died=lambda code: None,
     )
     kubelet = await children.start(
         "trainmaster_operator.cluster.kubelet",
@@ -132,13 +131,15 @@ async def running(folder: Path, zygote: Path, port: int, fd: int, records: Recor
         dict(os.environ),
     )
     world = World(store, folder, run_dir, records)
-    recording = asyncio.create_task(world.record())
+    # On a machine that others keep busy it may lose its lease; then the next one takes over, as in a local run.
+    tasks = [asyncio.create_task(work) for work in (operator.keep(), world.record())]
     try:
         yield world
     finally:
-        recording.cancel()
-        await asyncio.gather(recording, return_exceptions=True)
-        await asyncio.gather(children.end(operator, 3.0), children.end(kubelet, 9.0))
+        await asyncio.gather(operator.end(3.0), children.end(kubelet, 9.0))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await world.close()
         await server.close()
         shutil.rmtree(run_dir, ignore_errors=True)

@@ -73,7 +73,7 @@ def draw_scene(name: str, out: Path) -> None:
     scene = scenes.SCENES[name]
     with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
         write_blocks(scene.history(), Path(folder))
-        with serving(Path(folder), lookback_s=1.5 * STEP_S) as prometheus:
+        with serving(Path(folder), lookback_s=0.9 * STEP_S) as prometheus:
             for uid, variables in scene.dashboards.items():
                 page = asked(prometheus, asking.dashboards()[uid], variables, scene.begin_s, scene.end_s)
                 prefix = "" if name == scenes.DOCUMENTATION else f"{name}-"
