@@ -32,6 +32,8 @@ FAULTS = ("kill:rank=1,step=10", "stop:rank=0,step=30")
 PATIENT, SHORT = ({"recovery": {"hang": {"limitSeconds": seconds}}} for seconds in (120, 3))
 DATA_ERROR = ["python", "-c", "import sys; sys.exit(91)"]
 POLL_S = 0.5
+RATE_S = 10.0
+"""What $__rate_interval is: some scrapes may fail while other tests keep the machine busy."""
 
 NO_DEVICE = "this machine has no accelerator, and knows no peak of its processors"
 NO_QUEUE = "no job of the run has a queue"
@@ -82,7 +84,7 @@ class Observed:
     @property
     def chosen(self) -> Chosen:
         length_s = math.ceil(self.records.ended_s - self.records.began_s)
-        return Chosen({**everything(namespace="default", pod=".*").variables, "job": BUSY}, length_s, 4)
+        return Chosen({**everything(namespace="default", pod=".*").variables, "job": BUSY}, length_s, RATE_S)
 
     def answer(self, target: Json, at_s: float | None = None) -> list[Series]:
         """What a panel's query has to show; a curve over the whole run."""

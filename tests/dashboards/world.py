@@ -32,7 +32,7 @@ from trainmaster_operator.control.http import listening_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
 
-SCRAPE_S = 0.5
+SCRAPE_S = 1.0
 LIMIT_S = 240.0  # ends a run that hangs; no test asserts on a time
 
 
