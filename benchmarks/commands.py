@@ -20,7 +20,11 @@ def popen(command: list[str], variables: dict[str, str], output: Path) -> subpro
 
 def run(command: list[str], variables: dict[str, str], output: Path, limit_s: float) -> int | None:
     """Run a command to its end and return its exit code; after the limit end its whole session and return None."""
-    process = popen(command, variables, output)
+    return wait(popen(command, variables, output), limit_s)
+
+
+def wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Return a started command's exit code; after the limit end its whole session and return None."""
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:

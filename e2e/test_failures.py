@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from e2e.world import World
+from tests.agent.other_torch import OTHER_TORCH, VERSION
 
 
 def assert_one_curve(world: World, steps: int) -> None:
@@ -102,3 +103,14 @@ def test_pods_with_different_versions_of_torch_enter_no_collective(world: World)
     assert f"2.0.1 in {world.pod(1)}" in failure["message"]
     assert f"in {world.pod(0)}" in failure["message"]
     assert "enters its first collective" not in world.logs()
+
+
+def test_pods_of_our_trainer_with_different_versions_of_torch_train_no_step(world: World) -> None:
+    (world.folder / "sitecustomize.py").write_text(OTHER_TORCH)
+    world.submit(world.training(env={"PYTHONPATH": "/checkpoints"}))
+    status = world.wait_phase("Failed")
+    failure = status["lastFailure"]
+    assert (failure["cause"], status["restarts"]["total"]) == ("ConfigError", 0)
+    assert f"{VERSION} in {world.pod(1)}" in failure["message"]
+    assert f"in {world.pod(0)}" in failure["message"]
+    assert not (status.get("progress") or {}).get("step")

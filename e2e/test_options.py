@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from e2e.kube import Refused
+from e2e.kube import JOB, Refused
 from e2e.world import World
 from tests.api.jobs import job
 from tests.api.unused_options import REFUSED, TAKEN, optimizer
@@ -43,3 +43,25 @@ def test_the_api_server_takes_a_job_with_the_defaults_that_it_fills_in(world: Wo
 def test_the_api_server_takes_the_same_options_where_something_obeys_them(world: World) -> None:
     for number, changes in enumerate(TAKEN):
         create(world, metadata__name=f"used-{number}", **changes)
+
+
+def test_what_all_pods_share_can_not_be_edited_while_a_run_is_on(world: World) -> None:
+    world.submit(world.training(steps=100_000))
+    world.wait_phase("Running")
+    training = world.job()["spec"]["training"]
+    always = {"framework": "PyTorch", "managedBy": "example.com/other"}
+    while_it_runs = {
+        "workers": {"ranksPerPod": 2},
+        "training": {"batch": {"global": 2 * training["batch"]["global"]}},
+    }
+    for name, value in (always | while_it_runs).items():
+        with pytest.raises(Refused, match=name) as refused:
+            world.kube.patch(JOB, "job", world.namespace, {"spec": {name: value}})
+        assert refused.value.code == 422
+    assert world.status()["phase"] == "Running"
+    world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": True}})
+    world.wait_phase("Suspended")
+    world.kube.patch(JOB, "job", world.namespace, {"spec": {"training": while_it_runs["training"]}})
+    for name, value in always.items():
+        with pytest.raises(Refused, match=name):
+            world.kube.patch(JOB, "job", world.namespace, {"spec": {name: value}})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster import __version__
 from trainmaster.agent import comparison, installed, lastwords, own_store
 from trainmaster.contract.wire import Cause, environment, software
 from trainmaster.errors import ConfigError
@@ -53,16 +54,19 @@ class Ranks:
         *,
         address: tuple[str, int] = ADDRESS,
         own_loop: bool = False,
+        own: str = __version__,
         **variables: str,
     ) -> Any:
         """One rank comes to `address`; return what torch's function gives back."""
         patch = self._patch
         patch.setattr(installed, "python_version", lambda: python)
+        patch.setattr(comparison, "__version__", own)
         for name in comparison.PACKAGES:
             patch.delitem(sys.modules, name, raising=False)
         for name, version in (versions or TORCH).items():
             patch.setitem(sys.modules, name, SimpleNamespace(__version__=version))  # type: ignore[arg-type]
-        patch.delenv(environment.CONFIG, raising=False)
+        for name in (environment.CONFIG, environment.REVISION):
+            patch.delenv(name, raising=False)
         store = {environment.STORE: "10.0.0.1:29400", "MASTER_ADDR": address[0], "MASTER_PORT": str(address[1])}
         for name, value in {**RANK, **store, environment.SLOT: str(slot), **variables}.items():
             patch.setenv(name, value)
@@ -108,12 +112,24 @@ def test_equal_ranks_join_with_one_request_each_and_without_the_one_that_counts_
             "command aa in job-worker-0-0, bb in job-worker-3-0",
         ),
         (
+            {"TRAINMASTER_PROGRAM": "aa", "TRAINMASTER_REVISION": "job-6f"},
+            {"TRAINMASTER_PROGRAM": "aa", "TRAINMASTER_REVISION": "job-71"},
+            "revision job-6f in job-worker-0-0, job-71 in job-worker-3-0: ranks that train together "
+            "must have the same, "
+            "so they do not start; suspend and resume a job after an edit, so that all its pods get the new version",
+        ),
+        (
+            {},
+            {"own": "0.2.0"},
+            f"trainmaster {__version__} in job-worker-0-0, 0.2.0 in job-worker-3-0: ranks that train",
+        ),
+        (
             {"versions": {**TORCH, "lightning": "2.4.0"}},
             {"versions": {"torch": "2.15.0", "lightning": "2.5.0"}},
             "torch 2.13.0 in job-worker-0-0, 2.15.0 in job-worker-3-0; lightning 2.4.0 in job-worker-0-0, 2.5.0 in",
         ),
     ],
-    ids=["torch", "Python", "config", "command", "framework"],
+    ids=["torch", "Python", "config", "command", "revision", "trainmaster", "framework"],
 )
 def test_a_script_whose_rank_differs_ends_with_both_pods_and_the_difference_as_its_last_words(
     ranks: Ranks, capsys: pytest.CaptureFixture[str], first: dict[str, Any], other: dict[str, Any], words: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,12 @@ def test_rules_reach_only_fields_that_are_required_defaulted_or_asked_for_with_h
 def test_null_means_nothing_in_a_spec() -> None:
     nullable = [path for path, schema in schemas(crd.job_schema()["properties"]["spec"]) if schema.get("nullable")]
     assert nullable == []
+
+
+def test_names_of_fields_are_camel_case() -> None:
+    names = {path.rpartition(".")[2].removesuffix("[]") for path, _ in schemas(crd.job_schema()["properties"]["spec"])}
+    assert "dpReplicate" in names
+    assert [name for name in sorted(names - {""}) if not re.fullmatch("[a-z][A-Za-z0-9]*", name)] == []
 
 
 def test_times_that_a_person_sets_are_whole_seconds() -> None:

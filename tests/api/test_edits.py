@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api import crd
-from trainmaster_operator.api.edits import FIELDS, Edit, differences, edit_of, effective_spec, frozen
+from trainmaster_operator.api.edits import FIELDS, Edit, differences, edit_of, effective_spec, frozen, merge_live
 from trainmaster_operator.api.job import JobSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "editing.md"
@@ -64,6 +64,31 @@ def test_what_the_table_calls_refused_is_refused_by_a_rule_of_the_schema() -> No
     rules = " ".join(rule["rule"] for rule in crd.SPEC_RULES)
     for path, edit in FIELDS.items():
         assert (f"self.{path} == oldSelf.{path}" in rules) == (edit is Edit.REFUSED or path == "workers.replicas"), path
+
+
+SENTINEL = {"changed": "by an edit"}
+"""A value that no field has. What an edit does with a value does not depend on the value."""
+
+
+@pytest.mark.parametrize(("path", "edit"), sorted(FIELDS.items() - {("workers.template", Edit.WAITS)}))
+def test_a_run_takes_a_field_from_the_job_or_from_its_beginning_as_the_table_says(path: str, edit: Edit) -> None:
+    """And its hash holds what its pods have in common: an edit of a live field makes no other revision. The template,
+    parts of which are live, has a test of its own."""
+    plain = spec()
+    edited = with_value(plain, path, SENTINEL)
+    assert value_at(merge_live(plain, edited), path) == (SENTINEL if edit is Edit.LIVE else value_at(plain, path))
+    assert value_at(frozen(edited), path) == (None if edit is Edit.LIVE else SENTINEL)
+
+
+def with_value(given: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    name, _, rest = path.partition(".")
+    return {**given, name: with_value(given.get(name) or {}, rest, value) if rest else value}
+
+
+def value_at(given: Any, path: str) -> Any:
+    for name in path.split("."):
+        given = (given or {}).get(name)
+    return given
 
 
 def test_what_waits_is_as_the_run_began_and_what_is_live_is_as_the_job_has_it() -> None:

@@ -30,6 +30,7 @@ RUN_BY = {
     "link": "test_loops.py::test_every_method_on_a_slow_link_is_a_job_that_is_legal",
     "lossy": "test_loops.py::test_every_technique_of_the_losses_is_a_job_that_is_legal",
     "memory": "test_loops.py::test_each_tensor_of_a_row_is_counted",
+    "operator_cost": "test_operator_cost.py::test_both_checkouts_recover_in_turn_and_cpu_time_is_counted",
     "outages": "test_whole_runs.py::test_a_ranks_death_is_a_stretch_without_steps",
     "overhead": "test_loops.py::test_both_sides_of_a_case_train_blocks_in_turn",
     "pages": "test_pages.py::test_a_stale_page_is_named",

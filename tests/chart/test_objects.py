@@ -161,6 +161,16 @@ def test_a_scrape_is_encrypted_and_shows_a_token() -> None:
     assert "bearerTokenFile" not in endpoint
 
 
+def test_the_values_that_the_page_on_monitoring_shows_let_its_prometheus_in() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    shown = yaml.safe_load(page.split("which tests/chart/test_objects.py renders -->\n```\n")[1].split("```")[0])
+    objects = render(shown)
+    (reader,) = shown["metrics"]["readers"]
+    assert only(objects, "ClusterRoleBinding", "trainmaster-metrics-reader")["subjects"][0]["name"] == reader["name"]
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        assert only(objects, kind)["metadata"]["labels"]["release"] == "monitoring"
+
+
 def test_a_pod_monitor_scrapes_the_same_port_of_the_operators_pods() -> None:
     for secure, name in ((True, "metrics"), (False, "health")):
         objects = _monitored(secure=secure, kind="PodMonitor", tokenSecret={"name": "scraper"})

@@ -133,10 +133,13 @@ def test_braces_of_a_template_stay_as_they_are() -> None:
     assert {"name": "TRAINMASTER_INCARNATION", "value": "2"} in main["env"]
 
 
-def test_a_pod_names_its_revision() -> None:
+def test_a_pod_names_its_revision_to_people_and_to_its_ranks() -> None:
     pod = fill_pod(kept().pod, 1, 2, CLUSTER, revision="demo-1")
     assert pod["metadata"]["labels"]["trainmaster.dev/revision"] == "demo-1"
-    assert "trainmaster.dev/revision" not in fill_pod(kept().pod, 1, 2, CLUSTER)["metadata"]["labels"]
+    assert {"name": "TRAINMASTER_REVISION", "value": "demo-1"} in _main(pod)["env"]
+    without = fill_pod(kept().pod, 1, 2, CLUSTER)
+    assert "trainmaster.dev/revision" not in without["metadata"]["labels"]
+    assert "TRAINMASTER_REVISION" not in {variable["name"] for variable in _main(without)["env"]}
 
 
 def _main(pod: dict[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,13 @@ def test_every_name_that_differs_is_told() -> None:
     )
 
 
+def test_pods_of_two_revisions_never_train_together_though_program_and_versions_are_the_same() -> None:
+    world = joined(pending(script_spec(4)), revision="job-71")
+    world.agent(0, software={**SAME, "revision": "job-6f"})
+    world.write()
+    assert "revision job-6f in job-worker-0-0, job-71 in job-worker-3-0: ranks that train" in failure(world)
+
+
 def test_pods_that_tell_the_same_train() -> None:
     world = joined(pending(script_spec(4)))
     world.settle()

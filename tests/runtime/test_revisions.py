@@ -248,6 +248,24 @@ def test_a_revision_that_was_deleted_is_lost_when_nobody_can_make_it_again():
     run_virtual(main())
 
 
+def test_a_run_that_began_without_a_revision_gets_no_pod_from_an_operator_that_can_not_know_the_others():
+    async def main():
+        store = stored()
+        async with operating(store):
+            (name,) = revisions(store)
+        store.delete(REVISION, "space", name)
+        job = store.get(JOB, "space", "job")
+        store.update_status(JOB, {**job, "status": {**job["status"], "revision": "", "revisions": []}})
+        store.delete(POD, "space", "job-worker-1-0", grace_s=0)
+        async with operating(store, image="trainer:2") as (spy, planner):
+            assert planner.seen.revision_lost
+            await asyncio.sleep(5)
+            assert [pod["metadata"]["name"] for pod in store.list(POD).items] == ["job-worker-0-0"]
+            assert ours(spy) == []
+
+    run_virtual(main())
+
+
 def test_of_older_revisions_the_last_three_stay():
     async def main():
         store = stored()

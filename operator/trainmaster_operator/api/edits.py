@@ -146,7 +146,7 @@ def effective_spec(kept: Raw, live: Raw, size: int) -> tuple[JobSpec, tuple[str,
     waiting = differences(JobSpec.model_validate(kept), now)
     if not waiting:
         return now, ()
-    merged = _merged(kept, live)
+    merged = merge_live(kept, live)
     try:
         return JobSpec.model_validate(merged), waiting
     except ValidationError:
@@ -163,8 +163,8 @@ def differences(kept: JobSpec, live: JobSpec) -> tuple[str, ...]:
     return tuple(_differing("", a, b))
 
 
-def _merged(kept: Raw, live: Raw) -> Raw:
-    """The kept spec with the live fields of the other. New dicts where it differs from `kept`."""
+def merge_live(kept: Raw, live: Raw) -> Raw:
+    """Return the kept spec with the live fields of the other. New dicts where it differs from `kept`."""
     merged = dict(kept)
     for path in _LIVE:
         _put(merged, path, _at(live, path))

@@ -84,7 +84,8 @@ def fill_pod(
 ) -> dict[str, Any]:
     """Return the pod of one slot and incarnation. Shares with `rendered` what is the same in all pods.
 
-    `revision`: the name of what the run keeps, as a label; "": none. `avoid`: names of nodes to keep away from.
+    `revision`: the name of what the run keeps, as a label and for its ranks to compare; "": none. `avoid`:
+    names of nodes to keep away from.
     """
     values = {SLOT: str(slot), INCARNATION: str(incarnation), OPERATOR_URL: defaults.operator_url}
 
@@ -102,6 +103,8 @@ def fill_pod(
         {**variable, "value": filled(variable["value"])} if variable["name"] in _FILLED else variable
         for variable in main["env"]
     ]
+    if revision:
+        variables.append({"name": environment.REVISION, "value": revision})
     spec = {**spec, "hostname": filled(spec["hostname"]), "containers": [{**main, "env": variables}, *others]}
     if defaults.in_cluster:
         spec = affinity.away_from(spec, avoid)

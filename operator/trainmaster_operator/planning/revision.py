@@ -79,9 +79,12 @@ def _waiting(view: View) -> str:
 def _lost(view: View) -> str:
     if not view.observed.revision_lost:
         return ""
+    name = view.status.revision
+    why = f"ControllerRevision {name} was deleted and the job or the operator has changed since"
+    if not name:
+        why = "this run began without a ControllerRevision, under another version of the operator"
     return (
-        f"ControllerRevision {view.status.revision} was deleted and the job or the operator has changed since, so no "
-        "pod can be created as the others of this run were; suspend and resume the job, or run "
+        f"{why}, so no pod can be created as the others of this run were; suspend and resume the job, or run "
         f"`trainmaster restart {view.observed.name}`, to begin a run with the present values"
     )
 

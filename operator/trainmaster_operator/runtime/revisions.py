@@ -122,7 +122,10 @@ class Revisions:
         following = known.following if known is not None and known.spec is job.spec else self._following(record, job)
         had = known if known is not None and known.revision is not None and known.revision.name == name else None
         revision, confirmed = (had.revision, had.confirmed) if had is not None else (None, False)
-        if name in ("", following.name):
+        if name == "" and record.status.round and record.status.phase is not JobPhase.SUSPENDED:
+            # An operator that kept nothing began this run: nobody knows what its pods were made from.
+            revision, run = None, begun(job, following)
+        elif name in ("", following.name):
             revision, run = following, begun(job, following)
         else:
             if not confirmed:

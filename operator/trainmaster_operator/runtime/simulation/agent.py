@@ -19,6 +19,7 @@ from trainmaster.contract.wire import (
     StoreAddress,
     Verdict,
     environment,
+    software,
 )
 from trainmaster.contract.wire.trained import KEPT
 from trainmaster_operator.cluster.port import Object
@@ -62,6 +63,7 @@ class SimAgent:
             pod_uid=pod["metadata"]["uid"],
         )
         self.made_from = _contents(pod)
+        self.software = software.program_of(env)
         self.alive = True
         self._cut_off = False
         self.ranks: list[SimRank] = []
@@ -222,6 +224,7 @@ class SimAgent:
                 seen_tag=self._tag,
                 next_store=self._offer(),
                 peer=self.address,
+                software=self.software,
             )
             if not await self._exchange(request):
                 await asyncio.sleep(self._chance.uniform(0.05, 0.5))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.cluster.port import ADDED, DELETED, JOB, POD, Object, WatchEvent
+from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
 
 if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.training import SimRank
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 STORM_OF_WRITES = 5_000
 ENDS = ("Succeeded", "Failed")
 RUNGS = ("inPlace", "pod", "full")
+
+_NOTHING = re.compile(r"\bNone\b")
+"""Python's word for a value that isn't there. No sentence for people has it."""
 
 State = tuple[str, ...]
 
@@ -82,6 +86,8 @@ class Watch:
             self._pod_changed(event)
         elif kind == JOB:
             self._job_changed(event)
+        elif kind == EVENT and _NOTHING.search(message := event.object.get("message", "")):
+            self._world.violation(f"an event tells a person None: {message}")
         if self._world.store.version == STORM_OF_WRITES:
             self._world.violation(f"{STORM_OF_WRITES} writes: somebody writes without end")
             self._world.finished.set()
@@ -121,6 +127,8 @@ class Watch:
             self._incidents += 1  # it has shrunk by itself, and the restart in which it grows again is no failure
         for words in self._broken(self._seen, seen):
             world.violation(words)
+        for told in (c for c in status.get("conditions") or [] if _NOTHING.search(c.get("message") or "")):
+            world.violation(f"condition {told['type']} tells a person None: {told['message']}")
         if seen.restarts > self._seen.restarts:
             self._charge(job, status)
         self._seen = seen

@@ -18,6 +18,7 @@ ZYGOTE = "TRAINMASTER_ZYGOTE"  # socket of a zygote shared by the machine; unset
 ZYGOTE_ENABLED = "TRAINMASTER_ZYGOTE_ENABLED"  # "0": ranks are executed, never forked
 FRAMEWORK = "TRAINMASTER_FRAMEWORK"  # Trainmaster or PyTorch
 RANKS_PER_POD = "TRAINMASTER_RANKS_PER_POD"
+REVISION = "TRAINMASTER_REVISION"  # name of what the pods of one run are made from; unset: from nothing kept
 PROGRAM = "TRAINMASTER_PROGRAM"  # hash of the config, or of the commands: ranks of one round have the same
 COMMAND = "TRAINMASTER_COMMAND"  # JSON list: the user's command, for frameworks beside Trainmaster
 RESTART_COMMAND = "TRAINMASTER_RESTART_COMMAND"  # JSON list: the command from the second round on; unset: the same

@@ -12,6 +12,8 @@ from trainmaster.contract.wire import environment
 
 CONFIG, COMMAND = "config", "command"
 """The program: of our own loop its config, of a script its command. The value is a hash."""
+REVISION = "revision"
+"""What the pod was made from: the image, variables and volumes of its run. The value is its name."""
 TORCH, TRAINMASTER = "torch", "trainmaster"
 FRAMEWORKS = (
     *("accelerate", "deepspeed", "horovod", "jax", "lightning", "pytorch_lightning", "tensorflow", "transformers"),
@@ -20,11 +22,13 @@ FRAMEWORKS = (
 
 
 def program_of(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return which program a pod with these environment variables runs; nothing if its operator did not tell."""
-    program = variables.get(environment.PROGRAM)
-    if not program:
-        return {}
-    return {CONFIG if environment.CONFIG in variables else COMMAND: program}
+    """Return which program a pod with these environment variables runs, and what the pod was made from; nothing if its
+    operator did not tell."""
+    told = {
+        CONFIG if environment.CONFIG in variables else COMMAND: variables.get(environment.PROGRAM),
+        REVISION: variables.get(environment.REVISION),
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def difference(one: Mapping[str, str], one_pod: str, other: Mapping[str, str], other_pod: str) -> str:
@@ -37,6 +41,6 @@ def difference(one: Mapping[str, str], one_pod: str, other: Mapping[str, str], o
         return ""
     told = "; ".join(f"{name} {one[name]} in {one_pod}, {other[name]} in {other_pod}" for name in names)
     advice = "use the same image for all pods"
-    if CONFIG in names or COMMAND in names:
+    if not {CONFIG, COMMAND, REVISION}.isdisjoint(names):
         advice = "suspend and resume a job after an edit, so that all its pods get the new version"
     return f"{told}: ranks that train together must have the same, so they do not start; {advice}"
