@@ -77,6 +77,7 @@ verify: venv lint  ## lint, types, layers, generated files that are not stale, a
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
 	$(BIN)/python -m trainmaster_operator.api.pod_fields --check
+	$(BIN)/python -m charts.dashboards --check
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md docs/scripts.md README.md
@@ -94,6 +95,7 @@ format: venv  ## rewrite the code in the house style
 generate: venv  ## write the files that are generated from models, metrics and chart
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
 	$(BIN)/python -m trainmaster_operator.api.pod_fields
+	$(BIN)/python -m charts.dashboards
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
 	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md docs/scripts.md README.md

@@ -59,7 +59,7 @@ class Replica:
             "operator-url": f"https://{SERVICE}:8443",
             "kubeconfig": server.kubeconfig(self.log.with_suffix(".kubeconfig")),
         }
-        command = [sys.executable, "-m", "trainmaster_operator.runtime.kubernetes"]
+        command = [sys.executable, "-m", "trainmaster_operator.runtime.kubernetes", "--plain-metrics"]
         command += [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)

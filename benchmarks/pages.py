@@ -249,6 +249,25 @@ def torn_reads() -> Iterator[str]:
     yield from table(["half", "written by", "torn reads", "after a kill", *times_of], rows)
 
 
+def scrape() -> Iterator[str]:
+    """What a scrape of the operator costs."""
+    facts, cases = load("scrape")
+    yield "## A scrape of the operator"
+    yield ""
+    yield "Jobs of which one in ten runs (`python -m benchmarks.scrape`): series, size, and the CPU time to write the"
+    yield "text for the first time, and again when one job in ten has changed. In between, agents have their turn."
+    yield f"Medians. {machine(facts)}"
+    yield ""
+    by = {case.case: case for case in cases}
+    rows = []
+    for jobs in dict.fromkeys(case.case.partition(" jobs, ")[0] for case in cases):
+        one = {name: by[f"{jobs} jobs, {name}"].median for name in ("series", "bytes", "bytes compressed")}
+        first, later = (by[f"{jobs} jobs, {which} scrape"].median for which in ("first", "later"))
+        sizes = [f"{one[name] / 1e6:.3g} MB" for name in ("bytes", "bytes compressed")]
+        rows.append([f"{int(jobs):,}", f"{one['series']:,.0f}", *sizes, f"{first:.3f} s", f"{later:.3f} s"])
+    yield from table(["jobs", "series", "text", "compressed", "first scrape", "later"], rows)
+
+
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "trainer": trainer,
     "recovery": recovery_page.section,
@@ -260,6 +279,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "waits": waits,
     "pinning": pinning,
     "torn_reads": torn_reads,
+    "scrape": scrape,
 }
 
 

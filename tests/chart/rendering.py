@@ -17,7 +17,12 @@ EVERYTHING: Object = {
     "agentImage": {"repository": "somewhere/agent"},
     "serviceAccount": {"name": "operator"},
     "priorityClass": {"create": True},
-    "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "metrics": {
+        "readers": [{"name": "prometheus", "namespace": "monitoring"}],
+        "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "scraper"}},
+        "prometheusRule": {"enabled": True},
+        "dashboards": {"enabled": True},
+    },
     "networkPolicy": {"enabled": True},
     "certManager": {"enabled": True, "issuerRef": {"name": "our-ca"}},
 }

@@ -12,6 +12,11 @@ from trainmaster_operator.runtime import metrics_page
 TARGET = {"namespace", "pod", "service", "job", "instance"}
 """Labels that scraping adds."""
 
+RECORDED = {
+    rule["record"]: rule["expr"]
+    for group in yaml.safe_load((CHART / "rules" / "recording.yaml").read_text())["groups"]
+    for rule in group["rules"]
+}
 ALERTS = {
     rule["alert"]: rule
     for group in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
@@ -61,4 +66,28 @@ def test_an_alert_speaks_of_labels_that_its_expression_keeps(alert: str) -> None
 
 def test_the_rules_reach_prometheus_as_they_stand_in_the_file() -> None:
     groups = only(render(EVERYTHING), "PrometheusRule")["spec"]["groups"]
-    assert {rule["alert"]: rule for group in groups for rule in group["rules"]} == ALERTS
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert {rule["alert"]: rule for rule in rules if "alert" in rule} == ALERTS
+    assert {rule["record"]: rule["expr"] for rule in rules if "record" in rule} == RECORDED
+    assert len({group["name"] for group in groups}) == len(groups)
+
+
+@pytest.mark.parametrize("record", RECORDED)
+def test_a_recording_rule_has_a_name_of_the_convention_and_asks_for_what_is_exported(record: str) -> None:
+    assert re.fullmatch(r"trainmaster:[a-z_]+:[a-z]+(_\d+[mh])?", record)
+    known = set(TARGET)
+    for name, window in re.findall(r"(trainmaster[\w:]+)(?:\[(\w+)\])?", RECORDED[record]):
+        assert name in EXPORTED or name in RECORDED
+        known |= EXPORTED.get(name, set()) | {"category"}
+        if window:
+            assert record.endswith(f"_{window}")
+    for grouping in re.findall(r"by \(([^)]*)\)", RECORDED[record]):
+        assert set(re.split(r",\s*", grouping)) <= known
+
+
+@pytest.mark.parametrize("record", RECORDED)
+def test_a_recording_rule_uses_a_name_of_another_only_after_that(record: str) -> None:
+    """Rules of a group are evaluated in order."""
+    order = list(RECORDED)
+    for name in re.findall(r"trainmaster:[\w:]+", RECORDED[record]):
+        assert order.index(name) < order.index(record)

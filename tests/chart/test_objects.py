@@ -9,11 +9,13 @@ import yaml
 
 from charts.generate import CHART, ROOT
 from tests.chart.rendering import EVERYTHING, argument, ids, only, operator_pod, render, values_file
+from trainmaster_operator.manifests.volumes import CA_KEY, CA_NAME
 from trainmaster_operator.runtime import kubernetes
 
 KUBERNETES = "1.36"
+PROMETHEUS = {"name": "prometheus-k8s", "namespace": "monitoring"}
 CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml", "values-kind.yaml"]
-FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}  # of other projects: no schema here
+FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "Certificate"}  # of other projects: no schema here
 
 SITUATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -81,7 +83,15 @@ def test_an_upgrade_starts_an_operator_before_it_ends_one() -> None:
         ({"priorityClass": {"create": True}}, {("PriorityClass", "trainmaster-operator")}),
         ({"networkPolicy": {"enabled": True}}, {("NetworkPolicy", "trainmaster-operator")}),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, {("ServiceMonitor", "trainmaster-operator")}),
+        ({"metrics": {"readers": [PROMETHEUS]}}, {("ClusterRoleBinding", "trainmaster-metrics-reader")}),
         ({"metrics": {"prometheusRule": {"enabled": True}}}, {("PrometheusRule", "trainmaster-operator")}),
+        (
+            {"metrics": {"dashboards": {"enabled": True}}},
+            {
+                ("ConfigMap", f"trainmaster-operator-{name}-dashboard")
+                for name in ("fleet", "job", "operator", "recovery")
+            },
+        ),
         ({"certManager": EVERYTHING["certManager"]}, {("Certificate", "trainmaster-operator")}),
     ],
 )
@@ -137,11 +147,78 @@ def test_prometheus_finds_the_service_of_metrics_and_no_other() -> None:
     assert monitor["endpoints"][0]["port"] == found[0]["spec"]["ports"][0]["name"]
 
 
+def test_a_scrape_is_encrypted_and_shows_a_token() -> None:
+    objects = _monitored()
+    (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["honorLabels"]) == ("https", True)
+    assert argument(objects, "operator-url") == f"https://{endpoint['tlsConfig']['serverName']}:8443"
+    assert endpoint["tlsConfig"]["ca"] == {"configMap": {"name": CA_NAME, "key": CA_KEY}}
+    assert "authorization" not in endpoint
+    assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    secret = {"name": "scraper", "key": "t"}
+    (endpoint,) = only(_monitored(tokenSecret=secret), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": secret}
+    assert "bearerTokenFile" not in endpoint
+
+
+def test_the_values_that_the_page_on_monitoring_shows_let_its_prometheus_in() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    shown = yaml.safe_load(page.split("which tests/chart/test_objects.py renders -->\n```\n")[1].split("```")[0])
+    objects = render(shown)
+    (reader,) = shown["metrics"]["readers"]
+    assert only(objects, "ClusterRoleBinding", "trainmaster-metrics-reader")["subjects"][0]["name"] == reader["name"]
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        assert only(objects, kind)["metadata"]["labels"]["release"] == "monitoring"
+
+
+def test_a_pod_monitor_scrapes_the_same_port_of_the_operators_pods() -> None:
+    for secure, name in ((True, "metrics"), (False, "health")):
+        objects = _monitored(secure=secure, kind="PodMonitor", tokenSecret={"name": "scraper"})
+        spec = only(objects, "PodMonitor")["spec"]
+        (endpoint,) = spec["podMetricsEndpoints"]
+        assert (endpoint["port"], endpoint.get("scheme")) == (name, "https" if secure else None)
+        labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+        ports = {port["name"]: port["containerPort"] for port in operator_pod(objects)["containers"][0]["ports"]}
+        assert endpoint["port"] in ports
+
+
+def _monitored(secure: bool = True, **monitor: Any) -> list[dict[str, Any]]:
+    return render({"metrics": {"secure": secure, "serviceMonitor": {"enabled": True, **monitor}}})
+
+
+def test_plain_metrics_are_found_by_annotations_and_by_the_monitor() -> None:
+    objects = _monitored(secure=False)
+    annotations = only(objects, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/scrape"] == "true"
+    (container,) = operator_pod(objects)["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert annotations["prometheus.io/port"] == str(ports["health"])
+    options = kubernetes.parser().parse_args(container["args"])
+    assert options.plain_metrics
+    (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint.keys() & {"scheme", "tlsConfig", "authorization", "bearerTokenFile"} == set()
+    service = only(objects, "Service", "trainmaster-operator-metrics")["spec"]
+    assert service["ports"] == [
+        {"name": "metrics", "port": 8080, "targetPort": "health", "protocol": "TCP", "appProtocol": "http"}
+    ]
+
+
+def test_nothing_tells_others_where_secure_metrics_are() -> None:
+    objects = render()
+    assert "prometheus.io/scrape" not in only(objects, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+    options = kubernetes.parser().parse_args(operator_pod(objects)["containers"][0]["args"])
+    ports = {port["name"]: port["containerPort"] for port in operator_pod(objects)["containers"][0]["ports"]}
+    assert (options.plain_metrics, options.metrics_port) == (False, ports["metrics"])
+    assert options.finished_metrics_seconds == 6 * 3600
+
+
 def test_only_the_named_peers_reach_the_operator() -> None:
     policy = only(render(EVERYTHING), "NetworkPolicy")["spec"]
     by_port = {rule["ports"][0]["port"]: rule["from"] for rule in policy["ingress"]}
     assert by_port["control"] == [{"namespaceSelector": {}}]
-    assert by_port["health"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+    assert "health" not in by_port  # kubelets may probe in any case
+    assert by_port["metrics"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
     assert policy["policyTypes"] == ["Ingress"]
 
 

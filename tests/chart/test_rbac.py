@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from charts.generate import CHART
-from tests.chart.rendering import only, render
+from tests.chart.rendering import ids, only, render
+from trainmaster_operator.runtime import metrics_access
+
+READER = "trainmaster-metrics-reader"
 
 Grants = set[tuple[str, str, str]]
 """(resource, its name or "", verb)"""
@@ -37,7 +40,7 @@ def granted(role: dict[str, Any]) -> Grants:
     return {
         (resource, name, verb)
         for rule in role["rules"]
-        for resource in rule["resources"]
+        for resource in rule.get("resources", rule.get("nonResourceURLs"))
         for name in rule.get("resourceNames", [""])
         for verb in rule["verbs"]
     }
@@ -64,13 +67,35 @@ def test_what_is_granted_in_the_operators_namespace_is_what_the_readme_tells() -
 
 def test_of_the_whole_cluster_only_tokens_are_granted_with_one_watched_namespace() -> None:
     objects = render({"watchNamespace": "team-a", "rbac": {"aggregateRoles": False}})
-    assert granted(only(objects, "ClusterRole")) == told()["tokens"]
+    name = "trainmaster-operator-trainmaster-system-tokens"
+    assert granted(only(objects, "ClusterRole", name)) == told()["tokens"]
+
+
+def test_without_secure_metrics_no_right_is_granted_for_them() -> None:
+    objects = render({"metrics": {"secure": False}})
+    tokens = granted(only(objects, "ClusterRole", "trainmaster-operator-tokens"))
+    assert tokens == told()["tokens"] - {("subjectaccessreviews", "", "create")}
+    own = granted(only(objects, "Role"))
+    assert own == told()["own"] - {("configmaps", "trainmaster-ca", "patch")}
+    assert ("ClusterRole", READER) not in ids(objects)
+
+
+def test_scrapers_may_get_metrics_and_nothing_else() -> None:
+    reader = {"name": "prometheus-k8s", "namespace": "monitoring"}
+    objects = render({"metrics": {"readers": [reader]}})
+    assert granted(only(objects, "ClusterRole", READER)) == {("/metrics", "", "get")}
+    binding = only(objects, "ClusterRoleBinding", READER)
+    assert binding["roleRef"]["name"] == READER
+    assert binding["subjects"] == [{"kind": "ServiceAccount", **reader}]
+    assert ("ClusterRoleBinding", READER) not in ids(render())
+    assert READER == metrics_access.ROLE
 
 
 def test_every_role_of_the_operator_is_bound_to_it_and_to_nobody_else() -> None:
     for values in ({"rbac": {"aggregateRoles": False}}, {"watchNamespace": "a", "rbac": {"aggregateRoles": False}}):
         objects = render(values)
         roles = {_place(obj) for obj in objects if obj["kind"] in ("Role", "ClusterRole")}
+        roles -= {role for role in roles if role[2].startswith(READER)}  # is for scrapers
         bound = set()
         for obj in objects:
             if obj["kind"] in ("RoleBinding", "ClusterRoleBinding"):
@@ -89,7 +114,7 @@ def _place(role: dict[str, Any]) -> tuple[str, str | None, str]:
 def test_no_rule_has_a_wildcard() -> None:
     for obj in render():
         for rule in obj.get("rules", []):
-            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert "*" not in [word for words in rule.values() for word in words]
 
 
 def test_viewers_see_jobs_and_editors_run_them() -> None:

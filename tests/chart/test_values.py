@@ -34,6 +34,8 @@ OTHER: dict[str, Any] = {
     "topologySpreadConstraints": [],
     "metrics.serviceMonitor.relabelings": [{"action": "labeldrop", "regex": "x"}],
     "metrics.serviceMonitor.metricRelabelings": [{"action": "labeldrop", "regex": "x"}],
+    "metrics.readers": [{"name": "other", "namespace": "elsewhere"}],
+    "metrics.prometheusRule.runbookUrl": "https://wiki/other",
     "networkPolicy.agentsFrom": [{"podSelector": {}}],
     "networkPolicy.metricsFrom": [{"podSelector": {}}],
 }
@@ -81,6 +83,8 @@ def _texts(values: dict[str, Any]) -> dict[str, str]:
         ({"image": {"pullPolicy": "Sometimes"}}, r"at '/image/pullPolicy': value must be one of"),
         ({"image": {"digest": "sha256:abc"}}, r"at '/image/digest': 'sha256:abc' does not match pattern"),
         ({"tolerations": [{"keys": "x"}]}, r"at '/tolerations/0': additional properties 'keys' not allowed"),
+        ({"metrics": {"finishedSeconds": -1}}, r"at '/metrics/finishedSeconds': minimum"),
+        ({"metrics": {"readers": [{"name": "x"}]}}, r"at '/metrics/readers/0': missing property 'namespace'"),
         ({"networkPolicy": {"agentsFrom": [{}]}}, r"at '/networkPolicy/agentsFrom/0': minProperties"),
     ],
 )
@@ -94,6 +98,10 @@ def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], sentence: 
     [
         ({"serviceAccount": {"create": False}}, "serviceAccount.name must name the ServiceAccount"),
         ({"certManager": {"enabled": True}}, "certManager.enabled needs certManager.issuerRef.name"),
+        (
+            {"metrics": {"serviceMonitor": {"enabled": True, "kind": "PodMonitor"}}},
+            "metrics.serviceMonitor.kind PodMonitor can't show the token of Prometheus itself",
+        ),
     ],
 )
 def test_values_that_need_each_other_are_refused_with_a_sentence(values: dict[str, Any], sentence: str) -> None:

@@ -25,6 +25,7 @@ from trainmaster_operator.cluster.port import (
     Gone,
     Invalid,
     NotFound,
+    Scraper,
     TokenReview,
     TooManyRequests,
     Unavailable,
@@ -215,6 +216,50 @@ def test_a_server_that_cannot_tell_whose_a_token_is_is_unavailable(answer: web.R
             await api.cluster.review_token("secret", "trainmaster")
 
     run(answers(answer), test)
+
+
+async def reviews(request: web.Request) -> web.StreamResponse:
+    """Knows one scraper by its token; only groups decide whether it may read."""
+    spec = (await request.json())["spec"]
+    if "token" in spec:
+        user = {"username": "prometheus", "groups": ["scrapers"], "uid": "u", "extra": {"k": ["v"]}}
+        known = spec["token"] == "secret"
+        return as_json({"status": {"authenticated": known, **({"user": user} if known else {})}}, 201)
+    return as_json({"status": {"allowed": spec["groups"] == ["scrapers"]}}, 201)
+
+
+def test_a_scraper_is_asked_about_with_all_that_its_token_says() -> None:
+    async def test(api: FakeApi) -> None:
+        assert await api.cluster.review_scraper("secret", "/metrics") == Scraper("prometheus", True)
+        first, second = api.seen
+        assert (first.path, first.body["spec"]) == ("/apis/authentication.k8s.io/v1/tokenreviews", {"token": "secret"})
+        assert second.path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        assert second.body["spec"] == {
+            "user": "prometheus",
+            "groups": ["scrapers"],
+            "uid": "u",
+            "extra": {"k": ["v"]},
+            "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+        }
+
+    run(reviews, test)
+
+
+def test_a_token_that_is_not_recognised_is_nobodys_and_asks_for_no_access() -> None:
+    async def test(api: FakeApi) -> None:
+        assert await api.cluster.review_scraper("invented", "/metrics") is None
+        assert await api.cluster.review_scraper("", "/metrics") is None
+        assert len(api.seen) == 1
+
+    run(reviews, test)
+
+
+def test_a_server_that_cannot_tell_who_may_read_is_unavailable() -> None:
+    async def test(api: FakeApi) -> None:
+        with pytest.raises(Unavailable):
+            await api.cluster.review_scraper("secret", "/metrics")
+
+    run(answers(as_json(status(403, "Forbidden", "subjectaccessreviews is forbidden"), 403)), test)
 
 
 # -- what goes wrong

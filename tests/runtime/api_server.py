@@ -18,12 +18,13 @@ PLURALS = {kind.plural: name for name, kind in KINDS.items()}
 
 
 class ApiServer:
-    """`token_of[token]`: the status of its TokenReview. `broken`: every answer is a 503, which `refused` counts.
-    `spoiled`: watches of this plural end with an ERROR."""
+    """`token_of[token]`: the status of its TokenReview. `scrapers`: users who may get /metrics. `broken`: every
+    answer is a 503, which `refused` counts. `spoiled`: watches of this plural end with an ERROR."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
         self.token_of: dict[str, Object] = {}
+        self.scrapers: set[str] = set()
         self.broken = False
         self.refused = 0
         self.spoiled = ""
@@ -71,6 +72,10 @@ class ApiServer:
         if request.path.endswith("/tokenreviews"):
             token = json.loads(await request.read())["spec"]["token"]
             return _json({"status": self.token_of.get(token, {"authenticated": False})}, 201)
+        if request.path.endswith("/subjectaccessreviews"):
+            asked = json.loads(await request.read())["spec"]
+            allowed = asked["user"] in self.scrapers and asked["nonResourceAttributes"]["path"] == "/metrics"
+            return _json({"status": {"allowed": allowed}}, 201)
         try:
             return await self._on_objects(request)
         except ApiError as error:

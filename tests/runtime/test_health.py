@@ -20,8 +20,11 @@ from trainmaster_operator.runtime.operator import STUCK_S, Operator, Settings, d
 def test_the_probes_answer_with_sentences():
     wrong, missing = [], ["Pods are not listed yet"]
 
+    async def metrics():
+        return b"trainmaster_jobs 1\n"
+
     async def main():
-        server = HealthServer(lambda: wrong, lambda: missing, lambda: b"trainmaster_jobs 1\n")
+        server = HealthServer(lambda: wrong, lambda: missing, metrics)
         listening = socket.create_server(("127.0.0.1", 0))
         await server.start(listening)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -44,11 +47,27 @@ def test_the_probes_answer_with_sentences():
     asyncio.run(main())
 
 
+def test_metrics_that_are_served_elsewhere_are_not_here():
+    async def main():
+        server = HealthServer(list, list, None)
+        listening = socket.create_server(("127.0.0.1", 0))
+        await server.start(listening)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            assert (response.status, await response.text()) == (
+                404,
+                "metrics are served over HTTPS, on the port for metrics\n",
+            )
+        await server.stop()
+
+    asyncio.run(main())
+
+
 def test_a_main_loop_that_is_busy_is_not_stuck_until_it_doesnt_turn_for_long(monkeypatch):
     """The probe is asked while the loop is held up: by another thread, since this one does the holding up."""
 
     async def main():
-        server = HealthServer(list, list, lambda: b"")
+        server = HealthServer(list, list, None)
         listening = socket.create_server(("127.0.0.1", 0))
         await server.start(listening)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/livez"

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.runtime.fakes import chance, cluster, job, pod
 from trainmaster.contract.wire import (
     Cause,
@@ -74,6 +76,28 @@ def test_a_phase_counts_with_what_the_slowest_pod_told_in_the_end():
     assert value(metrics, "recovery_seconds_sum", phase="start") == 0.2
     metrics.render(SETTLED_S * 2)
     assert value(metrics, "recovery_seconds_count", phase="load") == 1
+
+
+def test_each_pod_that_is_replaced_for_its_silence_is_an_agent_that_was_lost():
+    metrics = Metrics()
+    lost = {"cause": Cause.AGENT_LOST.value, "rung": Rung.POD}
+    before, after = JobState(incarnations="0*4"), JobState(incarnations="0,1*2,0", recoveries=[recovery(**lost)])
+    metrics.wrote(KEY, before, after, 0)
+    assert value(metrics, "agents_lost_total") == 2
+    metrics.wrote(KEY, after, after, 1)
+    assert value(metrics, "agents_lost_total") == 2
+
+
+def test_counters_begin_at_zero_with_every_label_that_is_known():
+    text = Metrics().render(0).decode()
+    for series in (
+        'restarts_total{cause="NodeLost",scope="pod"}',
+        'lost_seconds_total{cause="Crash"}',
+        'channel_requests_total{result="unauthorized"}',
+        'reconcile_total{result="error"}',
+        'hang_suspicions_total{result="raised"}',
+    ):
+        assert f"trainmaster_{series} 0.0\n" in text
 
 
 def test_names_that_agents_make_up_are_no_labels():
@@ -150,6 +174,17 @@ def operator(memory, identity, **settings):
     )
 
 
+def scraped(one):
+    """What a scraper reads: (name, labels) -> value. Each series must stand there once."""
+    found = {}
+    for family in text_string_to_metric_families(one.render_metrics().decode()):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
 def put(store, name, **fields):
     made = store.create(JOB, job(name))
     store.update_status(JOB, {**made, "status": write_status(JobState(**fields))})
@@ -159,7 +194,8 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
     async def main():
         store, memory = cluster()
         progress = ProgressStatus(step=7, totalSteps=10, loss="1.5", tokensPerSecond=100.0)
-        put(store, "runs", phase=JobPhase.RUNNING, progress=progress, goodput="0.97")
+        times = {"firstStepAt": "2026-01-01T00:00:00.000Z", "accountedAt": "2026-01-01T00:00:40.000Z"}
+        put(store, "runs", phase=JobPhase.RUNNING, progress=progress, usefulSeconds=30.0, **times)
         put(store, "nan", phase=JobPhase.RECOVERING, progress=ProgressStatus(loss="nan"))
         put(store, "done", phase=JobPhase.SUCCEEDED, progress=progress)
         broken = job("broken")
@@ -171,7 +207,7 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
         await asyncio.sleep(30)
 
         def read(one, name, **labels):
-            return one.metrics.registry.get_sample_value(f"trainmaster_{name}", labels)
+            return scraped(one).get((f"trainmaster_{name}", frozenset(labels.items())))
 
         assert (read(leader, "leader"), read(standby, "leader")) == (1, 0)
         assert (read(leader, "leader_epoch"), read(standby, "leader_epoch")) == (1, 0)
@@ -180,10 +216,10 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
         assert read(standby, "jobs", phase="Running") is None
         assert (read(leader, "pods"), read(standby, "pods")) == (1, None)
         assert read(leader, "job_step", namespace="space", job="runs") == 7
-        assert read(leader, "job_goodput", namespace="space", job="runs") == 0.97
+        assert read(leader, "job_goodput_ratio", namespace="space", job="runs") == 0.75
         assert read(leader, "job_step", namespace="space", job="done") is None
         assert str(read(leader, "job_loss", namespace="space", job="nan")) == "nan"
-        assert read(leader, "job_goodput", namespace="space", job="nan") is None
+        assert read(leader, "job_goodput_ratio", namespace="space", job="nan") is None
         assert read(standby, "job_step", namespace="space", job="runs") is None
         assert read(leader, "watch_age_seconds", kind="Pod") is not None
         leader.stop()
@@ -229,7 +265,7 @@ def test_memory_is_told_of_the_rank_that_has_most_and_of_what_is_fullest():
 
         def read(name, what, job="runs"):
             labels = {"namespace": "space", "job": job, "what": what}
-            return made.metrics.registry.get_sample_value(f"trainmaster_job_memory_{name}", labels)
+            return scraped(made).get((f"trainmaster_job_memory_{name}", frozenset(labels.items())))
 
         running = RankState.RUNNING
         ranks = [
@@ -255,7 +291,7 @@ def test_memory_is_told_of_the_rank_that_has_most_and_of_what_is_fullest():
     run_virtual(main())
 
 
-def test_gauges_of_jobs_can_be_switched_off():
+def test_metrics_of_single_jobs_can_be_switched_off():
     async def main():
         store, memory = cluster()
         put(store, "runs", phase=JobPhase.RUNNING)
@@ -275,8 +311,22 @@ def test_no_metric_has_a_label_for_pods_or_ranks():
     labels = {
         name for row in render().splitlines() if row.startswith("| `") for name in row.split(" | ")[2].split(", ")
     }
-    allowed = {"", "`verb`", "`kind`", "`code`", "`what`", "`result`", "`namespace`", "`job`", "`phase`", "`cause`"}
-    assert labels <= {*allowed, "`scope`"}
+    allowed = {
+        "",
+        "verb",
+        "kind",
+        "code",
+        "what",
+        "result",
+        "namespace",
+        "job",
+        "phase",
+        "cause",
+        "scope",
+        "certificate",
+    }
+    of_jobs = {"condition", "reason", "framework", "queue", "rung", "category", "tier", "state"}
+    assert {label.strip("`") for label in labels} <= allowed | of_jobs
 
 
 def test_the_page_of_metrics_is_what_the_registry_holds():

@@ -30,10 +30,10 @@ class Replica:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        self.control, self.health = _free_port(), _free_port()
+        self.control, self.health, self.metrics = _free_port(), _free_port(), _free_port()
         self.process: asyncio.subprocess.Process | None = None
 
-    async def start(self, server: ApiServer, *arguments: str) -> None:
+    async def start(self, server: ApiServer, *arguments: str, plain: bool = True) -> None:
         kubeconfig = server.kubeconfig(self.log.with_suffix(".kubeconfig"))
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -43,6 +43,7 @@ class Replica:
                 *("--namespace-of-operator", SPACE, "--identity", self.name, "--address", "127.0.0.1"),
                 *("--control-port", str(self.control), "--health-port", str(self.health)),
                 *("--operator-url", f"https://operator.test:{self.control}", "--kubeconfig", str(kubeconfig)),
+                *(["--plain-metrics"] if plain else ["--metrics-port", str(self.metrics)]),
                 *arguments,
                 stdout=log,
                 stderr=log,
@@ -62,6 +63,17 @@ class Replica:
         _, text = await self.get("/metrics")
         lines = [line for line in text.splitlines() if line.startswith(f"trainmaster_{name} ")]
         return float(lines[0].split()[1]) if lines else None
+
+    async def scrape(self, bundle: str, token: str = "") -> tuple[int, str]:
+        """What a scraper gets that trusts `bundle`."""
+        context = ssl.create_default_context(cadata=bundle)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        url = f"https://127.0.0.1:{self.metrics}/metrics"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(url, headers=headers, ssl=context, server_hostname="operator.test") as got,
+        ):
+            return got.status, await got.text()
 
     async def ready(self) -> bool:
         return (await self.get("/readyz"))[0] == 200
@@ -219,6 +231,35 @@ def test_a_kopf_that_fails_ends_the_process_which_gives_the_lease_up(tmp_path: P
             assert await one.process.wait() == 1
             assert "spoiled" in one.log.read_text()
             assert holder(server) == ""
+
+    asyncio.run(main())
+
+
+def test_metrics_are_served_over_tls_to_those_alone_who_may_read_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with api_server() as server:
+            for user in ("prometheus", "somebody"):
+                server.token_of[user] = {"authenticated": True, "user": {"username": user, "groups": ["g"]}}
+            server.scrapers.add("prometheus")
+            one = Replica("one", tmp_path)
+            await one.start(server, plain=False)
+            try:
+                await until(one.ready, "it is ready")
+                bundle = server.store.get(CONFIG_MAP, SPACE, "trainmaster-ca")["data"]["ca.crt"]
+                code, text = await one.scrape(bundle)
+                assert (code, "a bearer token is missing" in text) == (401, True)
+                code, text = await one.scrape(bundle, "invented")
+                assert (code, "does not recognise this token" in text) == (401, True)
+                code, text = await one.scrape(bundle, "somebody")
+                assert (code, "somebody may not get /metrics" in text) == (403, True)
+                code, text = await one.scrape(bundle, "prometheus")
+                assert code == 200
+                assert 'trainmaster_certificate_expiry_timestamp_seconds{certificate="server"}' in text
+                assert 'trainmaster_channel_requests_total{result="ok"} 0.0' in text
+                assert (await one.get("/metrics"))[0] == 404
+                assert (await one.get("/livez"))[0] == 200
+            finally:
+                assert await one.end() == 0
 
     asyncio.run(main())
 

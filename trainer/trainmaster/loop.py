@@ -458,6 +458,8 @@ class Training:
             self.last_loss = loss
             self.reporter.loss(record.step, loss)
             self.log.step(record.step, loss, record.tokens, record.seconds)
+            utilization = self.log.utilization.numbers(record.seconds) if self.log.utilization is not None else {}
+            self.reporter.progress.mfu = utilization.get("mfu", 0.0)
             self.numbers = {
                 "step": record.step,
                 "loss": loss,
@@ -468,7 +470,7 @@ class Training:
                 **besides,
                 **self._sent(),
                 **self._noise(record, norm),
-                **(self.log.utilization.numbers(record.seconds) if self.log.utilization is not None else {}),
+                **utilization,
             }
             self.reporter.metrics(round=self.reporter.round, **self.numbers)
             self.loggers.step(self.numbers)

@@ -41,6 +41,11 @@
 {{- include "trainmaster.operator" . }}.{{ .Release.Namespace }}.svc
 {{- end -}}
 
+{{/* Who may read metrics is granted cluster-wide, so its name is unique as the other cluster-wide names are. */}}
+{{- define "trainmaster.metricsReader" -}}
+{{- include "trainmaster.fullname" . }}-metrics-reader{{ with .Values.watchNamespace }}-{{ $.Release.Namespace }}{{ end }}
+{{- end -}}
+
 {{- define "trainmaster.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 }}
 app.kubernetes.io/instance: {{ .Release.Name }}

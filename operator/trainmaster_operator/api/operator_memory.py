@@ -84,6 +84,23 @@ class StragglerMemory(Group):
     told: bool | None = Field(None, description="Whether an event was written about the rank.")
 
 
+class JobTotals(Group):
+    failures: Annotated[dict[str, int], Field(max_length=32)] | None = Field(
+        None, description="Number of failures since the job was created, by cause. Free restarts are counted too."
+    )
+    recoveries: int | None = Field(None, description="Number of failures after which the job completed a step again.")
+    lostSteps: int | None = Field(None, description="Number of steps that had to be done again after failures.")
+    phases: Annotated[dict[str, float], Field(max_length=16)] | None = Field(
+        None, description="Number of seconds that recoveries spent in each phase."
+    )
+    setAside: Annotated[dict[str, float], Field(max_length=4)] | None = Field(
+        None, description="Number of lost seconds that metrics report under a category of their own."
+    )
+    told: Annotated[dict[str, float], Field(max_length=16)] | None = Field(
+        None, description="Number of lost seconds that metrics have reported already, by category."
+    )
+
+
 class OperatorMemory(Group):
     leaderEpoch: int | None = Field(
         None, description="The number of the leadership of the operator that wrote the status."
@@ -109,6 +126,9 @@ class OperatorMemory(Group):
     )
     gangBackoff: GangBackoff | None = Field(
         None, description="When pods are created again after they were given back because others found no place."
+    )
+    totals: JobTotals | None = Field(
+        None, description="What has happened to the job since it was created, from which its metrics are made."
     )
     learnedPauses: dict[str, LearnedPause] | None = Field(
         None, description="How long ranks are silent in each phase, from which the limits of silence are derived."

@@ -30,6 +30,7 @@ from trainmaster_operator.cluster.port import (
     Listing,
     NotFound,
     Object,
+    Scraper,
     TokenReview,
     Unavailable,
     WatchEvent,
@@ -207,24 +208,40 @@ class KubernetesCluster:
         return (await self._pages(EVENT, namespace, {"fieldSelector": f"involvedObject.uid={uid}"}, 0)).items
 
     async def review_token(self, token: str, audience: str) -> TokenReview | None:
+        status = await self._token_status(token, {"audiences": [audience]})
+        return _reviewed(status, audience) if status is not None else None
+
+    async def review_scraper(self, token: str, path: str) -> Scraper | None:
+        """Beyond the port: who holds this token, for the API server's own audience, and whether they may get `path`,
+        which is no resource. None: the server doesn't recognise it. Raises Unavailable when the server can't tell."""
+        status = await self._token_status(token, {})
+        user = (status or {}).get("user") or {}
+        if status is None or status.get("authenticated") is not True or not user.get("username"):
+            return None
+        spec = {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
+        spec |= {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": "get"}}
+        answer = await self._review("review_access", "authorization.k8s.io/v1", "SubjectAccessReview", spec)
+        return Scraper(str(user["username"]), answer.get("allowed") is True)
+
+    async def _token_status(self, token: str, audience: Object) -> Object | None:
         if not token:
             return None  # the API server calls such a request malformed
-        api_version = "authentication.k8s.io/v1"
-        body = {
-            "apiVersion": api_version,
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [audience]},
-        }
+        return await self._review(
+            "review_token", "authentication.k8s.io/v1", "TokenReview", {"token": token} | audience
+        )
+
+    async def _review(self, verb: str, api_version: str, kind: str, spec: Object) -> Object:
+        """The status of a review. Whatever is wrong is wrong with us or the server: it says nothing about the token."""
+        body = {"apiVersion": api_version, "kind": kind, "spec": spec}
+        path = f"/apis/{api_version}/{kind.lower()}s"
         try:
-            review = await self.connection.call(
-                Request("review_token", "TokenReview", "POST", f"/apis/{api_version}/tokenreviews", body=body)
-            )
-        except ApiError as error:  # whatever is wrong is wrong with us or the server: it says nothing about the token
+            review = await self.connection.call(Request(verb, kind, "POST", path, body=body))
+        except ApiError as error:
             raise Unavailable(f"tokens can't be reviewed: {error}") from error
         status = review.get("status") if isinstance(review, dict) else None
         if not isinstance(status, dict):
             raise Unavailable("tokens can't be reviewed: the answer isn't a review")
-        return _reviewed(status, audience)
+        return status
 
     async def _object(self, request: Request) -> Object:
         obj = await self.connection.call(request)

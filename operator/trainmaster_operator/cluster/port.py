@@ -76,6 +76,14 @@ class TokenReview:
     pod_uid: str
 
 
+@dataclass(frozen=True, slots=True)
+class Scraper:
+    """Whom the API server has recognised by a token, and whether they may get what they ask for."""
+
+    username: str
+    allowed: bool
+
+
 class ApiError(Exception):
     """A refusal by the API server, in its own words."""
 

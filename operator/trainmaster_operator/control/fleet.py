@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from trainmaster.contract.wire import Directive, Identity, JoinRequest, Report, altered
 from trainmaster_operator.control.admission import Admission, Authenticate, Claim, Credential
 from trainmaster_operator.control.slots import SlotState, newest_checkpoint, newest_failure
+from trainmaster_operator.control.usage import JobUsage, UsageSum
 from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, SaveFailed
 
 Key = tuple[str, str]  # namespace, name of the job
@@ -74,6 +75,7 @@ class JobFleet:
     polls: dict[asyncio.Future[None], tuple[int, str]] = field(default_factory=dict)  # open polls: slot, tag they know
     events: deque[tuple[float, dict[str, Any]]] = field(default_factory=deque)
     unable: bool = False  # what is decided for it can't be written down now
+    usage: UsageSum = field(default_factory=UsageSum)
 
     def directive(self, slot: int) -> Directive:
         assert self.directive_of is not None
@@ -138,6 +140,7 @@ class Fleet:
         key, job, slot = await self._enter(proven, report.identity)
         self._note_epoch(key, job, report.epoch)
         fenced = report.round < slot.round
+        job.usage.take(proven.pod_uid, report)
         news = slot.take_report(report, self._clock.monotonic())
         if not fenced:
             known, job.checkpoint = job.checkpoint, newest_checkpoint(job.checkpoint, report.inventory)
@@ -213,6 +216,7 @@ class Fleet:
                 poll.set_result(None)
         for number in [n for n in job.slots if self._is_stale(job, n)]:
             del job.slots[number]
+        job.usage.keep({slot.identity.pod_uid for slot in job.slots.values()})
 
     def tell_unable(self, key: Key, unable: bool) -> None:
         """The API server takes no decision on this job, or takes them again. It is no directive of its own: agents hear
@@ -239,6 +243,10 @@ class Fleet:
         if job is None:
             return []
         return [slot.report for slot in job.slots.values() if slot.report is not None and slot.round == job.round]
+
+    def usage(self, key: Key) -> JobUsage:
+        """What the job's pods have used since this leader hears them."""
+        return job.usage.total(self.reports(key)) if (job := self._jobs.get(key)) else JobUsage()
 
     def connected(self) -> int:
         """Agents that hold a join poll, or did just now."""

@@ -43,6 +43,10 @@ M = TypeVar("M", JoinRequest, Report)
 _LONGEST_PAUSE_S = 1.0  # of who asks too much, before it is told so
 _STRIKE_PAUSE_S = 0.1
 _MOST_STRIKES = 5
+RESULTS = ("ok", "elsewhere", "unauthorized", "gone", "throttled", "bad", "unavailable", "error")
+"""How requests are answered, in the words of a metric; elsewhere: this operator does not lead."""
+
+_RESULT_OF = {401: "unauthorized", 403: "unauthorized", 410: "gone", 421: "elsewhere", 429: "throttled"}
 _STRIKES = (400, 401, 403, 404, 405, 408, 413)
 
 
@@ -79,7 +83,8 @@ class Probes:
 
 class ControlServer:
     """`leader()`: None while this process leads, else the leader's https://address, or "" while that isn't known.
-    `people`: this socket serves people and probes too, without asking who they are: the local world."""
+    `people`: this socket serves people and probes too, without asking who they are: the local world.
+    `counted`: told of each request of an agent how it was answered, one of RESULTS."""
 
     def __init__(
         self,
@@ -89,8 +94,10 @@ class ControlServer:
         leader: Callable[[], str | None] = lambda: None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
+        counted: Callable[[str], None] = lambda result: None,
     ) -> None:
         self._fleet = fleet
+        self._counted = counted
         self._people = people
         self._leader = leader
         self._limits = limits or Limits()
@@ -115,6 +122,8 @@ class ControlServer:
         except Exception as error:
             log.exception("%s %s", request.method, request.path)
             response = _error(500, f"{type(error).__name__} in the operator: its log says more")
+        if request.path.startswith("/v1/"):
+            self._counted(_result(response.status))
         if response.status not in _STRIKES or self._people is not None:
             connection.strikes = 0
             return response
@@ -229,6 +238,12 @@ class ControlServer:
         if view is None:
             raise Refused(404, f"nothing is known of job {parts[3]}/{parts[4]}")
         return web.Response(body=encode(view), content_type="application/json")
+
+
+def _result(status: int) -> str:
+    if status < 400:
+        return "ok"
+    return _RESULT_OF.get(status) or ("bad" if status < 500 else "unavailable" if status == 503 else "error")
 
 
 def _elsewhere(leader: str) -> web.Response:

@@ -7,6 +7,8 @@ evidence old.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainmaster_operator.planning import (
     agents,
     elastic,
@@ -28,6 +30,7 @@ from trainmaster_operator.planning import (
     stop,
     straggler,
     suspend,
+    totals,
 )
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.conditions import conditions
@@ -44,6 +47,12 @@ def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> 
 
     A leader whose epoch is over, and a job that is being deleted, decide nothing.
     """
+    decision = _planned(spec, status, observed, now)
+    counted = totals.count(status, decision.status)
+    return decision if counted is decision.status else replace(decision, status=counted)
+
+
+def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
     if observed.epoch < status.leaderEpoch or observed.deleting:
         return Decision(status)
     if not status.phase.finished:

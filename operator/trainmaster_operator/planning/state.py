@@ -154,6 +154,19 @@ class Recovery(Loose):
     clock: dict[str, float] = Field(default_factory=dict)  # detect, decide, drain, ... first_step
 
 
+class Totals(Loose):
+    """What has happened to the job since it was created, for metrics: `recoveries` keeps only the last few."""
+
+    failures: dict[str, int] = Field(default_factory=dict, max_length=32)  # cause -> how many, free ones included
+    recoveries: int = 0  # failures after which the job made a step again
+    lostSteps: int = 0
+    phases: dict[str, float] = Field(default_factory=dict, max_length=16)  # phase of the clock -> seconds
+    setAside: dict[str, float] = Field(default_factory=dict, max_length=4)
+    """Seconds of `lost` that are told as a category of their own and not by cause."""
+    told: dict[str, float] = Field(default_factory=dict, max_length=16)
+    """Seconds by category that metrics have told already: a counter must not fall."""
+
+
 class Pause(Loose):
     """How long ranks say nothing in one phase, in seconds: what limits on silence are learned from."""
 
@@ -229,6 +242,7 @@ class JobState(Loose):
     spent: list[Spent] = Field(default_factory=list, max_length=64)
     lastFailure: Failure | None = None
     recoveries: list[Recovery] = Field(default_factory=list, max_length=16)
+    totals: Totals | None = None  # None until the first failure
     pauses: dict[str, Pause] = Field(default_factory=dict)  # step, save, eval
     pausesRound: int = 0  # whose ranks told them last
     suspicion: Suspicion | None = None

@@ -44,6 +44,7 @@ _MOVED: dict[str, tuple[str, str]] = {
     "lastStore": ("internal", "lastStores"),
     "spent": ("internal", "charges"),
     "released": ("internal", "gangBackoff"),
+    "totals": ("internal", "totals"),
     "pauses": ("internal", "learnedPauses"),
     "pausesRound": ("internal", "learnedPausesRound"),
     "suspicion": ("internal", "hangSuspicion"),

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmaster_operator.cluster.port import (
+    CONFIG_MAP,
     KINDS,
     SECRET,
     AlreadyExists,
@@ -27,6 +28,7 @@ from trainmaster_operator.control import certificates
 from trainmaster_operator.control.certificates import Pair, Secrets
 from trainmaster_operator.control.sessions import KEY_BYTES
 from trainmaster_operator.control.tls import ServerTls
+from trainmaster_operator.manifests.certificates import build_ca_bundle
 from trainmaster_operator.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class Authority:
         self._tls = ServerTls()
         self._secrets: Secrets | None = None
         self._served: Pair | None = None
+        self._published: tuple[str, float] | None = None  # the bundle, and when (monotonic)
         self._folder_bundles: list[bytes] = []  # the newest first, and what it replaced
 
     @property
@@ -71,6 +74,26 @@ class Authority:
         """What agents have to trust: PEM."""
         assert self._secrets is not None, "refresh() comes first"
         return (b"".join(self._folder_bundles) if self._folder else self._secrets.bundle).decode()
+
+    def expiries(self) -> dict[str, float]:
+        """When the certificate that is served expires, and that of the authority that the replicas share, in seconds
+        since 1970."""
+        found = {"server": self._served} if self._served is not None else {}
+        if self._secrets is not None and self._secrets.authority is not None and not self._folder:
+            found["authority"] = self._secrets.authority
+        return {name: certificates.valid_until(pair.certificate) for name, pair in found.items()}
+
+    async def publish_bundle(self) -> None:
+        """For scrapers: what they have to trust, as a ConfigMap in the operator's own namespace. Nothing is written
+        if that was done lately. A failure is logged, and the next call tries again."""
+        bundle, now = self.bundle(), self._clock.monotonic()
+        if self._published is not None and self._published[0] == bundle and now - self._published[1] < LOOK_S:
+            return
+        try:
+            await self._cluster.apply(CONFIG_MAP, build_ca_bundle(self._namespace, bundle))
+            self._published = (bundle, now)
+        except ApiError as error:
+            log.warning("the certificates that scrapers trust could not be published: %s", error)
 
     async def refresh(self) -> float:
         """Loads, creates and renews what is due. Returns the seconds until the next call. What fails is raised the

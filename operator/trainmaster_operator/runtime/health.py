@@ -1,4 +1,4 @@
-"""What kubelets and Prometheus ask of the operator, over plain HTTP: /livez, /readyz, /metrics.
+"""What kubelets ask of the operator, over plain HTTP: /livez and /readyz; /metrics too, where everybody may read it.
 
 A thread of its own answers, so that a main loop that serves thousands of agents at once isn't taken for one that is
 stuck: that it turns is looked at here, and a kubelet restarts it when it doesn't. What it is asked, the main loop
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from aiohttp import web
@@ -27,10 +27,14 @@ ASK_S = 1.0
 
 
 class HealthServer:
-    """`wrong` and `missing` say in sentences why this process should be restarted, and why it can't take over yet."""
+    """`wrong` and `missing` say in sentences why this process should be restarted, and why it can't take over yet.
+    `metrics`: None where they are served elsewhere."""
 
     def __init__(
-        self, wrong: Callable[[], list[str]], missing: Callable[[], list[str]], metrics: Callable[[], bytes]
+        self,
+        wrong: Callable[[], list[str]],
+        missing: Callable[[], list[str]],
+        metrics: Callable[[], Coroutine[None, None, bytes]] | None,
     ) -> None:
         self._wrong = wrong
         self._missing = missing
@@ -100,7 +104,10 @@ class HealthServer:
         return _told(await self._asked(self._missing))
 
     async def _render(self, request: web.Request) -> web.Response:
-        body = await self._in_main(self._metrics)
+        if self._metrics is None:
+            return web.Response(status=404, text="metrics are served over HTTPS, on the port for metrics\n")
+        assert self._main is not None
+        body = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._metrics(), self._main))
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _asked(self, question: Callable[[], list[str]]) -> list[str]:

@@ -37,9 +37,12 @@ from trainmaster_operator.runtime.authority import Authority
 from trainmaster_operator.runtime.clock import RealClock
 from trainmaster_operator.runtime.election import Election
 from trainmaster_operator.runtime.health import HealthServer
+from trainmaster_operator.runtime.job_metrics import FINISHED_S
 from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
 from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.metrics_access import MetricsAccess
+from trainmaster_operator.runtime.metrics_server import MetricsServer
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.waiting import until_one_ends
 
@@ -98,9 +101,14 @@ class Replica:
             ProcessCollector(registry=metrics.registry)
             control_socket = _bound(options.control_port)
             stack.callback(control_socket.close)
-            health = HealthServer(operator.stuck, lambda: self._missing(operator), operator.render_metrics)
+            plain = operator.collect_metrics if options.plain_metrics else None
+            health = HealthServer(operator.stuck, lambda: self._missing(operator), plain)
             await health.start(_bound(options.health_port))
             stack.push_async_callback(health.stop)
+            if not options.plain_metrics:
+                scrapes = MetricsServer(operator.collect_metrics, MetricsAccess(cluster, clock), authority.tls)
+                await scrapes.start(_bound(options.metrics_port))
+                stack.push_async_callback(scrapes.stop)
             await until_one_ends(
                 self._stop_when_asked(operator),
                 operator.lag.run(),
@@ -115,8 +123,14 @@ class Replica:
         control_socket: socket.socket,
         report_definition: Callable[[], Awaitable[object]],
     ) -> None:
-        due_s = await self._load(authority)
-        control = ControlServer(operator.fleet, leader=lambda: _leader(election), tls=authority.tls)
+        due_s = await self._load(operator, authority)
+        count = operator.metrics.channel_requests.labels
+        control = ControlServer(
+            operator.fleet,
+            leader=lambda: _leader(election),
+            tls=authority.tls,
+            counted=lambda result: count(result).inc(),
+        )
         await control.start(control_socket)
         self._serving = True
 
@@ -133,10 +147,10 @@ class Replica:
             lead_or_wait(), self._renew(operator, authority, due_s), self._watch(operator, report_definition)
         )
 
-    async def _load(self, authority: Authority) -> float:
+    async def _load(self, operator: Operator, authority: Authority) -> float:
         while True:
             try:
-                return await authority.refresh()
+                return await self._refresh(operator, authority)
             except (ApiError, OSError, ValueError) as error:
                 log.warning("the control channel has no certificate yet: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -144,9 +158,18 @@ class Replica:
     async def _renew(self, operator: Operator, authority: Authority, due_s: float) -> None:
         while True:
             await asyncio.sleep(due_s)
-            due_s = await authority.refresh()
+            due_s = await self._refresh(operator, authority)
             if operator.ready:
                 await operator.reconciler.bundle_changed()
+
+    async def _refresh(self, operator: Operator, authority: Authority) -> float:
+        """Return the seconds until the next call."""
+        due_s = await authority.refresh()
+        for name, expires_at in authority.expiries().items():
+            operator.metrics.certificates.labels(name).set(expires_at)
+        if not self._options.plain_metrics:
+            await authority.publish_bundle()
+        return due_s
 
     async def _watch(self, operator: Operator, report_definition: Callable[[], Awaitable[object]]) -> None:
         # Before, there may be no such kind yet, and kopf looks for kinds when it starts, and never again.
@@ -224,6 +247,7 @@ def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
         namespace=options.watch_namespace,
         relist_jobs_s=RELIST_JOBS_S,
         job_metrics=options.job_metrics,
+        finished_metrics_s=options.finished_metrics_seconds,
         lease=_lease(options),
     )
 
@@ -255,6 +279,13 @@ def _lease_seconds(text: str) -> int:
     return seconds
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 30 * 86400:
+        raise argparse.ArgumentTypeError(f"0 to 2592000 (30 days) are expected, not {text}")
+    return seconds
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
@@ -262,7 +293,9 @@ def parser() -> argparse.ArgumentParser:
     add("--identity", default=socket.gethostname(), help="unique among the replicas: the pod's name")
     add("--address", default="127.0.0.1", metavar="IP", help="of this replica, for agents that met another one")
     add("--control-port", type=int, default=8443, metavar="PORT", help="for agents (default: 8443)")
-    add("--health-port", type=int, default=8080, metavar="PORT", help="for probes and metrics (default: 8080)")
+    add("--health-port", type=int, default=8080, metavar="PORT", help="for probes (default: 8080)")
+    add("--metrics-port", type=int, default=8444, metavar="PORT", help="for scrapers, over HTTPS (default: 8444)")
+    add("--plain-metrics", action="store_true", help="metrics for everybody, over HTTP on the port for probes")
     add("--operator-url", required=True, metavar="URL", help="under which agents reach the replicas: their Service")
     add("--trainer-image", default=PodDefaults.trainer_image, metavar="IMAGE", help="for pods that name none")
     add("--agent-image", default=PodDefaults.agent_image, metavar="IMAGE", help="brings the agent into users' images")
@@ -270,7 +303,14 @@ def parser() -> argparse.ArgumentParser:
     add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
     add("--tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key and ca.crt that somebody else renews")
     add("--lease-seconds", type=_lease_seconds, default=15, metavar="S", help="a dead leader is replaced after (15)")
-    add("--no-job-metrics", dest="job_metrics", action="store_false", help="no gauges of single jobs")
+    add("--no-job-metrics", dest="job_metrics", action="store_false", help="no metrics of single jobs")
+    add(
+        "--finished-metrics-seconds",
+        type=_seconds,
+        default=FINISHED_S,
+        metavar="S",
+        help="how long after its end a job has metrics of its own (default: 21600)",
+    )
     return made
 
 

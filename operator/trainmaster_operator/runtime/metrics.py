@@ -1,5 +1,6 @@
-"""Prometheus metrics of the operator. Labels are bounded: nothing per pod or per rank, and per job only gauges of jobs
-that run (gauges.py). docs/metrics.md is made from these."""
+"""Prometheus metrics of the operator. Labels are bounded: nothing per pod, rank or job (job_metrics.py has those of
+single jobs). Label values that are known exist from the start, at 0: increase() misses what a series is born with.
+docs/metrics.md is made from these."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.port import KINDS
+from trainmaster_operator.control.http import RESULTS
 from trainmaster_operator.planning.goodput import CHECKPOINT, EVALUATION
-from trainmaster_operator.planning.state import JobState, Recovery
+from trainmaster_operator.planning.state import JobState, Recovery, Rung
 from trainmaster_operator.runtime.informer import JobKey
 
 _FAST_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -18,6 +21,7 @@ _RECOVERY_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 18
 
 OTHER = "other"  # what isn't known here: names that come from agents or from a newer operator's status
 _CAUSES = frozenset(cause.value for cause in Cause)
+_SILENCE = (Cause.AGENT_LOST.value, Cause.NODE_LOST.value)
 _LOSSES = _CAUSES | {CHECKPOINT, EVALUATION}
 _PHASES = frozenset(
     ("detect", "decide", "drain", "schedule", "start", "fork", "imports", "rendezvous", "build", "load", "first_step")
@@ -124,7 +128,40 @@ class Metrics:
             "the operator starts: above 0 the definition is newer.",
             registry=self.registry,
         )
+        self.agents_lost = Counter(
+            "trainmaster_agents_lost_total",
+            "Agents that were given up because they, or they and their node, had fallen silent.",
+            registry=self.registry,
+        )
+        self.channel_requests = Counter(
+            "trainmaster_channel_requests_total",
+            f"Requests of agents by how they were answered: {', '.join(RESULTS)}.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.certificates = Gauge(
+            "trainmaster_certificate_expiry_timestamp_seconds",
+            "When a certificate of this operator expires, in seconds since 1970, by certificate: server, authority.",
+            ["certificate"],
+            registry=self.registry,
+        )
+        self._begin_at_zero()
         self._unsettled: dict[tuple[JobKey, int], tuple[float, Recovery]] = {}
+
+    def _begin_at_zero(self) -> None:
+        for counter, results in (
+            (self.passes, ("ok", "conflict", "unavailable", "error")),
+            (self.writes, ("intent", "progress", "create", "delete", "resize")),
+            (self.hangs, ("raised", "dropped", "confirmed")),
+            (self.events, ("told", "counted", "dropped", "failed")),
+            (self.channel_requests, RESULTS),
+            (self.lost_seconds, (*sorted(_LOSSES), OTHER)),
+        ):
+            for result in results:
+                counter.labels(result)
+        for cause in (*sorted(_CAUSES), OTHER):
+            for rung in Rung:
+                self.restarts.labels(cause, rung.value)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that is read when metrics are."""
@@ -153,6 +190,8 @@ class Metrics:
             if before is None:
                 cause = recovery.cause if recovery.cause in _CAUSES else OTHER
                 self.restarts.labels(cause, recovery.rung.value).inc()
+                if cause in _SILENCE:
+                    self.agents_lost.inc(_replaced(old, new) if recovery.rung is Rung.POD else 1)
             if recovery.totalSeconds is None or recovery.overtaken:
                 continue
             unsettled = self._unsettled.get((key, recovery.round))
@@ -196,3 +235,9 @@ class Metrics:
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(f"trainmaster_{name}", text, buckets=_FAST_S, registry=self.registry)
+
+
+def _replaced(old: JobState, new: JobState) -> int:
+    """How many pods a status replaces that the one before had; 1 if that can't be told."""
+    pairs = zip(unpack_counts(old.incarnations), unpack_counts(new.incarnations), strict=False)
+    return max(1, sum(before < now for before, now in pairs))

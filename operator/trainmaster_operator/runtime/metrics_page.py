@@ -1,4 +1,5 @@
-"""docs/metrics.md, made from the operator's registry: `python -m trainmaster_operator.runtime.metrics_page FILE`."""
+"""docs/metrics.md, made from the operator's registry and the table of the metrics of single jobs:
+`python -m trainmaster_operator.runtime.metrics_page FILE`."""
 
 from __future__ import annotations
 
@@ -10,32 +11,65 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
 
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.runtime.clock import VirtualClock
+from trainmaster_operator.runtime.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES, Family
+from trainmaster_operator.runtime.metrics_advice import ADVICE
 from trainmaster_operator.runtime.operator import Operator, Settings
 
-_HEAD = """<!-- Made from the operator's registry by `make generate`. Don't edit. -->
+_HEAD = f"""<!-- Made from the operator's metrics by `make generate`. Don't edit. -->
 
 # Metrics of the operator
 
-The operator serves these at `http://<pod>:8080/metrics`, each replica its own. Labels are bounded: nothing is told per
-pod or per rank, and per job only the gauges `trainmaster_job_*` of jobs that run, which `--no-job-metrics` switches
-off. Gauges about jobs come from the leader alone, so a sum over replicas counts each job once; counters and histograms
-come from whoever did the work, so sum them too.
+Each replica of the operator serves its own metrics at `https://<pod>:8444/metrics`, to those who may read them:
+[monitoring.md](monitoring.md) says how to scrape them. With `metrics.secure=false`, and for `trainmaster run --port`,
+they are at `http://<address>:<port>/metrics` for everybody.
+
+Labels are bounded: nothing is told per pod or per rank. What is told of jobs comes from the leader alone, so a sum over
+replicas counts each job once; counters and histograms of the operator come from whoever did the work, so sum them too.
+A counter has all of its known label values from the start, at 0, so that `increase()` sees the first failure.
 
 The usual metrics of a process (`process_cpu_seconds_total`, `process_resident_memory_bytes`, ...) are there as well.
 
-| metric | type | labels | what it tells |
-| --- | --- | --- | --- |
+## Of single jobs
+
+These have the labels `namespace` and `job`, which name the training job: scrape with `honor_labels: true`. A job has
+at most {MOST_SERIES} series, also one that never started, and at most {MOST_RUNNING_SERIES} more while it runs
+(phases Starting, Running, Recovering, Resizing, Suspending). After its end it is told of for `metrics.finishedSeconds`
+(6 hours), and no longer than it exists. `metrics.jobs=false` leaves all of them out. Those whose source is the status
+are the same whichever replica leads.
+
+{{columns}}
+"""
+
+_COLUMNS = """| metric | type | labels | unit | source | what it tells | what to do with it |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+_SECOND = """
+## Of the operator
+
+Their source is the operator itself.
+
 """
 
 
 def render() -> str:
     """The file's text."""
+    jobs = (_row(family) for family in FAMILIES)
     rows = sorted(_rows(_registry()))
-    return _HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+    head = _HEAD.replace("{columns}\n", _COLUMNS)
+    return head + "".join(map(_line, jobs)) + _SECOND + _COLUMNS + "".join(map(_line, rows))
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _row(family: Family) -> tuple[str, ...]:
+    labels = ", ".join(f"`{label}`" for label in ("namespace", "job", *family.labels))
+    return f"`{family.full_name}`", family.kind, labels, family.unit, family.source, family.text, family.advice
 
 
 def _registry() -> CollectorRegistry:
@@ -43,7 +77,7 @@ def _registry() -> CollectorRegistry:
     return Operator(MemoryCluster(), VirtualClock(), random.Random(0), settings).metrics.registry
 
 
-def _rows(registry: CollectorRegistry) -> Iterator[tuple[str, str, str, str]]:
+def _rows(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
     # The registry has no public way to ask for label names of metrics that nothing was counted with yet.
     labels = {
         collector._name: collector._labelnames  # type: ignore[attr-defined]
@@ -53,11 +87,13 @@ def _rows(registry: CollectorRegistry) -> Iterator[tuple[str, str, str, str]]:
     for family in registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         names: Iterable[str] = labels.get(family.name) or getattr(family, "_labelnames", None) or ()
-        yield f"`{name}`", family.type, ", ".join(f"`{label}`" for label in names), _sentence(family)
+        told = ", ".join(f"`{label}`" for label in names)
+        yield f"`{name}`", family.type, told, _unit(name), "operator", family.documentation, ADVICE[name]
 
 
-def _sentence(family: Metric) -> str:
-    return family.documentation.replace("|", "\\|")
+def _unit(name: str) -> str:
+    base = name.removesuffix("_total")
+    return next((unit for unit in ("seconds", "bytes", "ratio") if base.endswith(f"_{unit}")), "1")
 
 
 def main(arguments: list[str] | None = None) -> int:

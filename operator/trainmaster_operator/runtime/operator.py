@@ -30,6 +30,7 @@ from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.gauges import LoopLag, observe
 from trainmaster_operator.runtime.informer import Informer, JobKey
+from trainmaster_operator.runtime.job_metrics import FINISHED_S, JobMetrics
 from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
@@ -63,7 +64,8 @@ class Settings:
     workers: int = 8
     resync_s: float = 600.0
     relist_jobs_s: float | None = None  # somebody else's watch feeds `jobs`, which is listed so often
-    job_metrics: bool = True  # gauges of each running job
+    job_metrics: bool = True  # metrics of single jobs
+    finished_metrics_s: float = FINISHED_S  # for so long after its end a job has some
     progress_interval_s: float = 0.5
     progress_rate: float = 20.0
     lease: LeaseSettings = field(default_factory=LeaseSettings)
@@ -159,6 +161,7 @@ class Operator:
         self._serving = False
         self._stopping = asyncio.Event()
         self.queue.on_wait = self.metrics.queue_wait_seconds.observe
+        self.job_metrics = JobMetrics(self.fleet, settings.finished_metrics_s)
         observe(self)
 
     @property
@@ -188,7 +191,19 @@ class Operator:
         return found
 
     def render_metrics(self) -> bytes:
-        return self.metrics.render(self._clock.monotonic())
+        """The text for Prometheus."""
+        return self.metrics.render(self._clock.monotonic()) + self.job_metrics.render(self._told(), self._clock.now())
+
+    async def collect_metrics(self) -> bytes:
+        """As `render_metrics`, and others have their turn meanwhile."""
+        text = self.metrics.render(self._clock.monotonic())
+        return text + await self.job_metrics.collect(self._told(), self._clock.now())
+
+    def _told(self) -> list[JobRecord]:
+        """The jobs that have metrics of their own: only the leader tells of them."""
+        if not self.settings.job_metrics or not self.leader.leading:
+            return []
+        return [record for record in self.jobs.values() if not record.is_managed_elsewhere]
 
     async def run(self) -> None:
         """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was

@@ -98,21 +98,30 @@ def find(process: Path) -> Cgroup | None:
 
 def _groups(process: Path) -> list[Cgroup]:
     """From the innermost outwards. Where both versions are there, memory is counted by the first if that is mounted."""
+    for files, kind, option in ((_V1, "cgroup", "memory"), (_V2, "cgroup2", "")):
+        if found := folders(process, kind, option):
+            return [Cgroup(folder, files) for folder in found]
+    return []
+
+
+def folders(process: Path, kind: str, option: str) -> list[Path]:
+    """Folders of a process's control group and of those around it, from the innermost outwards; none if no such
+    hierarchy is mounted. `kind`: cgroup with the controller `option` (version 1), or cgroup2 with "". `process`: its
+    folder in /proc."""
     try:
         members = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
         mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
     except OSError:
         return []
-    for files, kind, option in ((_V1, "cgroup", "memory"), (_V2, "cgroup2", "")):
-        path = next((m[2] for m in members if option in m[1].split(",") and (option or m[0] == "0")), None)
-        for mount in mounts:
-            # Mount point and root come before a list of optional fields that ends with "-", type and options after it.
-            root, point, rest = mount[3], mount[4], mount[mount.index("-") + 1 :]
-            if path is None or rest[0] != kind or option not in ("", *rest[2].split(",")):
-                continue
-            inside = os.path.relpath(path, root)
-            # Some runtimes show a container its own group under a path that only the host knows.
-            folder = Path(point, "" if inside.startswith("..") else inside)
-            around = [folder, *folder.parents]
-            return [Cgroup(group, files) for group in around[: around.index(Path(point)) + 1]]
+    path = next((m[2] for m in members if option in m[1].split(",") and (option or m[0] == "0")), None)
+    for mount in mounts:
+        # Mount point and root come before a list of optional fields that ends with "-", type and options after it.
+        root, point, rest = mount[3], mount[4], mount[mount.index("-") + 1 :]
+        if path is None or rest[0] != kind or option not in ("", *rest[2].split(",")):
+            continue
+        inside = os.path.relpath(path, root)
+        # Some runtimes show a container its own group under a path that only the host knows.
+        folder = Path(point, "" if inside.startswith("..") else inside)
+        around = [folder, *folder.parents]
+        return around[: around.index(Path(point)) + 1]
     return []

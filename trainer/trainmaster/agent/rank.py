@@ -211,6 +211,7 @@ class Rank:
             rss_peak_bytes=rss_peak,
             device_peak_bytes=p.device_peak_bytes,
             device_limit_bytes=p.device_limit_bytes,
+            mfu=p.mfu,
         )
 
     def close(self) -> None:

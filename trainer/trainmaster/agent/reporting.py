@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trainmaster.agent import isolation, memory, rhythm
 from trainmaster.agent.client import Access, Connection, Refused, Unreachable
 from trainmaster.agent.termination import write_termination
+from trainmaster.agent.usage import UsageMeter
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
 from trainmaster.contract.wire.progress import LOADED
 
@@ -44,6 +45,7 @@ class Reporter:
         self._wake = asyncio.Event()
         self._joined = asyncio.Event()
         self._fenced = False
+        self._meter = UsageMeter(one_machine=settings.one_machine)
         api = isolation.api_server(os.environ)
         self._lease = isolation.Lease(api) if api is not None and not settings.own_loop else None
         self._told_saved = False
@@ -198,7 +200,9 @@ class Reporter:
         s = self._supervisor
         round = s.round
         now = time.monotonic_ns()
+        ranks = [rank.process.pid for rank in round.ranks if rank.process and not rank.ended] if round else []
         common = {
+            "usage": self._meter.read(ranks),
             "identity": s.settings.identity,
             "epoch": s.directive.epoch if s.directive else 0,
             "next_store": s.stores.next_address,

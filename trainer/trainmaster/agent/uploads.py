@@ -30,6 +30,7 @@ class _Upload:
 
     message: dict[str, Any]
     fd: int
+    staged_at: float
     moved_at: float  # when it last wrote something, or was begun
     pause_s: float
     work: Future[dict[str, Any]] | None = None  # its attempt that waits or runs
@@ -111,7 +112,8 @@ class Uploads:
 
     def submit(self, message: dict[str, Any], fd: int) -> None:
         """Upload what lies in the memory file `fd`, which stays the caller's."""
-        upload = _Upload(message, os.dup(fd), self._clock(), self._first_pause_s)
+        now = self._clock()
+        upload = _Upload(message, os.dup(fd), now, now, self._first_pause_s)
         before = self._newest.get(upload.rank)
         self._newest[upload.rank] = upload
         self._lost.pop(upload.rank, None)
@@ -276,7 +278,8 @@ class Uploads:
         self._update_idle()
 
     def _record(self, upload: _Upload, error: str, manifest: str = "", *, cascade: bool = False) -> None:
-        self._records.append(CheckpointRecord(upload.step, upload.round, "storage", manifest, error, cascade))
+        seconds = round(self._clock() - upload.staged_at, 3) if manifest else 0.0
+        self._records.append(CheckpointRecord(upload.step, upload.round, "storage", manifest, error, cascade, seconds))
 
     def _update_idle(self) -> None:
         if self.under_way:

@@ -32,6 +32,7 @@ from trainmaster.contract.wire.messages import (
 )
 from trainmaster.contract.wire.progress import Control, Phase, Progress, ProgressRecord
 from trainmaster.contract.wire.trained import Trained
+from trainmaster.contract.wire.usage import Usage
 
 __all__ = [
     "EXIT_CODES",
@@ -65,6 +66,7 @@ __all__ = [
     "TensorIndex",
     "Trained",
     "UploadReport",
+    "Usage",
     "Verdict",
     "WireError",
     "altered",

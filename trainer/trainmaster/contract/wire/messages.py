@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from trainmaster.contract.wire.codes import Cause, Recurrence
 from trainmaster.contract.wire.trained import Trained
+from trainmaster.contract.wire.usage import Usage
 
 PROTOCOL = 1
 SESSION_HEADER = "Trainmaster-Session"  # of an answer: what to show next time instead of the token
@@ -144,6 +145,7 @@ class CheckpointRecord:
     manifest_sha256: str = ""
     error: str = ""  # why this checkpoint failed; such a record is reported once and never chosen
     cascade: bool = False  # of a failure: only because another rank's part of the checkpoint was given up
+    seconds: float = 0.0  # from the copy in memory to the manifest on storage; 0: not known
 
 
 STALLED_AFTER_S = 60.0
@@ -183,6 +185,7 @@ class RankReport:
     rss_peak_bytes: int = 0  # the most that the process had so far
     device_peak_bytes: int = 0
     device_limit_bytes: int = 0  # what the device has
+    mfu: float = 0.0  # the part of what its device could compute that the last step made use of; 0: not known
 
 
 @dataclass(frozen=True)
@@ -253,6 +256,7 @@ class Report:
     trained: list[Trained] = field(default_factory=list)  # rounds since the last that a leader opened, oldest first
     container_bytes: int = 0  # what this pod's container takes, page cache that can go at once left out
     container_limit_bytes: int = 0  # 0: it has no limit
+    usage: Usage | None = None  # of this pod since its agent began, whatever the round; None: an older agent
     warming: bool = False  # as in JoinRequest
     software: dict[str, str] = field(default_factory=dict)  # as in JoinRequest, until a leader has answered to it
 

@@ -37,7 +37,7 @@ _ENTERED_AT = slice(64, 72)
 _CONTROL_AT = slice(128, 256)
 _PROGRESS_AT = slice(1024, 1792)
 _CONTROL = "qiiq"
-_PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqqq"
+_PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqqqd"
 _KINDS = 256  # that a collective can have: its word is number * _KINDS + kind
 
 
@@ -97,6 +97,7 @@ class Progress:
     device_limit_bytes: int = 0
     imported_ns: int = 0  # the start and, after it, the time that imports took up to the next milestone
     last_save: int = 0  # the step after which the script last called torch.save; 0: after none
+    mfu: float = 0.0  # model FLOPs utilization of the last step, where the trainer knows it; 0: it doesn't
     # The last collective of the whole world that this process has entered. See `ProgressRecord.entered`.
     collectives: int = 0
     collective: int = 0  # an index of COLLECTIVES
@@ -170,7 +171,7 @@ class ProgressRecord:
             p.step_pauses, p.step_typical_ns, p.step_longest_ns, p.save_pauses, p.save_typical_ns, p.save_longest_ns,
             p.eval_pauses, p.eval_typical_ns, p.eval_longest_ns, p.save_total_ns, p.eval_total_ns,
             p.rss_peak_bytes, p.device_peak_bytes, p.device_limit_bytes, p.imported_ns,
-            p.last_save,
+            p.last_save, p.mfu,
         )  # fmt: skip
 
     def read(self) -> Progress:

@@ -1,0 +1,141 @@
+"""What a scrape of the operator's metrics costs: series, bytes and seconds with 100, 1,000 and 10,000 jobs.
+
+    python -m benchmarks.scrape
+
+One job in ten runs, with two agents; the others wait, or have ended lately. The first scrape writes the lines of all
+jobs. A later one finds one job in ten changed, which is more than a fleet does in 15 seconds. Seconds are CPU time of
+the thread that writes the text; nothing waits in it. Compressing and sending are not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import gzip
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.record import Case, write
+from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
+from trainmaster_operator.cluster.port import JOB
+from trainmaster_operator.control.usage import JobUsage
+from trainmaster_operator.planning.state import (
+    CheckpointStatus,
+    Condition,
+    JobPhase,
+    JobState,
+    ProgressStatus,
+    Totals,
+    WorkersStatus,
+)
+from trainmaster_operator.planning.status_mapping import write_status
+from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.runtime.informer import JobKey
+from trainmaster_operator.runtime.job_metrics import JobMetrics
+from trainmaster_operator.runtime.records import JobRecord, job_record
+
+LIMIT_S = 2.0
+NOW = 1_800_000_000.0
+SYSTEM = "trainmaster"
+_OTHER_PHASES = (JobPhase.PENDING, JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+
+class Agents:
+    """Two agents of each running job, which tell all that agents of a job with GPUs tell."""
+
+    def __init__(self) -> None:
+        rank = RankReport(
+            0, 1, RankState.RUNNING, rss_bytes=10**9, rss_peak_bytes=10**9, device_bytes=10**10,
+            device_peak_bytes=10**10, device_limit_bytes=8 * 10**10, mfu=0.4,
+        )  # fmt: skip
+        told = Report(
+            Identity("", "", "", "", 0, 0, ""), 1, ranks=[rank], container_bytes=10**9, container_limit_bytes=10**10
+        )
+        self._reports = [told, told]
+        self._usage = JobUsage(Usage(1000.5, 10**9, 10**9, 0.8, 10**10), 0.4, 2.5)
+
+    def usage(self, key: JobKey) -> JobUsage:
+        return self._usage
+
+    def reports(self, key: JobKey) -> list[Report]:
+        return self._reports
+
+
+def record(number: int) -> JobRecord:
+    """One job in ten runs."""
+    phase = JobPhase.RUNNING if number % 10 == 0 else _OTHER_PHASES[number % 3]
+    status = JobState(
+        phase=phase,
+        round=2,
+        startTime=rfc3339(NOW - 5000),
+        completionTime=rfc3339(NOW - 60) if phase.finished else "",
+        firstStepAt=rfc3339(NOW - 4000),
+        accountedAt=rfc3339(NOW - 100),
+        usefulSeconds=3000.25,
+        lost={"Crash": 20.5, "Checkpoint": 30.25, "NodeLost": 12.125},
+        totals=Totals(failures={"Crash": 2, "NodeLost": 1}, recoveries=3, lostSteps=7, phases={"detect": 1.5}),
+        workers=WorkersStatus(replicas=2, ready=2),
+        progress=ProgressStatus(
+            step=700, totalSteps=1000, loss="1.25", tokensPerSecond=1e5, stepsPerSecond=2.0, memoryStep=690
+        ),
+        checkpoint=CheckpointStatus(step=650, round=2, time=rfc3339(NOW - 30)),
+        conditions=[Condition(type=kind, status="True", reason=kind) for kind in ("Scheduled", "Running")],
+    )
+    obj: dict[str, Any] = {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": JOB,
+        "metadata": {"name": f"job-{number:05}", "namespace": f"team-{number % 20:02}", "uid": f"{number}"},
+        "spec": {
+            "workers": {"replicas": 2},
+            "training": {"data": {"path": "/data"}, "steps": 1000, "batch": {"global": 2}},
+            "checkpoint": {"volume": {"claim": "checkpoints"}},
+        },
+        "status": write_status(status),
+    }
+    obj["metadata"]["resourceVersion"] = "1"
+    return job_record(obj, None)
+
+
+def measure(jobs: int, repetitions: int) -> list[Case]:
+    """Scrape that many jobs, for the first time and again."""
+    records = [record(number) for number in range(jobs)]
+    first, later = (
+        Case(f"{jobs} jobs, first scrape", SYSTEM, "CPU s"),
+        Case(f"{jobs} jobs, later scrape", SYSTEM, "CPU s"),
+    )
+    text = b""
+    gc.freeze()  # as the operator does
+    for _ in range(repetitions):
+        metrics = JobMetrics(Agents())  # type: ignore[arg-type]
+        for case in (first, later):
+            began = time.thread_time()
+            text = metrics.render(records, NOW)
+            case.samples.append(time.thread_time() - began)
+            records = [replace(r) if number % 10 == 5 else r for number, r in enumerate(records)]
+    lines = text.decode().splitlines()
+    count = sum(not line.startswith("#") for line in lines)
+    sizes = {"series": count, "bytes": len(text), "bytes compressed": len(gzip.compress(text, 1))}
+    return [first, later, *(Case(f"{jobs} jobs, {what}", SYSTEM, "", [float(n)]) for what, n in sizes.items())]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results/ as it is")
+    given = parser.parse_args()
+    cases = [case for jobs in given.jobs for case in measure(jobs, given.repetitions)]
+    for case in cases:
+        print(f"{case.case:32} {case.median:14,.3f} {case.unit}".rstrip(), flush=True)
+    if not given.no_write:
+        print(f"written to {write('scrape', cases)}")
+    slow = [case for case in cases if case.unit == "CPU s" and case.median > LIMIT_S]
+    for case in slow:
+        print(f"{case.case} took {case.median:.2f} s: more than {LIMIT_S:g} s", file=sys.stderr)
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

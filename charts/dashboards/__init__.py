@@ -1,0 +1,1 @@
+"""Grafana dashboards of Trainmaster, as code; `python -m charts.dashboards` writes their JSON into the chart."""

@@ -1,0 +1,16 @@
+"""What a pod has used, as its agent measures it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Counters count from the start of the agent and never fall. None: this agent can't measure it."""
+
+    cpu_s: float | None = None  # CPU seconds of the container, or of the ranks where pods share a machine
+    received_bytes: int | None = None  # over all network devices of the pod but the loopback
+    sent_bytes: int | None = None
+    accelerator_ratio: float | None = None  # how busy the pod's accelerators are now, 0 to 1, on average
+    accelerator_bytes: int | None = None  # of their memory that is taken now, summed
