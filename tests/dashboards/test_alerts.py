@@ -60,7 +60,8 @@ CASES: dict[str, Case] = {
         "16m", IN_OPERATOR,
         "The CustomResourceDefinition of jobs is not of the version of the operator in ops.",
         {f"trainmaster_crd_fields_missing{{{OPERATOR}}}": "3x20"},
-        {f"trainmaster_crd_fields_missing{{{OPERATOR}}}": "0x20", f"trainmaster_crd_fields_unknown{{{OPERATOR}}}": "0x20"},
+        {f"trainmaster_crd_fields_missing{{{OPERATOR}}}": "0x20",
+         f"trainmaster_crd_fields_unknown{{{OPERATOR}}}": "0x20"},
     ),
     "TrainmasterReconcileErrors": Case(
         "20m", IN_OPERATOR, "The Trainmaster operator in ops fails to handle some job again and again.",
