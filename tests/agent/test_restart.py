@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -76,9 +75,9 @@ def test_a_script_that_changes_a_variable_of_torch_before_torch_is_never_forked(
 
 LIBRARY_SCRIPT = """
 import os, signal, sys
-before = "transformers.trainer" in sys.modules
+before = "transformers.models.gpt2.modeling_gpt2" in sys.modules
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer
+from transformers import GPT2Config, GPT2LMHeadModel
 model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=8, n_positions=8, vocab_size=16))
 optimizer = torch.optim.AdamW(model.parameters())
 tokens = torch.arange(8)[None]
@@ -91,18 +90,14 @@ signal.pause()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-def test_a_script_of_a_library_that_imports_thousands_of_modules_is_forked(
+def test_a_script_of_a_library_that_imports_much_is_forked(
     make_world: Callable[..., World], machine_zygote: Path
 ) -> None:
-    """It takes long: the rank and the zygote import transformers with its trainer once each."""
+    """It takes long: the rank and the zygote import transformers once each."""
     world = make_world(machine_zygote)
     world.start(["python", world.script(LIBRARY_SCRIPT)], ONLY_HERE=world.mark)
     world.until(lambda: "[rank 0] round 1 imports it" in world.log())
-    forked = re.compile(r"ranks are forked from now on, with (\d+) modules")
-    world.until(lambda: forked.search(world.log()) is not None)
-    told = forked.search(world.log())
-    assert told is not None
-    assert int(told[1]) > 1500
+    world.until(lambda: "ranks are forked from now on" in world.log())
     os.kill(world.rank_pids()[0], signal.SIGKILL)
     world.until(lambda: "[rank 0] round 2 has it" in world.log())
 
