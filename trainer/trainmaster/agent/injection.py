@@ -4,8 +4,8 @@ Nothing but its environment is ours, so the observer is put into the Python inte
 (`injected/`), as tracing tools do. The descriptors of the rank's record and channel are inherited down to them, or
 found in a process above them. Several interpreters may have them (a shell that runs one program after the other,
 workers): the first one that is alive is the rank's program, which it claims by a lock on the record that no child
-inherits. One that starts another program before it has imported a framework may be a mere wrapper (`conda run`), so it gives
-way to that program for as long as it runs.
+inherits. One that starts another program before it has imported a framework may be a mere wrapper (`conda run`), so it
+gives way to that program for as long as it runs.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def join() -> None:
 
 
 def give_way(reclaim: Callable[[], bool]) -> bool:
-    """Write nothing from now on: another program may be the rank's. Once this process has imported a framework, or after
-    `take_back`, it goes on if `reclaim` says so. Return whether it was watched up to now."""
+    """Write nothing from now on: another program may be the rank's. Once this process has imported a framework, or
+    after `take_back`, it goes on if `reclaim` says so. Return whether it was watched up to now."""
     if _observer is None or _observer.yielded():
         return False
     _observer.reclaim = reclaim
