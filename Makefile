@@ -79,7 +79,7 @@ verify: venv lint  ## lint, types, layers, generated files that are not stale, a
 	$(BIN)/python -m trainmaster_operator.api.pod_fields --check
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
-	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md README.md
+	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md docs/scripts.md README.md
 	$(BIN)/python -m tests.suite.budgets --check
 	test ! -e operator/__init__.py
 
@@ -96,7 +96,7 @@ generate: venv  ## write the files that are generated from models, metrics and c
 	$(BIN)/python -m trainmaster_operator.api.pod_fields
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
-	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md README.md
+	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md docs/scripts.md README.md
 
 soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
 	$(BIN)/python -m trainmaster_operator.runtime.simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)

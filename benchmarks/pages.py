@@ -1,6 +1,6 @@
 """Tables for people, from the results that are committed.
 
-    python -m benchmarks.pages [--check] docs/measured.md docs/goodput.md README.md
+    python -m benchmarks.pages [--check] docs/measured.md docs/goodput.md docs/scripts.md README.md
 
 docs/measured.md is made as a whole. Of other pages only what stands between `<!-- benchmarks.pages: NAME -->` and
 `<!-- end -->` is.
@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import goodput_page, recovery_page
+from benchmarks import goodput_page, recovery_page, script_recovery
 from benchmarks.markdown import fill, machine, table
 from benchmarks.outages import A_STEP
+from benchmarks.public_scripts import page as public_scripts
 from benchmarks.record import RESULTS, Case
 from benchmarks.trainer import CANNOT, OURS, ratios_of
 from benchmarks.turns import lower_bound
@@ -266,6 +267,8 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "goodput": goodput_page.tables,
     "goodput-in-short": goodput_page.headline,
     "recovery": recovery_page.readme,
+    "public-scripts": public_scripts.section,
+    "script-recovery": script_recovery.section,
 }
 WHOLE = "measured.md"
 

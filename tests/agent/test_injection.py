@@ -145,9 +145,31 @@ def test_a_python_without_another_sitecustomize_runs_as_ever(tmp_path: Path) -> 
     assert _run(tmp_path, code).split()[0] == "False"
 
 
+def test_a_helper_that_does_not_train_is_not_watched_in_its_starters_place(
+    tmp_path: Path,
+) -> None:
+    """It lives longer than the program needs to import torch."""
+    record = ProgressRecord.create(1, 0)
+    ours, theirs = Channel.pair()
+    code = (
+        "import subprocess, sys, trainmaster.agent.observer as o\n"
+        "helper = subprocess.Popen([sys.executable, '-c', 'print(1, flush=True); input()'], stdin=-1, stdout=-1)\n"
+        "helper.stdout.readline(); print(o._observer.yielded()); import torch; print(o._observer.yielded())\n"
+        "helper.communicate(b'\\n')\n"
+    )
+    env = {environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(theirs.fileno())}
+    env |= {environment.ROUND: "1", "RANK": "0", "PYTHONPATH": f"{torch_of(tmp_path)}:{ROOT / 'trainer'}"}
+    try:
+        assert _run(tmp_path, code, record.fd, theirs.fileno(), **env).split() == ["True", "False"]
+    finally:
+        record.close()
+        ours.close()
+        theirs.close()
+
+
 @pytest.mark.parametrize(
     ("imports", "watched"),
-    [("sys.modules['torch'] = sys", ["True", "False", "True"]), ("", ["True", "True", "True"])],
+    [("import torch", ["True", "False", "True"]), ("", ["True", "True", "True"])],
 )
 def test_a_program_gives_way_to_those_that_it_starts_before_it_imports_torch(
     tmp_path: Path, imports: str, watched: list[str]
@@ -155,7 +177,7 @@ def test_a_program_gives_way_to_those_that_it_starts_before_it_imports_torch(
     """Of several processes that have a record one is watched. Once they have ended, the first one is so again."""
     record = ProgressRecord.create(1, 0)
     ours, theirs = Channel.pair()
-    child = "import trainmaster.agent.observer as o; print(o._observer is not None)"
+    child = "import torch; import trainmaster.agent.observer as o; print(o._observer is not None)"
     code = (
         "import subprocess, sys, trainmaster.agent.observer as o; print(o._observer is not None, flush=True)\n"
         f"{imports}\n"
@@ -163,7 +185,7 @@ def test_a_program_gives_way_to_those_that_it_starts_before_it_imports_torch(
         "print(not o._observer.yielded())"
     )
     env = {environment.PROGRESS_FD: str(record.fd), environment.CHANNEL_FD: str(theirs.fileno())}
-    env |= {environment.ROUND: "1", "RANK": "0", "PYTHONPATH": str(ROOT / "trainer")}
+    env |= {environment.ROUND: "1", "RANK": "0", "PYTHONPATH": f"{torch_of(tmp_path)}:{ROOT / 'trainer'}"}
     try:
         for close in ("False", "True"):
             output = _run(tmp_path, code.replace("CLOSE", close), record.fd, theirs.fileno(), **env)

@@ -69,6 +69,7 @@ def train_job(config: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
     tiny = {
         **config,
         "model": {**config["model"], "options": {**config["model"].get("options", {}), **TINY}},
+        "optimizer": {**config.get("optimizer", {}), "warmupSteps": 1},
         "steps": 2,
     }
     with mock.patch.object(worlds.subprocess, "Popen", Forked):

@@ -39,6 +39,7 @@ RUN_BY = {
     "recovery_light_script": "test_recovery.py::test_a_run_recovers_from_its_kill_and_is_not_made_again",
     "recovery_script": "test_recovery.py::test_the_script_with_torch_stamps_its_death_and_each_part_of_its_recovery",
     "resize": "test_whole_runs.py::test_both_changes_of_size_are_seen",
+    "script_recovery": "test_public_scripts.py::test_a_script_is_killed_until_it_has_come_back_often_enough",
     "tiers": "test_whole_runs.py::test_a_lost_shard_comes_from_its_tier",
     "tiers_script": "test_whole_runs.py::test_a_lost_shard_comes_from_its_tier",
     "torn_reads": "test_torn_reads.py::test_no_read_is_torn_at_full_speed_or_after_a_kill",

@@ -145,3 +145,18 @@ def test_a_calm_script_ends_as_under_torchrun(
     outcome, log = run_program(tmp_path, [*LINES[line], program])
     assert digests(log) == under_torchrun(program) != set()
     assert (outcome.status["progress"]["step"], outcome.status.get("recoveries")) == (12, None)
+
+
+def test_the_sitecustomize_of_a_job_runs_in_each_rank_of_each_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    customized = tmp_path / "customized"
+    customized.mkdir()
+    (customized / "sitecustomize.py").write_text(
+        "import os\nif 'RANK' in os.environ:\n"
+        "    with open('customized/ranks', 'a') as file:\n"
+        "        file.write(os.environ['TORCHELASTIC_RESTART_COUNT'] + os.environ['RANK'] + ' ')\n"
+    )
+    run_program(tmp_path, ["env", f"PYTHONPATH={customized}", "torchrun", "sharded.py"], ("kill:rank=1,step=6",))
+    assert set((customized / "ranks").read_text().split()) == {"00", "01", "10", "11"}

@@ -25,6 +25,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trainer.forks import forked
+from tests.trainer.parameter_groups import parameter_groups
 from trainmaster import compiling, microbatch
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
@@ -146,7 +147,7 @@ def described(training: Training) -> str:
         if isinstance(module, FSDPModule):
             lines += [
                 f"{type(group.offload_policy).__name__} {group.post_forward_mesh_info is not None}"
-                for group in module._get_fsdp_state()._fsdp_param_groups
+                for group in parameter_groups(module)
             ]
     for stage in stages:
         lines.append(f"stage {stage.index} of {len(stage.blocks)} blocks")

@@ -13,6 +13,7 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from tests.trainer.parameter_groups import parameter_groups
 from trainmaster import models, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.optimizer import ShardOptimizer
@@ -141,8 +142,8 @@ def measured(config: TrainingConfig, row: Row, rank: int) -> dict[str, int]:
 def gathered(spread: parallel.Parallel) -> list[torch.Tensor]:
     """The tensors that shards are gathered into. Their storages are empty between two uses."""
     roots = spread.pipeline.stages if spread.pipeline else [spread.model]
-    states = [m._get_fsdp_state() for root in roots for m in root.modules() if isinstance(m, FSDPModule)]
-    groups = [group for state in states for group in state._fsdp_param_groups]
+    modules = [m for root in roots for m in root.modules() if isinstance(m, FSDPModule)]
+    groups = [group for module in modules for group in parameter_groups(module)]
     return [out for group in groups for p in group.fsdp_params for out in p.all_gather_outputs]
 
 

@@ -83,6 +83,7 @@ def execute(argv: list[str]) -> None:
 def run(entry: dict[str, Any]) -> None:
     """Run a Python entry in this fork as if it had been started. Does not return."""
     _refresh(os.environ)
+    script.customize()
     code = script.run(entry)
     _leave(code)
 

@@ -69,6 +69,31 @@ def set_path(first: str) -> None:
     sys.path[:] = [first, *(p for p in given if p != INJECTED), *base]
 
 
+def customize() -> None:
+    """Import the `sitecustomize` of PYTHONPATH in this fork, as an interpreter does when it starts.
+
+    One that the zygote has imported when it started is there already. As in an interpreter, one that fails is told of,
+    and the program runs all the same.
+    """
+    given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    given = [p for p in given if p != INJECTED]
+    spec = importlib.machinery.PathFinder.find_spec(_CUSTOMIZATION, given) if given else None
+    known = sys.modules.get(_CUSTOMIZATION)
+    if spec is None or (known is not None and getattr(known, "__file__", None) == spec.origin):
+        return
+    sys.modules.pop(_CUSTOMIZATION, None)
+    before = sys.path[:]
+    sys.path[:0] = given
+    try:
+        importlib.import_module(_CUSTOMIZATION)
+    except Exception as error:  # noqa: BLE001  whatever it raises, the program doesn't fail for it
+        print(f"Error in {_CUSTOMIZATION}: {type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        sys.path[:] = before
+
+
+_CUSTOMIZATION = "sitecustomize"
+
 _launch_extras: set[str] = set()
 """Entries of `sys.path` that belong to how the zygote itself was started."""
 

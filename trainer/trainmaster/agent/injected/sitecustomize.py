@@ -22,11 +22,30 @@ def _take_over_launchers() -> None:
 
 
 def _watch() -> None:
-    """Watch this process if it is the rank's program. The package lies above; `sys.path` stays as it was."""
+    """Watch this process if it is the rank's program."""
     if sys.version_info < (3, 9) or "TRAINMASTER_ENTRY" in os.environ:
         return  # an entry is watched by what runs it
-    if not _inherits_record() and not _open_record():
-        return
+    if _inherits_record():
+        _begin_watching()
+    elif _find_record():
+        sys.meta_path.insert(0, _AtTorch())
+
+
+class _AtTorch:
+    """Watches a process that has not inherited the rank's record once it imports torch: it trains, then, and is no
+    helper that the rank's program has started."""
+
+    waits = True
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name == "torch" and self.waits:
+            self.waits = False
+            if _open_record():
+                _begin_watching()
+
+
+def _begin_watching() -> None:
+    """Put the observer in. The package lies above; `sys.path` stays as it was."""
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
     sys.path.append(root)
     try:

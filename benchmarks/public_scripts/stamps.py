@@ -1,0 +1,73 @@
+"""What the steps and deaths of a script say that `injected/sitecustomize.py` has stamped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+INJECTED = Path(__file__).parent / "injected"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When processes of a script are killed, each with SIGKILL from inside, right after a step of its optimizer.
+
+    victim: the rank that is killed, or None for whichever process comes first. step: the process has taken so many
+    steps since it started. times: how many are killed, at most one in each round. settle: seconds since the process's
+    first step that must have passed, before the first kill and before later ones.
+    """
+
+    victim: int | None
+    step: int
+    times: int = 1
+    settle: tuple[float, float] = (0.0, 0.0)
+
+    def variable(self) -> str:
+        victim = "any" if self.victim is None else str(self.victim)
+        return f"{victim} {self.step} {self.times} {self.settle[0]} {self.settle[1]}"
+
+
+class Step(NamedTuple):
+    at_ns: int
+    pid: int
+    rank: int
+    attempt: int
+    count: int  # from 1, of this process
+
+
+def variables(folder: Path, kill: Kill | None, pace_s: float, hook: str = "") -> dict[str, str]:
+    """Return the variables of a script whose steps are to be stamped in `folder`."""
+    found = {"SCRIPT_STAMPS": str(folder), "SCRIPT_PACE": str(pace_s), "PYTHONPATH": str(INJECTED)}
+    return found | ({"SCRIPT_KILL": kill.variable()} if kill else {}) | ({"SCRIPT_HOOK": hook} if hook else {})
+
+
+def read_steps(folder: Path) -> list[Step]:
+    """Return all stamps of steps in the order of time; none if the script took no step."""
+    path = folder / "steps"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted(Step(*map(int, line.split())) for line in lines)
+
+
+def read_deaths(folder: Path) -> list[int]:
+    """Return the moments (monotonic ns) at which processes were killed."""
+    return sorted(int(path.read_text().split()[0]) for path in folder.glob("death-*"))
+
+
+def recoveries(steps: list[Step], deaths: list[int]) -> list[float | None]:
+    """Return, for each death, the seconds until as many new processes as stepped before the first have taken a step.
+
+    None if that never happened, or if the next process was killed before it did.
+    """
+    found: list[float | None] = []
+    size = len({step.pid for step in steps if deaths and step.at_ns <= deaths[0]})
+    for number, death in enumerate(deaths):
+        until = deaths[number + 1] if number + 1 < len(deaths) else None
+        known = {step.pid for step in steps if step.at_ns <= death}
+        firsts: dict[int, int] = {}
+        for step in steps:
+            if step.at_ns > death and step.pid not in known and (until is None or step.at_ns <= until):
+                firsts.setdefault(step.pid, step.at_ns)
+        moments = sorted(firsts.values())
+        found.append((moments[size - 1] - death) / 1e9 if 0 < size <= len(moments) else None)
+    return found
