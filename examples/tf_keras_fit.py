@@ -36,7 +36,8 @@ with strategy.scope():
     model = keras.Sequential([layers.Input((64,)), layers.Dense(32, activation="relu"), layers.Dense(10)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-2), loss)
-backups = keras.callbacks.BackupAndRestore(str(options.folder), save_freq=5, delete_checkpoint=False)
+# After each epoch: a backup in the middle of one does not say where the data was.
+backups = keras.callbacks.BackupAndRestore(str(options.folder), delete_checkpoint=False)
 history = model.fit(data.with_options(sharding), epochs=options.epochs, callbacks=[backups, Pause()], verbose=0)
 if history.history:
     print("final loss", float(history.history["loss"][-1]).hex(), flush=True)

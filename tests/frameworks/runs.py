@@ -36,7 +36,7 @@ class Subject:
 
 SUBJECTS = {
     "tensorflow": Subject("TensorFlow", "tensorflow", "tensorflow_digits.py", ("--steps", "60")),
-    "tf-keras": Subject("TensorFlow", "tensorflow", "tf_keras_fit.py", ("--epochs", "4"), saves=5),
+    "tf-keras": Subject("TensorFlow", "tensorflow", "tf_keras_fit.py", ("--epochs", "4"), saves=15),
     "jax": Subject("JAX", "jax", "jax_digits.py", ("--steps", "60")),
     "deepspeed": Subject(
         "DeepSpeed", "deepspeed", "deepspeed_digits.py", ("--steps", "60"), ("deepspeed", "--num_gpus=1")
