@@ -93,7 +93,7 @@ def back(row: Row | None) -> str:
 def rates(script: PublicScript, rows: list[Row]) -> str:
     """Return a sentence about the tokens per second of the calm runs, "" if the script prints none."""
     found = {system: find(rows, script, system, killed=False) for system in (OURS, PEER)}
-    medians = {system: statistics.median(row["rates"]) for system, row in found.items() if row and row["rates"]}
+    medians = {system: statistics.median(row["rates"]) for system, row in found.items() if row and row.get("rates")}
     if len(medians) < 2:
         return ""
     return f" Tokens per second, median of its calm run: {medians[OURS]:,.0f}, under torchrun {medians[PEER]:,.0f}."
