@@ -147,7 +147,10 @@ SCRIPTS = (
                 "--trainer.log_every_n_steps=1",
             ),
             end=Weights("lightning_logs/version_*/checkpoints/*.ckpt", "state_dict"),
-            prepare=partial(data.mnist, path="Datasets", train=60000, test=64),
+            prepare=data.all_of(
+                partial(data.mnist, path="Datasets", train=60000, test=64),
+                partial(data.mnist, path="pytorch/basics/data", train=64, test=64),  # Lightning looks there, too
+            ),
             kill_step=15,
             pace_s=0.4,
             why=_FROM_THE_START,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ def section() -> Iterator[str]:
     yield "What was changed in these scripts, and why a killed run may end otherwise than a calm one:"
     yield ""
     for script in known:
-        yield from noted(script)
+        yield from noted(script, rates(script, rows))
 
 
 def line(script: PublicScript, rows: list[Row]) -> list[str]:
@@ -89,7 +90,16 @@ def back(row: Row | None) -> str:
     return f"{seconds[0]:.1f} s" if seconds else "never"
 
 
-def noted(script: PublicScript) -> Iterator[str]:
+def rates(script: PublicScript, rows: list[Row]) -> str:
+    """Return a sentence about the tokens per second of the calm runs, "" if the script prints none."""
+    found = {system: find(rows, script, system, killed=False) for system in (OURS, PEER)}
+    medians = {system: statistics.median(row["rates"]) for system, row in found.items() if row and row.get("rates")}
+    if len(medians) < 2:
+        return ""
+    return f" Tokens per second, median of its calm run: {medians[OURS]:,.0f}, under torchrun {medians[PEER]:,.0f}."
+
+
+def noted(script: PublicScript, speed: str = "") -> Iterator[str]:
     """Yield the point of a script in the list below the table: what was changed in it, and why its end differs."""
     files: dict[tuple[str, str], int] = {}
     for change in script.changes:
@@ -98,7 +108,7 @@ def noted(script: PublicScript) -> Iterator[str]:
     told = f"Changed: {'; '.join(changes)}." if changes else "Nothing was changed."
     resumed = f" It resumes by `{' '.join(script.restart)}`." if script.restart else ""
     why = f" {script.why}" if script.why else ""
-    first, *rest = wrapped(f"- {script.name}: {told}{resumed}{why}")
+    first, *rest = wrapped(f"- {script.name}: {told}{resumed}{why}{speed}")
     yield first
     yield from (f"  {text}" for text in rest)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ OURS, PEER = "trainmaster", "torchrun"
 RESTARTS = 20
 ENDS_S = 15.0
 _PACKAGES = ("torch", "torchvision", "transformers", "accelerate", "datasets", "lightning", "timm")
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _TAIL = 1500  # characters of the output of a run that failed
 
 EVERYWHERE = {
@@ -141,11 +143,9 @@ class Started:
 
     def output(self) -> str:
         """What the ranks printed, rank 0 last, since ends are read from the last lines; and what the command said."""
-        said = (self._root / "output").read_text(errors="replace")
-        if self.system != OURS:
-            return said
         logs = sorted((self._root / "out" / "logs").glob("*"), reverse=True)
-        return said + "".join(path.read_text(errors="replace") for path in logs if path.is_file())
+        files = [self._root / "output", *(path for path in logs if path.is_file())]
+        return _COLOURS.sub("", "".join(path.read_text(errors="replace") for path in files))
 
     def recovered(self) -> list[Any]:
         """Return the recoveries that the job's status tells of; none of other systems."""
@@ -181,6 +181,7 @@ def run(
             "deaths": len(deaths),
             "recoveries_s": [None if each is None else round(each, 3) for each in stamps.recoveries(steps, deaths)],
             "restarts": max((step.attempt for step in steps), default=0),
+            "rates": [float(each) for each in re.findall(script.rate, output.replace(",", ""))] if script.rate else [],
             "told": started.recovered(),
             "busy_cores_before": round(before.busy, 2),
         }

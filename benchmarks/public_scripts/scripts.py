@@ -64,7 +64,8 @@ class PublicScript:
     ranks: processes of the launcher. prepare: makes data in the copied folder, in the format that the script reads.
     restart: arguments that are added from the second round on, for scripts that resume by an option. kill_step: rank
     `victim` is killed right after this step of its first round. pace_s: pause after each step, so that a run with a
-    kill lasts as long as runs do for which restarts matter. why: what keeps a killed run from the end of a calm one.
+    kill lasts as long as runs do for which restarts matter. rate: finds the tokens per second that it prints.
+    why: what keeps a killed run from the end of a calm one.
     """
 
     name: str
@@ -84,6 +85,7 @@ class PublicScript:
     within: str = "."
     variables: Mapping[str, str] = field(default_factory=dict)
     hook: str = ""
+    rate: str = ""
     why: str = ""
 
 

@@ -76,6 +76,7 @@ SCRIPT = PublicScript(
     prepare=_texts,
     variables={"TORCH_COMPILE_DISABLE": "1"},
     kill_step=6,
+    rate=r"tps: ([\d,.]+)",
     pace_s=0.5,
     limit_s=900,
 )

@@ -34,7 +34,8 @@ import counted
 for step in range(int(sys.argv[1])):
     counted.step()
     time.sleep(0.02)
-print("device: GPU, steps:", step + 1)
+print("tps: 7.5")
+print("\\x1b[31mdevice: GPU, steps:", step + 1)
 """
 
 
@@ -50,6 +51,7 @@ def toy(steps: int, **more: Any) -> PublicScript:
             "changes": (Change("train.py", "device: GPU", "device: CPU", "it takes a GPU"),),
             "kill_step": 4,
             "hook": "counted",
+            "rate": r"tps: ([\d.]+)",
             **more,
         }
     )
@@ -76,6 +78,7 @@ def test_a_killed_script_is_stamped_and_its_end_is_read(
     assert row["end"] == "device: CPU, steps: 20"
     (seconds,) = row["recoveries_s"]
     assert seconds is not None
+    assert row["rates"][-1] == 7.5
     assert bool(row["told"]) is (system == OURS)
 
 
@@ -214,6 +217,9 @@ def test_the_table_says_what_a_killed_run_is_the_same_as() -> None:
     assert page.line(toy(8), rows)[1:] == ["yes", "a calm run", "1.5 s", "never"]
     assert page.line(toy(8), [row(exit_code=1), row(system=PEER)])[1:3] == ["no: trainmaster ended with 1", "not run"]
     assert page.line(toy(8), [row(killed=True, end="z"), *rows[:2]])[2] == "neither"
+    fast = [row(rates=[90.0, 110.0, 100.0]), row(system=PEER, rates=[99.0])]
+    assert "median of its calm run: 100, under torchrun 99." in page.rates(toy(8), fast)
+    assert page.rates(toy(8), fast[:1]) == ""
     assert " ".join(page.noted(toy(8))) == "- toy: Changed: 1 in `train.py`, because it takes a GPU."
 
 
