@@ -25,6 +25,7 @@ from trainmaster_operator.planning.state import (
     Spent,
     Straggler,
     Suspicion,
+    Totals,
     WorkersStatus,
 )
 from trainmaster_operator.planning.status_mapping import (
@@ -154,6 +155,17 @@ states = st.builds(
     spent=listed(st.builds(Spent, time=times, rung=rungs, cause=words, step=st.integers(-1, 9), count=counts)),
     lastFailure=failures | st.none(),
     recoveries=listed(recoveries),
+    # Totals begin with something to count: there are none that are all zero.
+    totals=st.builds(
+        Totals,
+        failures=st.dictionaries(words, counts, max_size=2),
+        recoveries=counts,
+        lostSteps=st.integers(1, 2**40),
+        phases=st.dictionaries(words, rates, max_size=2),
+        setAside=st.dictionaries(words, rates, max_size=2),
+        told=st.dictionaries(words, rates, max_size=2),
+    )
+    | st.none(),
     pauses=st.dictionaries(
         words, st.builds(Pause, count=counts, typical=rates, longest=rates, total=rates), max_size=2
     ),

@@ -195,7 +195,7 @@ def test_jobs_are_told_by_the_leader_alone_and_gauges_only_of_those_that_run():
         store, memory = cluster()
         progress = ProgressStatus(step=7, totalSteps=10, loss="1.5", tokensPerSecond=100.0)
         times = {"firstStepAt": "2026-01-01T00:00:00.000Z", "accountedAt": "2026-01-01T00:00:40.000Z"}
-        put(store, "runs", phase=JobPhase.RUNNING, progress=progress, usefulSeconds=30.0, **times)
+        put(store, "runs", phase=JobPhase.RUNNING, progress=progress, usefulSeconds=30.0, lost={"Crash": 10.0}, **times)
         put(store, "nan", phase=JobPhase.RECOVERING, progress=ProgressStatus(loss="nan"))
         put(store, "done", phase=JobPhase.SUCCEEDED, progress=progress)
         broken = job("broken")
