@@ -83,7 +83,16 @@ DOCUMENTED = Scene(
             ],
         ),
         Job("vit-large", "vision", queue="shared", workers=8, slow_from_s=4.4 * HOUR_S, slowdown=1.7),
-        Job("tabular", "growth", workers=2, accelerators=False, steps_per_s=2.5, total_steps=70000),
+        Job(
+            "tabular",
+            "growth",
+            workers=2,
+            accelerators=False,
+            steps_per_s=2.5,
+            total_steps=70000,
+            # A restart that answers no failure.
+            episodes=[_at(0, "Running"), _at(2.8, "Resizing", rung="free"), _at(2.81, "Running")],
+        ),
         Job(
             "mixtral",
             "language",

@@ -52,11 +52,11 @@ def test_a_stale_dashboard_and_one_too_many_are_told(tmp_path: Path, capsys: pyt
     assert dashboards_main.main([], tmp_path) == 0
     assert dashboards_main.main(["--check"], tmp_path) == 0
     changed = tmp_path / "trainmaster-job.json"
-    changed.write_text(changed.read_text().replace('"unit": "Bps"', '"unit": "bps"'))
+    changed.write_text(changed.read_text().replace('"title": "Network"', '"title": "Nets"'))
     (tmp_path / "trainmaster-old.json").write_text("{}\n")
     assert dashboards_main.main(["--check"], tmp_path) == 1
     told = capsys.readouterr()
-    assert [line.split() for line in told.out.splitlines() if "bps" in line] == [["-", '"unit":', '"bps"']]
+    assert [line.split() for line in told.out.splitlines() if "Nets" in line] == [["-", '"title":', '"Nets",']]
     assert told.err.splitlines() == [
         "trainmaster-job.json is stale: run `make generate`",
         "trainmaster-old.json is stale: run `make generate`",
