@@ -106,7 +106,7 @@ def noted(script: PublicScript, speed: str = "") -> Iterator[str]:
         files[change.file, change.why] = files.get((change.file, change.why), 0) + 1
     changes = [f"{count} in `{file}`, because {why}" for (file, why), count in files.items()]
     told = f"Changed: {'; '.join(changes)}." if changes else "Nothing was changed."
-    resumed = f" It resumes by `{' '.join(script.restart)}`." if script.restart else ""
+    resumed = f" It resumes by {' '.join(script.restart)}." if script.restart else ""
     why = f" {script.why}" if script.why else ""
     first, *rest = wrapped(f"- {script.name}: {told}{resumed}{why}{speed}")
     yield first

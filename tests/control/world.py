@@ -21,6 +21,8 @@ from trainmaster_operator.control.http import ControlServer, Limits, listening_s
 from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
 from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.status_mapping import read_status, write_status
 from trainmaster_operator.runtime.authenticate import AUDIENCE, PodTokens
 from trainmaster_operator.runtime.authority import Authority
 from trainmaster_operator.runtime.clock import Clock, RealClock
@@ -61,7 +63,7 @@ class Api(MemoryCluster):
 
     def add_job(self, name: str = "job", slots: int = 2) -> Object:
         made = self.store.create(JOB, fakes.job(name))
-        status = {"round": 1, "incarnations": ",".join(["0"] * slots)}
+        status = write_status(JobState(round=1, incarnations=",".join(["0"] * slots)))
         return self.store.update_status(JOB, {**made, "status": status})
 
     def add_pod(self, job: Object, slot: int, incarnation: int = 0) -> Object:
@@ -75,9 +77,10 @@ class Api(MemoryCluster):
     def replace_pod(self, job: Object, slot: int, incarnation: int) -> Object:
         """What the reconciler does, in its order."""
         current = self.store.find(JOB, "space", job["metadata"]["name"])
-        counts = current["status"]["incarnations"].split(",")
+        state = read_status(current["status"])
+        counts = state.incarnations.split(",")
         counts[slot] = str(incarnation)
-        status = {**current["status"], "incarnations": ",".join(counts)}
+        status = write_status(state.model_copy(update={"incarnations": ",".join(counts)}))
         self.store.update_status(JOB, {**current, "status": status})
         old = pod_name(job["metadata"]["name"], "worker", slot, incarnation - 1)
         self.store.delete(POD, "space", old, grace_s=0)

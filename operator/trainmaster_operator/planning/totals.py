@@ -100,8 +100,6 @@ def count(old: JobState, new: JobState) -> JobState:
     totals = (new.totals or Totals()).model_copy(deep=True)
     if not same_account:
         totals.setAside, totals.told = {}, {}
-    elif new.recoveries or old.recoveries:
-        totals.told = {name: seconds for name, seconds in losses(old).items() if seconds}
     begun = [recovery for recovery in new.recoveries if _identity(recovery) not in known]
     for recovery in begun:
         if recovery.cause != RESIZED:
@@ -111,6 +109,10 @@ def count(old: JobState, new: JobState) -> JobState:
         _add(totals.failures, failure.cause, 1)  # one that nothing was tried after
     for recovery in new.recoveries:
         _follow(totals, known.get(_identity(recovery)), recovery, _is_settled(recovery, new))
+    if same_account and (new.recoveries or old.recoveries):
+        # What metrics will tell of this status. The next pass that changes nothing else finds the same.
+        will_tell = losses(new.model_copy(update={"totals": totals}))
+        totals.told = {name: seconds for name, seconds in will_tell.items() if seconds}
     if totals == (new.totals or Totals()):
         return new
     return new.model_copy(update={"totals": totals})
