@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
+from typing import Any
 
 from trainmaster.contract.wire import STALLED_AFTER_S
 from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
@@ -99,7 +100,7 @@ def _saves_into_pods(view: View) -> bool:
     mounts = {PurePosixPath(m.get("mountPath", "")): m.get("name") for m in container.get("volumeMounts") or []}
     nearest = next((mounts[above] for above in (place, *place.parents) if above in mounts), None)
     volumes = (view.spec.workers.template.get("spec") or {}).get("volumes") or []
-    found = next((volume for volume in volumes if volume.get("name") == nearest), {})
+    found: dict[str, Any] = next((volume for volume in volumes if volume.get("name") == nearest), {})
     return nearest is None or bool({"emptyDir", "ephemeral"} & found.keys())
 
 
