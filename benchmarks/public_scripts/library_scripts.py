@@ -43,7 +43,7 @@ SCRIPTS = (
         ),
         restart=("--resume_from_checkpoint", "out/checkpoint-10"),
         kill_step=15,
-        pace_s=0.4,
+        pace_s=1.2,
     ),
     PublicScript(
         "transformers run_glue",
@@ -62,7 +62,7 @@ SCRIPTS = (
         ),
         restart=("--resume_from_checkpoint", "out/checkpoint-10"),
         kill_step=15,
-        pace_s=0.4,
+        pace_s=1.2,
     ),
     PublicScript(
         "transformers run_clm_no_trainer",
@@ -86,7 +86,7 @@ SCRIPTS = (
         ),
         restart=("--resume_from_checkpoint", "out/step_10"),
         kill_step=15,
-        pace_s=0.4,
+        pace_s=1.2,
     ),
     PublicScript(
         "accelerate nlp_example",
@@ -96,7 +96,7 @@ SCRIPTS = (
         end=Lines(r"epoch \d+: \{.*\}", 3),
         prepare=_bert,
         kill_step=9,
-        pace_s=0.5,
+        pace_s=2.0,
         why=_FROM_THE_START,
     ),
     PublicScript(
@@ -108,7 +108,7 @@ SCRIPTS = (
         prepare=_bert,
         restart=("--resume_from_checkpoint", "out/epoch_0"),
         kill_step=9,
-        pace_s=0.5,
+        pace_s=2.0,
     ),
     PublicScript(
         "accelerate cv_example",
@@ -131,7 +131,7 @@ SCRIPTS = (
         prepare=partial(data.mnist, path="../Datasets", train=512, test=64),
         variables=_LIGHTNING_ON_CPU,
         kill_step=12,
-        pace_s=0.4,
+        pace_s=1.2,
         why=_FROM_THE_START,
     ),
     *(
@@ -152,7 +152,7 @@ SCRIPTS = (
                 partial(data.mnist, path="pytorch/basics/data", train=64, test=64),  # Lightning looks there, too
             ),
             kill_step=15,
-            pace_s=0.4,
+            pace_s=1.2,
             why=_FROM_THE_START,
         )
         for name, file in (("autoencoder", "autoencoder.py"), ("image classifier", "backbone_image_classifier.py"))

@@ -79,6 +79,8 @@ def killed_end(calm: dict[str, Row | None], killed: dict[str, Row | None]) -> st
     if ours["exit_code"] != 0 or not ours["deaths"]:
         return f"ended with {ours['exit_code']}" if ours["deaths"] else "was not killed"
     others = {"a calm run": calm[OURS], "torchrun's killed run": killed[PEER]}
+    if not any(others.values()):
+        return "nothing to compare with was run"
     alike = [name for name, row in others.items() if row is not None and ours["end"] and row["end"] == ours["end"]]
     return " and ".join(alike) or "neither"
 

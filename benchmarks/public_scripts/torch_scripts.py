@@ -93,7 +93,7 @@ SCRIPTS = (
             ),
         ),
         kill_step=40,
-        pace_s=0.1,
+        pace_s=0.2,
         why="It repeats the epoch behind which the snapshot was saved; its loss has no gradient, so its weights stay.",
     ),
     PublicScript(
@@ -126,7 +126,7 @@ SCRIPTS = (
             ),
         ),
         kill_step=30,
-        pace_s=0.15,
+        pace_s=0.3,
     ),
     PublicScript(
         "FSDP2",
@@ -139,7 +139,7 @@ SCRIPTS = (
             Change("example.py", ", device_id=device", "", "CPU has no numbered devices"),
         ),
         kill_step=6,
-        pace_s=0.5,
+        pace_s=1.5,
         why=_FROM_THE_START,
     ),
     _tensor_parallel("tensor parallel", "tensor_parallel_example.py", 2, "Tensor Parallel training completed!"),
@@ -157,7 +157,7 @@ SCRIPTS = (
         end=Lines(r" \* +Acc@1 .*"),
         prepare=partial(data.image_folders, path="data", each=8),
         kill_step=5,
-        pace_s=0.5,
+        pace_s=1.5,
         why="Both ranks save to one file, and random crops are drawn from a new seed after a restart.",
     ),
     PublicScript(
@@ -209,7 +209,7 @@ SCRIPTS = (
         prepare=_prepare_shakespeare,
         restart=("--init_from=resume",),
         kill_step=35,
-        pace_s=0.15,
+        pace_s=0.3,
         why="It sets the same seed again when it resumes, so it reads other samples than a calm run.",
     ),
 )
