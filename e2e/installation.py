@@ -91,5 +91,10 @@ class Installation:
         return self.kube.list("Pod", NAMESPACE, "app.kubernetes.io/component=operator")
 
     def scale(self, replicas: int) -> None:
+        """With 0 it returns when the last one has ended: a Deployment doesn't count those that are being deleted."""
+        before = self.replicas()
         self.kube.scale(OPERATOR, NAMESPACE, replicas)
         self.wait_ready()
+        if not replicas:
+            for pod in before:
+                self.kube.wait("Pod", pod["metadata"]["name"], NAMESPACE, lambda found: found is None, "ended", 60)

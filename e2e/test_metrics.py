@@ -123,7 +123,12 @@ def test_metrics_tell_of_a_job_from_its_beginning_to_its_end(world: World, accou
     job = f'namespace="{world.namespace}",job="job"'
     try:
         with Scraper(world) as scraper:
-            never = world.script(["true"], name="never", image="docker.io/library/there-is-none:e2e")
+            never = world.script(
+                ["true"],
+                name="never",
+                image="docker.io/library/there-is-none:e2e",
+                container={"imagePullPolicy": "Never"},
+            )
             world.kube.apply(never)
             waits = f'trainmaster_job_pending_seconds{{namespace="{world.namespace}",job="never",reason="ImageError"}}'
             scraper.leader_tells(token, waits)

@@ -14,7 +14,8 @@ from tests.docs.blocks import all_blocks
 SMALLER = {"steps: 300": "steps: 40", 'cpu: "1", memory: 2Gi': "cpu: 250m, memory: 64Mi"}
 """What is made smaller in the manifests of the pages: two cores carry the whole cluster."""
 
-COLUMNS = ["NAME", "STATE", "STEP", "LOSS", "ETA", "RESTARTS", "GOODPUT", "AGE"]
+COLUMNS = ["NAME", "STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "AGE"]
+WIDE = [*COLUMNS[:-1], "REASON", "AGE"]
 
 
 def shown() -> dict[str, list[list[str]]]:
@@ -39,6 +40,12 @@ def prepare_jobs(world: World, page: str) -> None:
         world.wait_step(5, name)
 
 
+def prepare_one_job(world: World, page: str) -> None:
+    """The job that all commands of the page ask for."""
+    world.submit(world.training("cluster-gpt", steps=2000, template={"terminationGracePeriodSeconds": 5}))
+    world.wait_step(5, "cluster-gpt")
+
+
 def prepare_nothing(world: World, page: str) -> None:
     """What the fixtures have is enough: the chart is installed."""
 
@@ -50,6 +57,7 @@ PREPARATIONS: dict[str, Callable[[World, str], None]] = {
     "docs/editing.md": prepare_jobs,
     "docs/faults.md": prepare_jobs,
     "docs/profiling.md": prepare_jobs,
+    "docs/status.md": prepare_one_job,
 }
 
 
@@ -81,8 +89,8 @@ def run(world: World, words: list[str], folder: Path) -> None:
         everywhere = "--all-namespaces" in arguments
         where = [] if everywhere else ["-n", world.namespace]
         told = world.kube.kubectl(*[word for word in arguments if word != "--watch"], *where)  # that would never end
-        if not everywhere:
-            assert told.splitlines()[0].split() == COLUMNS
+        if arguments[0] == "get" and not everywhere:
+            assert told.splitlines()[0].split() == (WIDE if "wide" in arguments else COLUMNS)
 
 
 def apply_smaller(world: World, manifest: str, folder: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_resume_takes_the_edit(world: World) -> None:
 
 
 def test_a_restart_that_a_person_asks_for_takes_the_edit(world: World) -> None:
-    world.submit(world.training(steps=STEPS, training={"optimizer": SLOW}))
+    world.submit(world.training(steps=5 * STEPS, training={"optimizer": SLOW}))
     first = world.wait_step(30)["revision"]
     edit(world, {"optimizer": FAST})
     world.kube.patch(JOB, "job", world.namespace, {"spec": {"restart": 1}})  # as `trainmaster restart` does
