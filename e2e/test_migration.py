@@ -13,6 +13,8 @@ from e2e.kube import JOB, Object
 from e2e.world import PLAIN, World
 from tests.former import former_status
 
+pytestmark = pytest.mark.exclusive
+
 DEFINITION = "CustomResourceDefinition"
 NAME = "distributedtrainingjobs.trainmaster.dev"
 FORMER = Path(__file__).parent / "former" / "crd.yaml"
@@ -89,7 +91,6 @@ def uids(world: World, name: str) -> dict[str, str]:
     return {p["metadata"]["name"]: p["metadata"]["uid"] for p in world.pods(name)}
 
 
-@pytest.mark.exclusive
 @pytest.mark.usefixtures("former")
 def test_an_upgrade_leaves_jobs_of_the_version_before_alone(world: World) -> None:
     before = {phase.lower(): leave_behind(world, phase) for phase in PHASES}

@@ -97,10 +97,6 @@ def train(world: World) -> None:
     world.wait_step(20, JOB)
 
 
-def take_the_operator_away(world: World) -> None:
-    world.installation.scale(0)
-
-
 def nothing(world: World) -> None:
     """The commands look at what is always there."""
 
@@ -116,7 +112,7 @@ INCIDENTS: dict[str, Incident] = {
     "job-no-progress": hang,
     "job-pending": ask_for_too_much,
     "job-straggler": slow_one_down,
-    "operator-down": take_the_operator_away,
+    "operator-down": lambda world: world.installation.scale(0),
     "operator-errors": train,
     "operator-slow": nothing,
 }
