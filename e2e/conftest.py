@@ -26,6 +26,7 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "t")  # tests of two processes m
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "trial: has not been seen to pass on a cluster yet; CI leaves it out")
     config.addinivalue_line("markers", "exclusive: moves the operator, the API server or a node: runs alone")
     config.addinivalue_line("markers", "last: looks back at what all others did")
 

@@ -17,6 +17,8 @@ from e2e.kind import docker
 from e2e.kind.docker import Docker
 from e2e.kind.places import DOCKER_IP
 
+pytestmark = pytest.mark.trial
+
 NAME = "trainmaster-e2e-demo"
 PORT = 9090
 LIMIT_S = 300

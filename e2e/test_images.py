@@ -14,6 +14,8 @@ import yaml
 from e2e.cluster import images, registry
 from e2e.cluster.places import REPOSITORY
 
+pytestmark = pytest.mark.trial
+
 DOCKERFILE = """\
 ARG BASE
 FROM ${{BASE}} AS {image}

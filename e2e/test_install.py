@@ -14,6 +14,8 @@ from e2e.world import World
 from tests.docs import fragments
 from tests.docs.blocks import Block, all_blocks
 
+pytestmark = pytest.mark.trial
+
 BLOCKS = [
     block
     for block in all_blocks()

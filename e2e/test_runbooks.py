@@ -12,6 +12,8 @@ from e2e.world import World
 from tests.docs.blocks import all_blocks
 from tests.docs.matching import differences
 
+pytestmark = pytest.mark.trial
+
 FOLDER = "docs/runbooks/"
 JOB, TEAM = "my-gpt", "team-a"
 """What the pages call the job and its namespace."""

@@ -44,11 +44,16 @@ def test_whatever_moves_the_operator_the_api_server_or_a_node_runs_alone() -> No
 
 def test_every_test_is_in_one_pass_and_only_the_first_has_workers() -> None:
     beside, alone = passes([], "", 2)
-    assert beside[beside.index("-m") + 1] == "not exclusive"
-    assert alone[alone.index("-m") + 1] == "exclusive"
+    assert beside[beside.index("-m") + 1] == "not exclusive and not trial"
+    assert alone[alone.index("-m") + 1] == "exclusive and not trial"
     assert beside[beside.index("-n") + 1] == "2"
     assert "-n" not in alone
     assert beside[0] == alone[0] == "e2e"
+
+
+def test_what_is_on_trial_is_run_on_request() -> None:
+    beside, alone = passes([], "", 2, trial=True)
+    assert (beside[beside.index("-m") + 1], alone[alone.index("-m") + 1]) == ("not exclusive", "exclusive")
 
 
 def test_one_worker_needs_no_other_process() -> None:
