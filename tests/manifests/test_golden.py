@@ -143,7 +143,7 @@ def test_an_object_is_as_its_golden_file_says(name: str) -> None:
 
 
 def test_every_golden_file_has_its_object() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.yaml")} == set(OBJECTS)
+    assert {path.stem for path in GOLDEN.glob("*.yaml") if not path.stem.startswith("chart-")} == set(OBJECTS)
 
 
 @pytest.mark.parametrize("defaults", [LOCAL, CLUSTER], ids=["local", "cluster"])

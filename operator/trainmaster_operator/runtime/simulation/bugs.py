@@ -239,12 +239,12 @@ def _forget_the_timer(plan: Plan) -> Plan:
     return lambda *seen: replace(plan(*seen), requeue_after_s=None)
 
 
-def _overwrite(write_status: Any) -> Any:
+def _overwrite(writes: Any) -> Any:
     """A conflict is answered by writing the same over whatever is there now."""
 
     async def forced(self: Any, record: Any, decision: Decision) -> float | None:
         try:
-            done: float | None = await write_status(self, record, decision)
+            done: float | None = await writes(self, record, decision)
         except Conflict:
             live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
             body = {**live, "status": write_status(decision.status)}
