@@ -16,6 +16,7 @@ from trainmaster_operator.planning import budget, failure, rounds, start
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation, PodToCreate
 from trainmaster_operator.planning.state import JobState, Rung
+from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.planning.view import View
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector
@@ -108,7 +109,7 @@ def _forget_a_spending_at_restart(plan: Plan) -> Plan:
     return forgetful
 
 
-def _act_before_intent(write_status: Any) -> Any:
+def _act_before_intent(writes: Any) -> Any:
     """Pods of the old incarnations are deleted, and those of the new created, before the status says so."""
 
     async def hasty(self: Any, record: Any, decision: Decision) -> float | None:
@@ -117,7 +118,7 @@ def _act_before_intent(write_status: Any) -> Any:
             seen = self._observe(record, kept)
             ahead = self._policies.plan(record.job.spec, decision.status, seen, self._clock.now())
             await self._act(record, ahead, kept.run)
-        done: float | None = await write_status(self, record, decision)
+        done: float | None = await writes(self, record, decision)
         return done
 
     return hasty
