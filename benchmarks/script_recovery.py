@@ -25,7 +25,7 @@ from benchmarks import load, record
 from benchmarks.markdown import machines, table, wrapped
 from benchmarks.public_scripts import data, library_scripts, stamps, torch_scripts
 from benchmarks.public_scripts.runs import OURS, PEER, Started, facts
-from benchmarks.public_scripts.scripts import BadSources, PublicScript
+from benchmarks.public_scripts.scripts import BadSources, PublicScript, check_chosen
 from benchmarks.public_scripts.stamps import Kill
 
 RESULTS = record.RESULTS / "script-recovery.jsonl"
@@ -171,11 +171,7 @@ def read(arguments: Sequence[str] | None, names: Sequence[str]) -> argparse.Name
     parser.add_argument("--results", type=Path, default=RESULTS, help="runs that are there already are not made again")
     parser.add_argument("--seconds", type=float, default=86400.0, help="begin no further run after so many")
     given = parser.parse_args(arguments)
-    if not given.sources.is_dir():
-        parser.error(f"--sources {given.sources}: there is no such folder")
-    for name in given.only or []:
-        if name not in names:
-            parser.error(f"--only {name}: the scripts are {', '.join(names)}")
+    check_chosen(parser, given, names)
     for name in ("runs", "kills"):
         if getattr(given, name) < 1:
             parser.error(f"--{name} {getattr(given, name)}: at least 1 is needed")

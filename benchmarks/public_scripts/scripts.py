@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -141,3 +142,12 @@ def _tensors(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(state, list | tuple):
         for number, value in enumerate(state):
             yield from _tensors(value, f"{name}/{number}")
+
+
+def check_chosen(parser: argparse.ArgumentParser, given: argparse.Namespace, names: Collection[str]) -> None:
+    """Exit with a sentence if --sources is no folder, or if --only has a name that is not among `names`."""
+    if not given.sources.is_dir():
+        parser.error(f"--sources {given.sources}: there is no such folder")
+    for name in given.only or []:
+        if name not in names:
+            parser.error(f"--only {name}: the scripts are {', '.join(names)}")

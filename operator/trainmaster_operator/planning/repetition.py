@@ -3,7 +3,7 @@
 The same way means: the same cause, exit code and words, once what differs from rank to rank is taken out of the words.
 Agents say which last words are of the program itself (`Recurrence`). Where memory, a device, a network or a file may
 be to blame, nothing here applies, not even the third time. That is deliberate, and docs/failures.md says so under
-*Failures before the first step*: a mount that comes up late looks like a mistyped path, so the budget decides of both.
+*Failures before the first step*: a mount that comes up late looks like a mistyped path, so the budget decides both.
 """
 
 from __future__ import annotations

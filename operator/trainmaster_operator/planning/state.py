@@ -247,9 +247,9 @@ class JobState(Loose):
     pausesRound: int = 0  # whose ranks told them last
     suspicion: Suspicion | None = None
     straggler: Straggler | None = None
-    firstStepAt: str = ""  # goodput is counted from then on; a resume counts anew
+    firstStepAt: str = ""  # of the job; goodput is counted from then on, but not while the job is suspended
     accountedAt: str = ""  # up to when the time is useful or lost
     usefulSeconds: float = 0.0  # spent on steps that had not been done before
     lost: dict[str, float] = Field(default_factory=dict)  # cause -> seconds: down time, and steps done twice
-    goodput: str = ""  # usefulSeconds / the time since firstStepAt
+    goodput: str = ""  # usefulSeconds / (usefulSeconds + all that is in `lost`)
     conditions: list[Condition] = Field(default_factory=list, max_length=16)
