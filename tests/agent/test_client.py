@@ -211,7 +211,7 @@ def test_pauses_are_never_shorter_than_the_operator_asks_and_never_the_same(monk
     async def sleep(seconds):
         slept.append(seconds)
 
-    settings = SimpleNamespace(operator_url="http://x", token_file="", ca_file="")
+    settings = SimpleNamespace(operator_url="http://x", token_file="", ca_file="", one_machine=True)
     reporter = Reporter(SimpleNamespace(settings=settings, draining_until=None))
     monkeypatch.setattr(reporting.asyncio, "sleep", sleep)
     pauses = [asyncio.run(reporter._away(Refused(429, "", 5.0), 0.05)) for _ in range(20)]

@@ -99,14 +99,19 @@ class Observed:
         return Chosen({**chosen.variables, "namespace": namespace}, chosen.range_s, chosen.rate_interval_s).fill(expr)
 
 
-async def play(world: World, folder: Path) -> float:
+async def play(world: World, folder: Path, prometheus: Prometheus) -> float:
     """The jobs' lives. Return the time in the middle of the busy one's."""
     mesh = {"dpReplicate": 1}
     file = elastic(small_demo_job(folder, 3, mesh, STEPS, checkpoint={"every": 7, "keep": 3}))
     busy = yaml.safe_load(file.read_text())
     busy["metadata"]["name"] = BUSY
     busy["spec"]["recovery"]["hang"] = {"limitSeconds": 120}
+    busy["spec"]["suspend"] = True
     await world.submit(busy, (*FAULTS, *SLOW))
+    # Prometheus can only tell by how much a counter has grown since it saw it first.
+    while not await asyncio.to_thread(prometheus.at, f'trainmaster_job_failures_total{{job="{BUSY}"}}', now_s()):
+        await asyncio.sleep(POLL_S)
+    world.patch(BUSY, {"suspend": False})
     hold = {"rules": [{"causes": ["DataError"], "action": "Hold"}]}
     for name, recovery in ((BROKEN, {}), (HELD, hold)):
         document = yaml.safe_load(script_job(folder, DATA_ERROR, name, 1, recovery=recovery).read_text())
@@ -126,10 +131,10 @@ async def play(world: World, folder: Path) -> float:
 
 
 async def observe(folder: Path, zygote: Path, prometheus: Prometheus, sock: Any, port: int) -> Observed:
-    records = Records(began_s=datetime.datetime.now(datetime.UTC).timestamp())
+    records = Records(began_s=now_s())
     async with running(folder, zygote, port, sock.fileno(), records) as world, asyncio.timeout(LIMIT_S):
-        middle_s = await play(world, folder)
-        now = datetime.datetime.now(datetime.UTC).timestamp()
+        middle_s = await play(world, folder, prometheus)
+        now = now_s()
         # Neither a scrape nor the account of a recovery's slowest agents tells anybody that it is done.
         while not await asyncio.to_thread(has_seen_all, prometheus, now):
             await asyncio.sleep(POLL_S)
@@ -142,6 +147,11 @@ def has_seen_all(prometheus: Prometheus, since_s: float) -> bool:
     newest_s = scrape_s(prometheus)
     count = 'trainmaster_recovery_seconds_count{phase="total"}'
     return newest_s > since_s + SCRAPE_S and any(series.value >= 1 for series in prometheus.at(count, newest_s))
+
+
+def now_s() -> float:
+    """In seconds since 1970."""
+    return datetime.datetime.now(datetime.UTC).timestamp()
 
 
 def scrape_s(prometheus: Prometheus) -> float:

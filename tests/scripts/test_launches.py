@@ -83,7 +83,10 @@ def test_a_sharded_script_goes_on_from_its_last_save_and_its_steps_are_its_own(
     outcome, log = run_program(tmp_path, ["torchrun", "sharded.py"], ("kill:rank=1,step=6",))
     assert log.count("resumed at step 4") == 2
     assert outcome.status["progress"]["step"] == 12
-    assert [(r["resumedStep"], r["lostSteps"]) for r in outcome.status["recoveries"]] == [(4, 2)]
+    (recovery,) = outcome.status["recoveries"]
+    assert recovery["resumedStep"] == 4
+    # Rank 1 ends before its sixth update. Rank 0 has what it needs for its own, and may come to it before it is ended.
+    assert recovery["lostSteps"] in (1, 2)
 
 
 def digests(printed: str) -> set[str]:
