@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import tied
-from tests.docs.blocks import ROOT, Block, Command, read
+from tests.docs.blocks import ROOT, Block, Command, prose, read
 from tests.docs.stages import SCHEDULE
 
 PAGE = "CONTRIBUTING.md"
@@ -72,7 +72,7 @@ def test_the_exercise_of_contributing_changes_what_the_page_says(tmp_path: Path)
     (test,) = blocks("python", "def test_")
     before, after = (block for block in BLOCKS if block.language == "python" and "floor = " in block.text)
     policy, tests = (
-        next(span for span in re.findall(r"`([^`]+)`", TEXT) if span.endswith(f"planning/{name}"))
+        next(span for span in re.findall(r"`([^`]+)`", prose(TEXT)) if span.endswith(f"planning/{name}"))
         for name in ("failure.py", "test_failure.py")
     )
     with (folder / tests).open("a") as file:
