@@ -89,7 +89,7 @@ def test_the_exercise_of_contributing_changes_what_the_page_says(tmp_path: Path)
     recovering = next(line for line in said.splitlines() if "job Recovering" in line)
     for shown in ("restarts {'pod': 1}", "pods 0,1,0"):
         assert f"`{shown}`" in TEXT
-        assert shown in recovering
+        assert shown in recovering, said
     assert code == 0, said
 
 
