@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import tied
-from tests.docs.blocks import ROOT, Block, Command, prose, read
+from tests.docs.blocks import ROOT, Block, Command, read
 from tests.docs.stages import SCHEDULE
 
 PAGE = "CONTRIBUTING.md"
@@ -71,10 +71,7 @@ def test_the_exercise_of_contributing_changes_what_the_page_says(tmp_path: Path)
     folder = copied(tmp_path)
     (test,) = blocks("python", "def test_")
     before, after = (block for block in BLOCKS if block.language == "python" and "floor = " in block.text)
-    policy, tests = (
-        next(span for span in re.findall(r"`([^`]+)`", prose(TEXT)) if span.endswith(f"planning/{name}"))
-        for name in ("failure.py", "test_failure.py")
-    )
+    tests, policy = (re.findall(rf"\n\*\*{step}\. [^`]*`([^`]+\.py)`", TEXT)[0] for step in (2, 3))
     with (folder / tests).open("a") as file:
         file.write(f"\n\n{test.text}\n")
     run_test = [*command("pytest", tests, "-k").words, "--noconftest"]
