@@ -29,9 +29,12 @@ def test_the_command_is_what_the_package_installs() -> None:
 
 
 def test_nothing_tells_to_install_a_package_that_no_index_has() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "charts").rglob("*.md"), ROOT / "Makefile"]
+    documents = [
+        page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"
+    ]  # they tell of before
+    pages = [*ROOT.glob("*.md"), *documents, *(ROOT / "charts").rglob("*.md"), ROOT / "Makefile"]
     sources = [path for name in ("operator", "trainer", "benchmarks") for path in (ROOT / name).rglob("*.py")]
-    assert len(pages) > 20
+    assert ROOT / "docs" / "frameworks" / "jax.md" in pages
     assert len(sources) > 200
     wrong = re.compile(r"(?:pipx?|tool)\s+install\s+(-\S+\s+)*['\"`]*trainmaster\b")
     assert [path for path in (*pages, *sources) if wrong.search(path.read_text())] == []
