@@ -94,7 +94,7 @@ def watched_run(folder: Path, faults: Sequence[str] = ()) -> tuple[int, list[tup
     job = small_demo_job(folder, 2, {"dpReplicate": 2}, 100_000)
     with live(job, folder / "out", "stdlib-gpt", faults=faults) as run:
         run.wait(
-            lambda status: status["phase"] == "Running" and len(status.get("recoveries", [])) == len(faults),
+            lambda status: status.get("phase") == "Running" and len(status.get("recoveries", [])) == len(faults),
             f"it trains, after {len(faults)} recoveries",
         )
         return int(run.status()["roundStore"].rpartition(":")[2]), listening(run.process.pid)
