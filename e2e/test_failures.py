@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
 
+from e2e.kube import Object
 from e2e.world import World
 from tests.agent.other_torch import OTHER_TORCH, VERSION
 
@@ -31,6 +33,31 @@ def test_a_killed_rank_restarts_in_its_pod(world: World) -> None:
     assert recovery["rank"] == 1
     assert status["lastFailure"]["signal"] == "SIGKILL"
     assert_one_curve(world, 150)
+
+
+def test_a_job_without_storage_says_that_it_keeps_nothing_and_begins_again_at_step_0(world: World) -> None:
+    job = world.training(steps=150)
+    del job["spec"]["checkpoint"]
+    job["spec"]["workers"]["template"]["spec"]["containers"][0]["env"] = []  # nor has it an output folder
+    name = world.submit(job)
+
+    def unprotected(status: Object) -> Object | None:
+        found = {c["type"]: c for c in status.get("conditions", [])}.get("Unprotected")
+        return status if found is not None and found["status"] == "True" else None
+
+    first = world.wait(unprotected, "condition Unprotected")
+    assert not (first.get("progress") or {}).get("step"), "it is told before there is anything to lose"
+    world.wait_step(30)
+    world.signal(world.pod(1), world.rank_process(world.pod(1)), signal.SIGKILL)
+    recovered = world.kube.wait_event("Recovered", name, world.namespace)
+    assert re.search(r"began again at step 0, [1-9]\d* steps lost", recovered["message"])
+    world.kube.delete("Pod", world.pod(1), world.namespace)
+    status = world.succeeded()
+    assert [r["resumedStep"] for r in status["recoveries"]] == [0, 0]
+    assert not status.get("checkpoint")
+    told = " ".join(event["message"] for event in world.events())
+    assert "nothing was saved: the job has no spec.checkpoint" in told
+    assert re.findall(r"save and stop|rank saved|step \d+ is saved", told) == []
 
 
 def test_a_deleted_pod_is_replaced(world: World) -> None:

@@ -64,6 +64,37 @@ def test_a_verdict_names_rank_cause_code_and_last_words(
     assert message in (world.folder / "termination-0").read_text()
 
 
+ABORTS = """
+import os, signal, socket, sys, time
+path, rank = sys.argv[1], os.environ['RANK']
+if rank == '0':
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path + '.new')
+        server.listen()
+        os.rename(path + '.new', path)
+        peer, _ = server.accept()
+        peer.recv(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+while not os.path.exists(path):
+    time.sleep(0.01)
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(path)
+    print('[rank1]:[E1125 ProcessGroupNCCL.cpp:683] Watchdog caught collective operation timeout', flush=True)
+    os.abort()
+"""
+"""Rank 1 ends by SIGABRT as NCCL's watchdog ends it. Rank 0, which is to blame, is killed a moment after that."""
+
+
+def test_a_rank_that_was_killed_is_the_cause_although_another_one_aborted_before_it(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote, ranks=2, restarts=0)
+    world.start(["python", world.script(ABORTS), str(world.folder / "peer")])
+    verdict = world.operator.wait_for_verdict()
+    assert (verdict.rank, verdict.signal, verdict.cascade) == (0, "SIGKILL", False)
+    assert "Watchdog caught collective operation timeout" in world.log()
+
+
 def test_a_missing_script_is_a_configuration_error(make_world: Callable[..., World], machine_zygote: Path) -> None:
     world = make_world(machine_zygote, restarts=0)
     world.start(["python", "nowhere.py"])

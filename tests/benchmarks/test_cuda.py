@@ -177,6 +177,31 @@ def test_tests_for_a_device_are_left_out_without_one(tmp_path: Path) -> None:
         works.marked_tests(Setting(tmp_path, None), 1.0)
 
 
+@pytest.mark.processes
+def test_tests_for_a_device_are_found_and_pass_only_if_some_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def ended(words: str) -> Numbers:
+        def run(command: list[str], variables: dict[str, str], log: Path, limit_s: float) -> int:
+            asked.append(command)
+            log.write_text(f"{words}\n")
+            return 0
+
+        monkeypatch.setattr(works.commands, "run", run)
+        return works.marked_tests(Setting(tmp_path, {"name": "some GPU"}), 1.0)
+
+    assert ended("5 passed, 27 deselected in 9.87s")["passed"]
+    assert not ended("32 deselected in 0.12s")["passed"]
+    listed = subprocess.run([*asked[0], "--collect-only"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    names = re.findall(r"^tests/trainer/(\w+)\.py::(\w+)", listed, re.MULTILINE)
+    assert {*names} == {
+        ("test_transfer", "test_a_gpu_waits_for_nobody"),
+        ("test_devices", "test_a_cpu_and_a_gpu_train_as_the_cpu_alone_does"),
+    }, listed
+
+
 @pytest.mark.parametrize("facts", [None, {"name": "some GPU"}], ids=["toy", "real"])
 def test_every_rank_that_is_held_against_the_cpu_is_a_legal_job(facts: dict[str, str] | None, tmp_path: Path) -> None:
     setting = Setting(tmp_path, facts)
@@ -245,6 +270,29 @@ class Clock:
 def run_rows(folder: Path, clock: Clock, *rows: Row) -> dict[str, str]:
     part = Part("works", ("number",), lambda setting: [*rows], lambda numbers: (f"{numbers.get('n', '')}",))
     return programme.run(part, Setting(folder / "works", None), 25.0, clock=clock)
+
+
+@pytest.mark.parametrize("bad", ["", "works", "parity"])
+def test_without_a_name_all_commands_run_in_their_order_and_one_bad_row_is_enough_for_exit_code_1(
+    bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def only_row(name: str) -> Part:
+        def work(limit_s: float) -> Numbers:
+            begun.append(name)
+            return {"passed": name != bad}
+
+        return Part(name, ("number",), lambda setting: [Row("row", work)], lambda numbers: ("1",))
+
+    known = {name: only_row(name) for name in programme.parts()}
+    monkeypatch.setattr(programme, "parts", lambda: known)
+    monkeypatch.setattr(programme, "PRELOADED", ())
+    monkeypatch.setattr(programme.gc, "freeze", lambda: None)
+    monkeypatch.setattr(programme.child, "run", lambda work, log, limit_s: None)
+    assert programme.main(["--out", str(tmp_path)]) == (1 if bad else 0)
+    assert begun == ["works", "speed", "checkpoints", "parity"]
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == sorted(f"{name}.jsonl" for name in begun)
 
 
 def test_the_head_of_a_table_says_what_it_is_of(tmp_path: Path) -> None:

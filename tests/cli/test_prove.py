@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.api.jobs import PYTORCH, TRAINMASTER
 from tests.api.jobs import job as document
 from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.cli import devices, prove
 from trainmaster_operator.cli.prove import verdict
 from trainmaster_operator.cli.prove_records import Difference, Record, Run, compare, read
 
@@ -50,9 +53,9 @@ def changed(run: Run, **where: Any) -> Run:
     return Run(found, run.losses)
 
 
-def told(found: Difference | None, base: dict[str, Any] = PYTORCH) -> str:
+def told(found: Difference | None, base: dict[str, Any] = PYTORCH, *, on_devices: bool = False) -> str:
     job = DistributedTrainingJob.model_validate(document(base))
-    return "\n".join(verdict(found, job, STEPS, 1, 0.0))
+    return "\n".join(verdict(found, job, STEPS, 1, 0.0, on_devices=on_devices))
 
 
 def test_equal_runs_have_no_difference() -> None:
@@ -91,6 +94,34 @@ def test_what_is_not_kept_and_was_different_after_the_restart_is_suspected() -> 
 def test_without_a_suspect_what_has_a_hidden_position_is_named() -> None:
     found = compare(calm(), changed(killed(), round=2, step=4, held={"model": "x"}))
     assert "perhaps batches (a generator)" in told(found)
+
+
+def test_a_script_on_devices_is_told_that_it_chooses_its_kernels_itself() -> None:
+    found, words = compare(calm(), changed(killed(), round=2, step=4, held={"model": "x"})), "in our own loop alone"
+    assert words in told(found, on_devices=True)
+    assert words not in told(found)
+    assert words not in told(found, TRAINMASTER, on_devices=True)
+
+
+@pytest.mark.parametrize(
+    ("present", "template", "on_devices"),
+    [
+        (2, {}, True),
+        (1, {}, False),
+        (0, {}, False),
+        (2, {"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}, True),
+        (0, {"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}, False),
+    ],
+)
+def test_ranks_have_devices_where_a_run_would_give_them_some(
+    present: int, template: dict[str, Any], on_devices: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices, "OTHER_DRIVER", Path("/none"))
+    monkeypatch.setattr(devices, "uuids", lambda: [f"GPU-{number}" for number in range(present)])
+    given = document(PYTORCH)
+    given["spec"]["workers"]["template"]["spec"]["containers"][0] |= template
+    assert prove._have_devices(DistributedTrainingJob.model_validate(given)) is on_devices
 
 
 def test_our_own_loop_has_nobody_else_to_blame() -> None:

@@ -13,6 +13,17 @@ from tests.e2e.harness import command, run, script_job, small_demo_job, started
 from tests.faked_cuda import FakedCuda
 
 TUTORIAL = Path(__file__).parent / "scripts" / "tutorial.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
+CHOOSES = """
+import runpy, sys, torch
+choose = torch.cuda.set_device
+def set_device(device):
+    choose(device)
+    print("this rank computes on", torch.cuda.get_device_properties(device).uuid, flush=True)
+torch.cuda.set_device = set_device
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+"""Runs another script, and prints which device it chooses."""
 SEEN = (
     "import os\n"
     "names = ('LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK', 'GROUP_WORLD_SIZE')\n"
@@ -25,6 +36,15 @@ def seen(out: Path) -> list[str]:
     """What ranks printed with SEEN, in the order of ranks."""
     text = "".join(path.read_text() for path in (out / "logs").glob("*-worker-*.log"))
     return [line for _, line in sorted(re.findall(r"\[rank (\d+)\] seen (.*)", text))]
+
+
+def chosen(out: Path) -> dict[int, list[str]]:
+    """Which device each rank printed that it computes on, in each round."""
+    text = "".join(path.read_text() for path in sorted((out / "logs").glob("*-worker-*.log")))
+    found: dict[int, list[str]] = {}
+    for rank, device in re.findall(r"\[rank (\d+)\] this rank computes on (.*)", text):
+        found.setdefault(int(rank), []).append(device)
+    return found
 
 
 def job(folder: Path, name: str = "script", replicas: int = 2, ranks: int = 1, **container: Any) -> Path:
@@ -60,6 +80,33 @@ def test_the_tutorials_script_has_a_device_for_each_rank_and_writes_one_snapshot
     assert sorted(re.findall(r"computed on (.*)", logs)) == ["GPU-faked-0", "GPU-faked-1"]
     assert "CUDA devices 0, 1" in outcome.output
     assert (tmp_path / "snapshots" / "snapshot.pt").is_file()
+
+
+@pytest.mark.processes
+def test_the_readmes_script_has_the_same_device_for_each_rank_after_a_restart(
+    tmp_path: Path, faked_cuda: FakedCuda
+) -> None:
+    wrapper = tmp_path / "chooses.py"
+    wrapper.write_text(CHOOSES)
+    path = script_job(tmp_path, ["python", str(wrapper), str(EXAMPLE)])
+    outcome = run(path, tmp_path / "out", ["kill:rank=1,step=50"], variables=faked_cuda(2))
+    assert outcome.exit_code == 0, outcome.output
+    assert "step 180 after 1 restarts: loss " in outcome.output
+    assert chosen(tmp_path / "out") == {rank: [f"GPU-faked-{rank}"] * 2 for rank in range(2)}
+
+
+@pytest.mark.processes
+def test_the_demos_ranks_have_a_device_each_and_the_same_one_after_a_restart(
+    tmp_path: Path, faked_cuda: FakedCuda
+) -> None:
+    path = small_demo_job(tmp_path, 4, {"dpReplicate": 2, "dpShard": 2}, steps=16)
+    document = yaml.safe_load(path.read_text())
+    del document["spec"]["training"]["device"]  # as in the demo's job, which leaves it to the default
+    path.write_text(yaml.safe_dump(document))
+    outcome = run(path, tmp_path / "out", ["kill:rank=2,step=9"], variables=faked_cuda(4))
+    assert outcome.exit_code == 0, outcome.output
+    assert "CUDA devices 0, 1, 2, 3" in outcome.output
+    assert chosen(tmp_path / "out") == {rank: [f"GPU-faked-{rank}"] * 2 for rank in range(4)}
 
 
 @pytest.mark.processes

@@ -12,10 +12,18 @@ from tests.e2e.harness import Outcome, run, script_job
 pytestmark = pytest.mark.processes
 
 
-def run_script(folder: Path, source: str, *arguments: str, faults: tuple[str, ...] = (), **spec: Any) -> Outcome:
+def run_script(
+    folder: Path,
+    source: str,
+    *arguments: str,
+    faults: tuple[str, ...] = (),
+    options: tuple[str, ...] = (),
+    **spec: Any,
+) -> Outcome:
     script = folder / "train.py"
     script.write_text(source)
-    return run(script_job(folder, ["python", str(script), *arguments], **spec), folder / "out", faults)
+    job = script_job(folder, ["python", str(script), *arguments], **spec)
+    return run(job, folder / "out", faults, options=options)
 
 
 def test_a_usage_error_fails_the_job_at_once_in_the_words_of_the_program(tmp_path: Path) -> None:
@@ -33,6 +41,17 @@ def test_a_typo_on_one_rank_is_not_tried_a_third_time(tmp_path: Path) -> None:
     assert outcome.exit_code == 1, outcome.output
     assert outcome.status["restarts"]["total"] == 1
     assert "so a third try would not help: NameError: name 'modle'" in outcome.status["lastFailure"]["message"]
+
+
+def test_a_quiet_run_shows_what_rank_0_printed_only_once_it_has_failed(tmp_path: Path) -> None:
+    source = "print('epoch 1')\nprint('epoch 2', flush=True)\nraise SystemExit(7)\n"
+    budget = {"budget": {"inPlace": 0, "pod": 0, "full": 0}}
+    outcome = run_script(tmp_path, source, options=("--quiet",), replicas=1, recovery=budget)
+    assert outcome.exit_code == 1, outcome.output
+    told, found, last = outcome.output.partition("The last lines of rank 0, which failed first:\n")
+    assert found, outcome.output
+    assert "epoch 1" not in told, "the failure itself tells the last line alone"
+    assert "  epoch 1\n" in last
 
 
 def test_a_fault_that_never_fires_is_told_and_is_no_success(tmp_path: Path) -> None:

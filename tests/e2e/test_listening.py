@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -87,11 +88,15 @@ def listening(command: int) -> list[tuple[Address, int]]:
     return [sockets[inode] for inode in held & sockets.keys()]
 
 
-def watched_run(folder: Path) -> tuple[int, list[tuple[Address, int]]]:
-    """(the port of its store, where it listens) of a run of two ranks that is training."""
+def watched_run(folder: Path, faults: Sequence[str] = ()) -> tuple[int, list[tuple[Address, int]]]:
+    """(the port of its store, where it listens) of a run of two ranks that is training, once it has recovered from its
+    faults."""
     job = small_demo_job(folder, 2, {"dpReplicate": 2}, 100_000)
-    with live(job, folder / "out", "stdlib-gpt") as run:
-        run.wait_step(1)
+    with live(job, folder / "out", "stdlib-gpt", faults=faults) as run:
+        run.wait(
+            lambda status: status.get("phase") == "Running" and len(status.get("recoveries", [])) == len(faults),
+            f"it trains, after {len(faults)} recoveries",
+        )
         return int(run.status()["roundStore"].rpartition(":")[2]), listening(run.process.pid)
 
 
@@ -100,8 +105,10 @@ def print_watched_run(folder: str) -> None:
     print(json.dumps({"store": port, "found": [(str(ip), port) for ip, port in found]}))
 
 
-def test_a_run_listens_on_loopback_alone(tmp_path: Path) -> None:
-    port, found = watched_run(tmp_path)
+@pytest.mark.parametrize("faults", [[], ["kill:rank=1,step=3"]], ids=["calm", "restarted"])
+def test_a_run_listens_on_loopback_alone(faults: list[str], tmp_path: Path) -> None:
+    """A restart opens another store, and the ranks listen for each other at other ports."""
+    port, found = watched_run(tmp_path, faults)
     assert port in [port for _, port in found], "the store is one of them"
     assert len(found) >= 4, "the control channel, the store, and a server of each agent"
     assert [(str(ip), port) for ip, port in found if not ip.is_loopback] == []

@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 from tests.e2e.frozen import frozen
-from tests.e2e.harness import LIMIT_S, command, run, small_demo_job, started
+from tests.e2e.harness import LIMIT_S, command, run, script_job, small_demo_job, started
 from tests.e2e.warm import STALLED_AFTER
 from tests.stored import flat_status
 
 pytestmark = pytest.mark.processes
 
+SCRIPT = Path(__file__).parent / "scripts" / "ddp.py"
 STEPS = 20
 MESH = {"dpReplicate": 1, "dpShard": 1}
 
@@ -46,6 +47,16 @@ def test_a_run_on_a_full_disk_tells_each_failed_save_and_does_not_succeed(tmp_pa
     told = {c["type"]: c for c in status["conditions"]}["CheckpointFailed"]
     assert (told["status"], f"step {STEPS} is not saved (nothing is saved yet)" in told["message"]) == ("True", True)
     assert status["restarts"]["total"] == 0
+
+
+def test_a_job_that_saves_nothing_by_us_succeeds_on_a_full_disk(tmp_path: Path) -> None:
+    words = ["python", str(SCRIPT), "--steps", "6", "--checkpoint", str(tmp_path / "own.pt")]
+    job = script_job(tmp_path, words, replicas=1, checkpoint={"timeoutSeconds": 1})
+    outcome = run(job, tmp_path / "out", ["fill-disk:rank=0,step=1,seconds=1000"])
+    assert outcome.exit_code == 0, outcome.output
+    status = outcome.status
+    assert (status["phase"], status["progress"]["step"]) == ("Succeeded", 6)
+    assert "CheckpointFailed" not in {c["type"] for c in status["conditions"]}
 
 
 def test_a_disk_that_gets_room_before_the_limit_is_given_the_last_step(tmp_path: Path) -> None:

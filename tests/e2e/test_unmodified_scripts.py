@@ -53,15 +53,15 @@ def test_the_steps_of_a_script_that_a_shell_starts_are_seen(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("how", "exit_code", "signal", "words"),
     [
-        ("segv", None, "SIGSEGV", ""),
-        ("kill", None, "SIGKILL", ""),
+        ("segv", 139, "SIGSEGV", ""),
+        ("kill", 137, "SIGKILL", ""),
         ("exit", 3, "", ""),
         ("leave", 0, "", ""),
         ("raise", 1, "", "ArithmeticError: the answer is not 42"),
     ],
 )
 def test_the_verdict_names_rank_cause_and_end(
-    tmp_path: Path, how: str, exit_code: int | None, signal: str, words: str
+    tmp_path: Path, how: str, exit_code: int, signal: str, words: str
 ) -> None:
     nothing_left = {"inPlace": 0, "pod": 0, "full": 0}
     outcome = run(job(tmp_path, ["--by-hand", "--die", how], budget=nothing_left), tmp_path / "out")
@@ -71,8 +71,7 @@ def test_the_verdict_names_rank_cause_and_end(
     assert failure["rank"] == 1
     assert failure["cause"] == "Crash"
     assert failure["signal"] == signal
-    if exit_code is not None:
-        assert failure["exitCode"] == exit_code
+    assert failure["exitCode"] == exit_code
     assert words in failure["traceback"]
     assert how != "leave" or failure["message"].endswith(": rank 1 ended with exit code 0 while 1 other went on")
     log = f"Log of rank 1: {tmp_path}/out/logs/{failure['pod']}.log"

@@ -252,6 +252,7 @@ def test_agents_end_a_start_that_takes_too_long_only_where_hangs_are_enforced() 
     [
         (None, 0, False),  # no step was seen, and nobody has set a limit
         (300, 0, True),
+        (600, 0, False),  # the default, which can't be told from a limit that nobody has set
         (None, 10, True),  # the script shows its steps
     ],
 )

@@ -103,6 +103,7 @@ def test_the_command_writes_the_rows_that_were_asked_for(tmp_path: Path) -> None
     assert sorted(row["row"] for row in table) == names
     assert all(row["passed"] for row in table)
     assert all(name in done.stdout for name in names)
+    assert "2 rows on the CPU in " in done.stdout, "the parity table says which device it is of"
 
 
 def test_rows_have_names_of_their_own() -> None:

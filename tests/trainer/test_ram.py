@@ -82,6 +82,31 @@ def test_with_memory_at_each_step_a_killed_rank_costs_no_completed_step(
     assert [line["step"] for line in job.metrics] == list(range(1, 10))
 
 
+LATE = """
+from trainmaster import loop
+class Late(loop.Reading):
+    def arrived(self):
+        return False
+loop.Reading = Late
+loop.main()
+"""
+"""Our loop on a device whose numbers arrive only when somebody waits for them."""
+
+
+def test_a_step_that_only_memory_has_is_in_the_metrics_once_where_numbers_arrive_late(
+    ranks: Ranks, undisturbed: Undisturbed, tmp_path: Path, text: Path
+) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    parallelism = {"dpReplicate": 2}
+    job = RamJob(ranks, tmp_path / "broken", text, parallelism=parallelism)
+    job.broken(1, 2, Fault("kill", step=5, rank=0), script=str(script))
+    second = job.sound(2, 2, script=str(script))
+    assert {m["step"] for m in second.said("resumed")} == {4}
+    assert [line["step"] for line in job.metrics] == list(range(1, 10))
+    assert job.losses == undisturbed(2, parallelism=parallelism).losses
+
+
 @pytest.mark.parametrize("mesh", ["replicate", "hsdp"])
 def test_survivors_rescue_the_last_step_where_every_shard_has_a_replica(
     ranks: Ranks, tmp_path: Path, text: Path, mesh: str

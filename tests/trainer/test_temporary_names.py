@@ -21,7 +21,9 @@ from pathlib import Path
 from trainmaster import whole
 from trainmaster.checkpoint.ram import RamFolder
 from trainmaster.checkpoint.storage import PosixStorage
+from trainmaster.contract.config import MlflowConfig
 from trainmaster.contract.wire import recording
+from trainmaster.loggers.mlflow import Mlflow
 
 folder, mine, theirs, writes = Path(sys.argv[1]), *map(int, sys.argv[2:])
 assert os.getpid() == 1, os.getpid()
@@ -33,6 +35,7 @@ kinds = {
     "whole.write": lambda n: whole.write(folder / "micro.json", "x" * 4096),
     "recording.ask": lambda n: recording.ask(folder, 3),
     "ram.confirm": lambda n: memory.confirm(1, 1, 0, b"x" * 4096),
+    "mlflow": lambda n: Mlflow(MlflowConfig(), folder, print, folder / f"run-{n}", {})._key(),
 }
 failures = []
 for number in range(writes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.cli import children, output, prove_records, unfired_faults
+from trainmaster_operator.cli import children, device_plan, devices, output, prove_records, unfired_faults
 from trainmaster_operator.cli.news import count
 from trainmaster_operator.cli.prove_records import Difference
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
@@ -68,15 +69,21 @@ def prove(options: ProveOptions) -> int:
     killed = prove_records.read(out / "killed")
     found = prove_records.compare(calm, killed, options.tolerance)
     _say("")
-    for line in verdict(found, job, steps, len(faults), options.tolerance):
+    for line in verdict(found, job, steps, len(faults), options.tolerance, on_devices=_have_devices(job)):
         _say(line)
     return 0 if found is None else 1
 
 
 def verdict(
-    found: Difference | None, job: DistributedTrainingJob, steps: int, kills: int, tolerance: float
+    found: Difference | None,
+    job: DistributedTrainingJob,
+    steps: int,
+    kills: int,
+    tolerance: float,
+    *,
+    on_devices: bool = False,
 ) -> Iterator[str]:
-    """What was found, in sentences."""
+    """Yield what was found, in sentences. `on_devices`: ranks may have computed on CUDA devices."""
     who = f"{count(job.spec.world_size, 'rank')}, {count(steps, 'step')}, {count(kills, 'kill')}"
     if found is None:
         within = f"to within {tolerance:g}" if tolerance else "bit for bit, and so is every state after every step"
@@ -102,10 +109,10 @@ def verdict(
         yield f"  its loss: {calm} undisturbed, {killed} after the kill"
     for name, ranks in sorted(found.held.items()):
         yield f"  {name}: differs on {_ranks(ranks, job.spec.world_size)}"
-    yield from _cause(found, job)
+    yield from _cause(found, job, on_devices)
 
 
-def _cause(found: Difference, job: DistributedTrainingJob) -> Iterator[str]:
+def _cause(found: Difference, job: DistributedTrainingJob, on_devices: bool) -> Iterator[str]:
     if found.resumed is None:
         return
     if found.restored:
@@ -125,6 +132,19 @@ def _cause(found: Difference, job: DistributedTrainingJob) -> Iterator[str]:
         yield f"  perhaps {name} (a {kind}): it has a position, and begins anew after a restart"
     if not found.unknown:
         yield "  perhaps a state of another module, a file that the script writes, or the time"
+    if on_devices:
+        yield (
+            "  perhaps a kernel that adds in another order each time. `trainmaster prove` makes kernels deterministic "
+            "in our own loop alone. A script on CUDA devices needs torch.use_deterministic_algorithms(True) and the "
+            "variable CUBLAS_WORKSPACE_CONFIG=:4096:8"
+        )
+
+
+def _have_devices(job: DistributedTrainingJob) -> bool:
+    """Return whether a run of the job gives its ranks CUDA devices, if no other run holds them, or may do so."""
+    need, present = device_plan.need(job.spec), devices.present(os.environ)
+    given = device_plan.decide(need, present, (present or [])[: need.most if need is not None else 0])
+    return given.names != () and present != []
 
 
 def _identifier(name: str) -> str:

@@ -12,10 +12,10 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.manifests.controller_revision import Run
-from trainmaster_operator.planning import budget, failure, rounds, start
+from trainmaster_operator.planning import budget, failure, progress, rounds, start
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation, PodToCreate
-from trainmaster_operator.planning.state import JobState, Rung
+from trainmaster_operator.planning.state import JobState, Recovery, Rung
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.planning.view import View
 from trainmaster_operator.runtime.informer import Informer, JobKey
@@ -294,6 +294,15 @@ def _count_twice(restart: Any) -> Any:
     return double
 
 
+def _tell_any_step(resumed: Any) -> Any:
+    """An event tells the step at which a script goes on, also if the script does not say it."""
+
+    def careless(recovery: Recovery) -> str:
+        return f"resumed at step {recovery.resumedStep}, {recovery.lostSteps} steps lost"
+
+    return careless
+
+
 def _resume_from_the_newest(newest: Any) -> Any:
     """Whatever lies there with the highest number, even if its upload isn't over."""
 
@@ -342,6 +351,7 @@ BUGS = (
     Bug("count a verdict of an older round", _planned(_count_on_any_round)),
     Bug("reset the budget without progress", _patched(budget, "charge", _reset_the_budget)),
     Bug("count a restart twice", _patched(failure, "_restart", _count_twice)),
+    Bug("tell a step that nobody knows", _patched(progress, "_resumed", _tell_any_step)),
     Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
     Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
 )

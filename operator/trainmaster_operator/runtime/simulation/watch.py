@@ -134,6 +134,8 @@ class Watch:
             world.violation(words)
         for told in (c for c in status.conditions if _NOTHING.search(c.message)):
             world.violation(f"condition {told.type} tells a person None: {told.message}")
+        for told in (c for c in status.conditions if not c.reason or not c.observedGeneration):
+            world.violation(f"condition {told.type} has no reason, or does not say which generation of the job it saw")
         if seen.restarts > self._seen.restarts:
             self._charge(job, status)
         self._seen = seen
