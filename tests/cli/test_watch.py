@@ -1,4 +1,4 @@
-"""`trainmaster watch`: a job as it goes, over the memory store."""
+"""`trainmaster status --watch`: a job on a cluster, over the memory store, or a run, until it ends."""
 
 from __future__ import annotations
 
@@ -92,13 +92,14 @@ def test_a_job_that_fails_ends_with_1_and_one_that_is_deleted_too(write_job: Wri
         put(store, write_job(), "other", status(JobPhase.SUCCEEDED))  # the same name, another job
 
     code, told = watched(store, put(store, write_job(), "other"), again)
-    assert (code, told.words) == (1, ["deleted: the job is gone"])
+    assert (code, told.words) == (1, ["deleted: the job was deleted"])
 
 
 def test_a_job_that_has_ended_already_is_told_at_once(write_job: WriteJob) -> None:
     store = MemoryStore()
     job = put(store, write_job(), now=status(JobPhase.SUCCEEDED))
-    assert watched(store, job)[0] == 0
+    code, told = watched(store, job)
+    assert (code, told.words[-1].split(",")[0]) == (0, "succeeded: step 60")
 
 
 def test_a_cluster_that_does_not_answer_for_a_while_is_told_and_waited_for(write_job: WriteJob) -> None:
@@ -126,7 +127,7 @@ def test_a_cluster_that_does_not_answer_for_a_while_is_told_and_waited_for(write
 
     assert run_virtual(run()) == 0
     assert [word for word in shown[0].words if word.startswith("cluster")] == [
-        "cluster: doesn't answer; trying again",
+        "cluster: does not answer; trying again",
         "cluster: answers again",
     ]
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def declare(command: Parser) -> None:
     command.describe(
         "Asks all ranks of a training that is running to record their next steps. Rank 0 makes one page of the "
-        "records: for a run, in the folder profile/ of its output folder; for a job on a cluster, beside its checkpoints, "
-        "and rank 0 prints the place. On a cluster you need the right to pods/exec.\n\n" + common.WHAT,
+        "records: for a run, in the folder profile/ of its output folder; for a job on a cluster, beside its "
+        "checkpoints, and rank 0 prints the place. On a cluster you need the right to pods/exec.\n\n" + common.WHAT,
         ("trainmaster profile runs/my-gpt", "records the next 3 steps"),
         ("trainmaster profile my-gpt -n team-a --steps 10", "10 steps of a job on a cluster"),
     )
