@@ -126,7 +126,9 @@ def test_a_job_is_submitted_once_into_the_namespace_of_the_context(
     assert main(["submit", str(file)]) == 0
     assert "`trainmaster status tiny -n team-a --watch` shows its progress" in capsys.readouterr().out
     assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["training"]["steps"] == 100
-    assert refused(capsys, "submit", str(file)).startswith("team-a/tiny: a job with this name exists already; delete it first")
+    assert refused(capsys, "submit", str(file)).startswith(
+        "team-a/tiny: a job with this name exists already; delete it first"
+    )
     assert main(["submit", str(file), "-n", "b"]) == 0
     assert cluster.store.find(JOB, "b", "tiny")
 
@@ -135,9 +137,7 @@ def test_two_namespaces_for_one_job_are_refused(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write_job(metadata__namespace="mine")
-    assert "metadata.namespace is mine, but the command line says b" in refused(
-        capsys, "submit", str(file), "-n", "b"
-    )
+    assert "metadata.namespace is mine, but the command line says b" in refused(capsys, "submit", str(file), "-n", "b")
     assert main(["submit", str(file)]) == 0
     assert cluster.store.find(JOB, "mine", "tiny")
 
@@ -156,7 +156,8 @@ def test_what_only_the_cluster_knows_better_is_told_in_its_words(
     file = write_job()
     cluster.refuses = Invalid("spec.workers: Invalid value:\n too many")
     assert (
-        refused(capsys, "submit", str(file)) == f"{file}: the cluster refuses the job: spec.workers: Invalid value: too many"
+        refused(capsys, "submit", str(file))
+        == f"{file}: the cluster refuses the job: spec.workers: Invalid value: too many"
     )
     cluster.refuses = NotFound('namespaces "team-a" not found')
     assert refused(capsys, "submit", str(file)) == "namespace team-a: doesn't exist"
@@ -209,7 +210,9 @@ def test_a_job_that_does_not_run_is_not_restarted(
     assert refused(capsys, "restart", "waits").startswith(
         "team-a/waits: is suspended, so it cannot be restarted; set spec.suspend to false to resume it"
     )
-    assert refused(capsys, "restart", str(tmp_path)).startswith(f"{tmp_path}: the name of a job on a cluster is expected")
+    assert refused(capsys, "restart", str(tmp_path)).startswith(
+        f"{tmp_path}: the name of a job on a cluster is expected"
+    )
     assert "restart" not in cluster.store.find(JOB, SPACE, "waits")["spec"]
 
 
