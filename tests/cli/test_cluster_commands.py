@@ -81,13 +81,13 @@ def test_a_kubeconfig_without_a_server_is_told(kubeconfig: Path, capsys: pytest.
     [
         (
             Unavailable("GET /apis/x: Cannot connect"),
-            "https://k8s.example: the cluster doesn't answer as it should: GET /apis/x: Cannot connect",
+            "https://k8s.example: the cluster does not answer as expected: GET /apis/x: Cannot connect",
         ),
-        (Unavailable("Unauthorized"), "https://k8s.example: doesn't accept the credentials of the kubeconfig's user"),
+        (Unavailable("Unauthorized"), "https://k8s.example: does not accept the credentials of the kubeconfig's user"),
         (Forbidden('User "me" cannot\nget jobs'), 'namespace team-a: not allowed: User "me" cannot get jobs'),
         (
             NotFound("404 page not found"),
-            "https://k8s.example: doesn't know the kind DistributedTrainingJob: Trainmaster isn't installed there",
+            "https://k8s.example: does not know the kind DistributedTrainingJob: Trainmaster is not installed there",
         ),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_job_that_is_not_there_is_told_with_the_nearest(
     assert refused(capsys, *words, "tiny") == "team-a/tiny: there is no such job; namespace team-a holds none"
     put(cluster.store, write_job())
     assert refused(capsys, *words, "tinny") == "team-a/tinny: there is no such job; did you mean tiny?"
-    assert refused(capsys, *words, "zzz") == "team-a/zzz: there is no such job; there are tiny"
+    assert refused(capsys, *words, "zzz") == "team-a/zzz: there is no such job; the namespace has tiny"
     assert refused(capsys, *words, "tiny", "-n", "b") == "b/tiny: there is no such job; namespace b holds none"
 
 

@@ -169,6 +169,6 @@ def test_fresh_refuses_what_it_cannot_throw_away(tmp_path: Path, monkeypatch: py
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(shutil, "rmtree", denied)
-    with pytest.raises(Refusal, match=r"out/logs: can't be thrown away: permission denied; choose another --out$"):
+    with pytest.raises(Refusal, match=r"out/logs: cannot be deleted: permission denied; choose another --out$"):
         folder.clear()
     folder.release()

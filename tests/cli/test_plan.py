@@ -101,7 +101,7 @@ def test_a_planner_that_cannot_write_its_table_says_so(write_job: WriteJob, capf
         (["--json", "."], "--json .: can't be written: is a directory; choose another file"),
         (
             ["--ranks", "7"],
-            "--ranks 7: the job's model and batch allow no layout of so many ranks; the nearest that have one are",
+            "--ranks 7: the job's model and batch have no layout for this number of ranks; the nearest numbers that",
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_difference_before_the_first_kill_is_not_blamed_on_it() -> None:
     found = compare(calm(), changed(killed(), round=1, step=2, held={"model": "x"}))
     assert found is not None
     assert found.resumed is None
-    assert "differ in step 2, before anything was killed" in told(found)
+    assert "differ in step 2, before the first kill" in told(found)
 
 
 def test_a_loss_alone_is_enough_and_nan_equals_itself() -> None:

@@ -16,7 +16,7 @@ def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
     """One for each fault that waits in vain, with the reason. `status`: of the job at its end."""
     for fault in waiting:
         name = f"{fault['kind']}:rank={fault['rank']},step={fault['step']}"
-        yield f"--fault {name} never fired: {_reason(fault, status)}"
+        yield f"--fault {name} never happened: {_reason(fault, status)}"
 
 
 def _reason(fault: Fault, status: JobState) -> str:
@@ -30,7 +30,7 @@ def _reason(fault: Fault, status: JobState) -> str:
         return f"the job ended after step {highest}, before step {step}"
     if restarts := status.restarts.total + status.restarts.free:
         return (
-            f"rank {rank} never came to step {step} as it counts: its script counts from 0 in each process, and the "
+            f"rank {rank} never reached step {step}: its script counts steps from 0 in each process, and the "
             f"job restarted {count(restarts, 'time')}"
         )
-    return f"rank {rank} never came to step {step} as it counts, though another rank came to step {highest}"
+    return f"rank {rank} never reached step {step}, but another rank reached step {highest}"
