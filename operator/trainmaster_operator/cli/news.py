@@ -157,7 +157,8 @@ def reached(status: JobState) -> str:
     """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
     a script may not be known after a restart."""
     if not step_count.is_known(status):
-        return f"{count(status.progress.step, 'step')} since the last restart; the step where that restart began is not known"
+        steps = count(status.progress.step, "step")
+        return f"{steps} since the last restart; the step where that restart began is not known"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
 

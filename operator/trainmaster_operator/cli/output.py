@@ -177,8 +177,8 @@ def check_steps(path: Path, before: dict[str, Any], now: DistributedTrainingJob)
     saved = checkpoint.step if checkpoint is not None else 0
     if now.spec.training is not None and now.spec.checkpoint.resume == "Auto" and saved > now.spec.training.steps:
         raise Refusal(
-            f"{path}: its newest checkpoint has step {saved}, but spec.training.steps is now {now.spec.training.steps}; "
-            "choose more steps, choose another --out, or delete the old run with --fresh"
+            f"{path}: its newest checkpoint has step {saved}, but spec.training.steps is now "
+            f"{now.spec.training.steps}; choose more steps, choose another --out, or delete the old run with --fresh"
         )
 
 

@@ -34,7 +34,8 @@ def plan(options: PlanOptions) -> int:
     config, ranks = load_training(options.job)
     if config is None:
         raise Refusal(
-            f"{options.job}: only a job with spec.training has a layout to plan; a script decides itself how its ranks share the work"
+            f"{options.job}: only a job with spec.training has a layout to plan; a script decides itself how its "
+            f"ranks share the work"
         )
     if config.outer is not None:
         raise Refusal(

@@ -112,13 +112,13 @@ def _cause(found: Difference, job: DistributedTrainingJob) -> Iterator[str]:
         yield "The object that holds this has a load_state_dict() that does not restore what its state_dict() returned."
     for name, kind in sorted(found.suspects.items()):
         yield (
-            f"{name} (a {kind}) is not in tm.State, and it was different from what it was at step {found.resumed}: add it, "
-            f"tm.State(..., {_identifier(name)}={name})."
+            f"{name} (a {kind}) is not in tm.State, and it was different from what it was at step {found.resumed}: "
+            f"add it, tm.State(..., {_identifier(name)}={name})."
         )
     if found.suspects or found.restored:
         return
     if job.spec.framework is Framework.TRAINMASTER:
-        yield "Everything in the checkpoint was restored as it was saved. This is a bug in Trainmaster: please report it."
+        yield "Everything in the checkpoint was restored as it was saved. Trainmaster has a bug: please report it."
         return
     yield "Everything in tm.State was restored as it was saved, so something outside of it is different."
     for name, kind in sorted(found.unknown.items()):
