@@ -16,7 +16,7 @@ def declare(command: Parser) -> None:
         "text files, or a column of .parquet, .arrow (datasets of Hugging Face) or .jsonl files. Writes OUT.npy.",
         ("trainmaster tokenize texts tokens.npy --tokenizer tokenizer.json", "all text files of the folder texts"),
         (
-            "trainmaster tokenize docs.jsonl tokens.npy --tokenizer tokenizer.json --column body",
+            "trainmaster tokenize a.jsonl out.npy --tokenizer tokenizer.json --column body",
             "the field body of each line",
         ),
     )
