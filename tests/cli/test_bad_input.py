@@ -75,7 +75,7 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
         ({"spec__ttlSecondsAfterFinished": 60}, "spec.ttlSecondsAfterFinished: only a cluster deletes finished jobs"),
         ({"spec__managedBy": "a.b/c"}, "spec.managedBy: a.b/c is a controller on a cluster, and this machine has none"),
         ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
-        ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is no complete checkpoint: it holds no manifest.json"),
+        ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is not a complete checkpoint: it has no manifest.json"),
         ({"spec__checkpoint": {"resume": "torn"}}, "spec.checkpoint.resume: {here}/torn/manifest.json can't be read"),
         ({"spec__suspend": True}, "spec.suspend: is true: a suspended job doesn't run; leave it out"),
     ],
@@ -175,7 +175,7 @@ def test_a_way_to_launch_that_cannot_work_is_refused_by_name(
             "expected for a local run",
         ),
         ({"command": ["ls"], "envFrom": [{"secretRef": {"name": "s"}}]}, "only a cluster has; env with values"),
-        ({"command": ["ls"], "workingDir": "nowhere"}, "{here}/nowhere is no folder"),
+        ({"command": ["ls"], "workingDir": "nowhere"}, "{here}/nowhere is not a folder"),
     ],
     ids=str,
 )

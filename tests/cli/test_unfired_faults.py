@@ -18,7 +18,7 @@ def ended(highest: int, restarts: int = 0) -> JobState:
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (ended(0), "no step of this job is known, so no fault can wait for one."),
+        (ended(0), "the steps of this job are not known, so a fault cannot wait for one."),
         (ended(19), "the job ended after step 19, before step 20"),
         (
             ended(40, restarts=1),

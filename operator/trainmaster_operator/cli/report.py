@@ -201,14 +201,12 @@ def continuity(metrics: Metrics) -> str:
         return "No step had to be run twice."
     ran = f"{count(metrics.repeated, 'step')} ran twice"
     if not metrics.has_losses:
-        return f"{ran}; none told a loss that could be compared."
+        return f"{ran}; none reported a loss, so nothing can be compared."
     if not metrics.differences:
         each = "it had" if metrics.repeated == 1 else "each had"
         return f"{ran}; {each} bit for bit the same loss both times."
     step, before, after = metrics.differing[0]
-    return (
-        f"{ran}; {metrics.differences} had another loss the second time, first step {step}: {before!r}, then {after!r}."
-    )
+    return f"{ran}; {metrics.differences} had a different loss the second time, first step {step}: {before!r}, then {after!r}."
 
 
 def _throughput(metrics: Metrics, markers: list[Marker], counted: str) -> str:
@@ -240,7 +238,7 @@ def _memory(track: MemoryTrack) -> str:
     names = [(f"r{i}", f"rank {rank} (at most {memory(peaks[rank])})") for i, rank in enumerate(shown)]
     content = [chart, page.legend(names)]
     if len(ranks) > len(shown):
-        content.append(page.note(f"The {len(shown)} of {len(ranks)} ranks that took the most."))
+        content.append(page.note(f"The {len(shown)} of {len(ranks)} ranks that used the most memory."))
     if track.nearest() is not None:
         rows = [[str(rank), memory(peaks[rank]), most[rank].beside or "-"] for rank in shown]
         content += [

@@ -23,7 +23,7 @@ def _reason(fault: Fault, status: JobState) -> str:
     highest, step, rank = status.progress.highestStep, fault["step"], fault["rank"]
     if not highest:
         return (
-            "no step of this job is known, so no fault can wait for one. Steps are counted at optimizers of torch, in "
+            "the steps of this job are not known, so a fault cannot wait for one. Steps are counted at optimizers of torch, in "
             "run.steps(), and not in processes that a script starts itself"
         )
     if highest < step:
