@@ -206,7 +206,10 @@ def continuity(metrics: Metrics) -> str:
         each = "it had" if metrics.repeated == 1 else "each had"
         return f"{ran}; {each} bit for bit the same loss both times."
     step, before, after = metrics.differing[0]
-    return f"{ran}; {metrics.differences} had a different loss the second time, first step {step}: {before!r}, then {after!r}."
+    return (
+        f"{ran}; {metrics.differences} had a different loss the second time, first step {step}: {before!r}, then "
+        f"{after!r}."
+    )
 
 
 def _throughput(metrics: Metrics, markers: list[Marker], counted: str) -> str:

@@ -23,8 +23,8 @@ def _reason(fault: Fault, status: JobState) -> str:
     highest, step, rank = status.progress.highestStep, fault["step"], fault["rank"]
     if not highest:
         return (
-            "the steps of this job are not known, so a fault cannot wait for one. Steps are counted at optimizers of torch, in "
-            "run.steps(), and not in processes that a script starts itself"
+            "the steps of this job are not known, so a fault cannot wait for one. Steps are counted at optimizers of "
+            "torch, in run.steps(), and not in processes that a script starts itself"
         )
     if highest < step:
         return f"the job ended after step {highest}, before step {step}"
