@@ -11,7 +11,6 @@ import difflib
 import importlib
 import keyword
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -44,6 +43,8 @@ class Formatter(argparse.HelpFormatter):
 
 def _filled(paragraph: str, width: int, indent: str) -> str:
     """A paragraph whose second line is indented is a heading with a table or with examples below it."""
+    import textwrap  # only the help needs it
+
     first, _, rest = paragraph.partition("\n")
     if first.startswith(" ") or rest.startswith(" "):
         return textwrap.indent(paragraph, indent)
@@ -101,9 +102,12 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        if isinstance(action, argparse._SubParsersAction) and value in commands.FORMER:
-            self._refuse(f"there is no command {value} any more; use {commands.FORMER[value]}")
-        self.error(_unknown(str(value), map(str, action.choices)))
+        known: Iterable[str] = map(str, action.choices)
+        if isinstance(action, argparse._SubParsersAction):
+            known = commands.names()
+            if value in commands.FORMER:
+                self._refuse(f"there is no command {value} any more; use {commands.FORMER[value]}")
+        self.error(_unknown(str(value), known))
 
 
 def _unknown(word: str, known: Iterable[str]) -> str:
@@ -113,6 +117,8 @@ def _unknown(word: str, known: Iterable[str]) -> str:
 
 def _listed(title: str, rows: Iterable[tuple[str, str]], width: int = 7) -> str:
     """A heading with two columns below it. width: of the first one, with its margins."""
+    import textwrap  # only the help needs it
+
     cells = list(rows)
     lines = [
         textwrap.fill(text, 80, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
@@ -121,25 +127,31 @@ def _listed(title: str, rows: Iterable[tuple[str, str]], width: int = 7) -> str:
     return f"{title}:\n" + "\n".join(lines)
 
 
+class _Overview(Parser):
+    """That of `trainmaster` itself. Its help has the commands below their headings."""
+
+    def format_help(self) -> str:
+        groups = [_listed(title, listed.items(), 14) for title, listed in commands.GROUPS.items()]
+        self.description = "\n\n".join([DESCRIPTION, *groups])
+        return super().format_help()
+
+
 def parser(words: Sequence[str] | None = None) -> Parser:
-    """Return the parser. words: of the command line that it is for, whose commands alone declare their arguments; None:
-    all commands do."""
-    groups = "\n\n".join(_listed(title, listed.items(), 14) for title, listed in commands.GROUPS.items())
-    top = Parser(
-        prog="trainmaster",
-        usage="trainmaster COMMAND ...",
-        description=f"{DESCRIPTION}\n\n{groups}",
-        epilog=FURTHER_HELP,
-    )
+    """Return the parser. words: of the command line that it is for: it knows only the commands that they name; None: it
+    knows all commands."""
+    top = _Overview(prog="trainmaster", usage="trainmaster COMMAND ...", epilog=FURTHER_HELP)
     top.add_argument("--version", action="version", version=f"trainmaster {__version__}", help="print the version")
     added = top.add_subparsers(
-        dest="command", required=True, prog="trainmaster", metavar="COMMAND", help=argparse.SUPPRESS
+        parser_class=Parser,
+        dest="command",
+        required=True,
+        prog="trainmaster",
+        metavar="COMMAND",
+        help=argparse.SUPPRESS,
     )
-    for listed in commands.GROUPS.values():
-        for name, line in listed.items():
-            command = added.add_parser(name, help=line)
-            if words is None or name in words:
-                _module(name).declare(command)
+    for name in commands.names():
+        if words is None or name in words:
+            _module(name).declare(added.add_parser(name))
     return top
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import textwrap
 from collections.abc import Container, Iterator
 from types import ModuleType
 
@@ -52,6 +51,8 @@ def _listed(beginning: str, left_out: Container[str]) -> str:
 
 def _lines(table: ModuleType, kind: str) -> Iterator[str]:
     """What a kind does, and below it the further keys that it takes, with their defaults."""
+    import textwrap  # only the help needs it
+
     beginning, margin = f"  {kind}".ljust(_INDENT), " " * _INDENT
     yield textwrap.fill(table.KINDS[kind].what, _WIDTH, initial_indent=beginning, subsequent_indent=margin)
     defaults = table.parse(kind, now=True)

@@ -42,3 +42,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
 
 FORMER: Final[dict[str, str]] = {"watch": "trainmaster status NAME --watch"}
 """Commands that had another name once, with what to type now."""
+
+
+def names() -> list[str]:
+    """Return the names of all commands."""
+    return [name for listed in GROUPS.values() for name in listed]
