@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.cli.conftest import WriteJob
+from tests.cli.runs import output_folder
 from tests.docs import spoken
 from trainmaster import faults
 from trainmaster_operator.cli import arguments, commands, fault_kinds
 from trainmaster_operator.cli.main import main
 
 LINES = {name: line for group in commands.GROUPS.values() for name, line in group.items()}
+
+
+def command_of(name: str) -> arguments.Parser:
+    """The parser of a command."""
+    (added,) = (action for action in arguments.parser([name])._actions if isinstance(action.choices, dict))
+    command = added.choices[name]
+    assert isinstance(command, arguments.Parser)
+    return command
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +72,38 @@ def test_each_command_says_what_it_does_and_has_two_examples_that_can_be_given(
         assert list(spoken.problems(shlex.split(line))) == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for name in ("init", "validate", "status", "logs", "report", "migrate", "completion")
+        for line, _ in command_of(name).examples
+        if " -n " not in line
+    ],
+)
+def test_an_example_that_needs_no_cluster_and_trains_nothing_works(
+    line: str, tmp_path: Path, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    job = write_job()
+    if " init " in line:
+        job.unlink()
+        Path("train.py").touch()
+    else:
+        Path("old.yaml").write_text(job.read_text())
+        logs = output_folder(Path("runs/my-gpt"), name="my-gpt") / "logs"
+        logs.mkdir()
+        (logs / "my-gpt-worker-3-0.log").write_text("[rank 3] hello\n")
+    words = re.sub(r"^source <\((.*)\)$|^(.*) > \S+$", r"\1\2", line).split()
+    assert main(words[1:]) == 0
+    assert capfdbinary.readouterr().out != b""
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_each_argument_of_a_command_has_a_help(name: str) -> None:
-    taken = arguments.Parser(prog=name)
-    importlib.import_module(f"{commands.__name__}.{'import_' if name == 'import' else name}").declare(taken)
-    assert [action.dest for action in taken._actions if not action.help] == []
+    assert [action.dest for action in command_of(name)._actions if not action.help] == []
 
 
 @pytest.mark.parametrize(("words", "left_out"), [(["run"], set[str]()), (["fault"], set(fault_kinds.NOT_ON_A_CLUSTER))])
