@@ -15,7 +15,7 @@ from trainmaster_operator.cli import restart
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Object, Unavailable
-from trainmaster_operator.planning.state import Condition, JobPhase
+from trainmaster_operator.planning.state import Condition, JobPhase, JobState
 
 # -- which cluster
 
@@ -227,6 +227,18 @@ def test_the_status_of_a_job_has_its_namespace_and_its_progress(
     assert "tiny in namespace team-a: Running  step 60/100  loss 2.5000" in capsys.readouterr().out
 
 
+def test_a_job_that_waits_for_its_pods_has_no_step_yet(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = Condition(type="Scheduled", status="False", reason="Unschedulable", message="0/3 nodes have 8 GPUs")
+    put(cluster.store, write_job(), now=JobState(phase=JobPhase.PENDING, conditions=[waits]))
+    assert main(["status", "tiny"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "tiny in namespace team-a: Pending  no step yet",
+        "Not scheduled: Unschedulable: 0/3 nodes have 8 GPUs",
+    ]
+
+
 def test_the_status_tells_what_is_wrong_and_why(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +253,7 @@ def test_the_status_tells_what_is_wrong_and_why(
     put_pod(cluster.store, job, 1, waiting={"reason": "ErrImagePull", "message": "no such image"})
     assert main(["status", "tiny"]) == 0
     out = capsys.readouterr().out
-    assert "Scheduled: Unschedulable: 0/3 nodes have 8 [gpu]s" in out
+    assert "Not scheduled: Unschedulable: 0/3 nodes have 8 [gpu]s" in out
     assert "ReconcileError: NameTaken: pod x exists" in out
     assert "not told" not in out
     assert "Last failure: rank 2: Crash in step 60: killed by SIGKILL" in out

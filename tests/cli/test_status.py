@@ -66,6 +66,7 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
     (tmp_path / "out" / "logs" / f"{CRASH.pod}.log").write_text("[rank 2] last words\n")
     lines = shown(failed)
     assert states(lines) == ["Failed", "Failed"]
+    assert lines[1] == "Last failure: rank 2: Crash in step 60: killed by SIGKILL"
     assert "  last words" in lines
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
 

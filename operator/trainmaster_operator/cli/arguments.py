@@ -56,6 +56,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=Formatter, **options)
+        self._positionals.title = "arguments"
         self.examples: tuple[tuple[str, str], ...] = ()
         """(command line, what it does) each."""
         self.exit_codes: tuple[tuple[int, str], ...] = ()

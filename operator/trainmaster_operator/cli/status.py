@@ -51,6 +51,7 @@ def of_run(out: Path) -> int:
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
+    _show_last_failure(job, console)
     page = out / output.REPORT
     display.summary(scene, console, str(page) if page.exists() else f"`trainmaster report {out}` writes it", state)
     if sentence:
@@ -61,6 +62,8 @@ def of_run(out: Path) -> int:
 def _progress(scene: display.Scene, goes_on: bool) -> str:
     """The progress on one line. Where nothing goes on, there is no time left to tell."""
     progress = scene.status.progress
+    if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
+        return "no step yet"
     if not (scene.total or progress.highestStep) or not step_count.is_known(scene.status):
         return reached(scene.status)
     if not goes_on:
@@ -102,16 +105,20 @@ def show(scene: display.Scene, console: Console) -> None:
     progress = _progress(scene, goes_on=job.phase is JobPhase.RUNNING)
     console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {progress}")
     for condition in job.conditions:
-        wrong = "False" if condition.type == "Scheduled" else "True"
+        name, wrong = ("Not scheduled", "False") if condition.type == "Scheduled" else (condition.type, "True")
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
-            console.print(f"{condition.type}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
+            console.print(f"{name}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
     if job.lastFailure:
-        console.print(
-            f"Last failure: {described(job.lastFailure, job.progress.totalSteps)}", soft_wrap=True, markup=False
-        )
+        _show_last_failure(job, console)
         if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
             console.print(job.lastFailure.traceback.rstrip(), soft_wrap=True, markup=False)
     display.recovered(job, console)
     if scene.pods:
         console.print()
         console.print(display.pods(scene.pods))
+
+
+def _show_last_failure(job: JobState, console: Console) -> None:
+    if job.lastFailure:
+        failure = described(job.lastFailure, job.progress.totalSteps)
+        console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)
