@@ -71,7 +71,7 @@ def test_the_highest_round_is_known_from_the_lineage(tmp_path: Path) -> None:
 
 def test_only_one_run_at_a_time_holds_a_folder(tmp_path: Path) -> None:
     held = output.OutputFolder.claim(tmp_path / "out")
-    with pytest.raises(Refusal, match="another run writes there right now"):
+    with pytest.raises(Refusal, match="another run is using this folder"):
         output.OutputFolder.claim(tmp_path / "out")
     held.release()
     output.OutputFolder.claim(tmp_path / "out").release()

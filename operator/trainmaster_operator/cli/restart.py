@@ -34,8 +34,8 @@ async def ask(target: Target, job: Object) -> None:
         raise Refusal(f"{place}: has {status.phase.value.lower()} already, so it cannot be restarted; submit it again")
     if job["spec"].get("suspend"):
         raise Refusal(
-            f"{place}: is suspended, so it cannot be restarted; set spec.suspend to false to resume it, with the spec "
-            "that it then has"
+            f"{place}: is suspended, so it cannot be restarted; set spec.suspend to false to resume it; it "
+            "then starts with its current spec"
         )
     number = max(job["spec"].get("restart", 0), status.restartObeyed) + 1
     # Whatever else has changed meanwhile: a job that runs has a new status every second. Two people who ask at the same

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from trainmaster_operator.cli import display
+from trainmaster_operator.cli import display, meaning
 from trainmaster_operator.cli.cluster import Target, connected, find, one_line
 from trainmaster_operator.cli.document import Document
 from trainmaster_operator.cli.dry_run import try_job
@@ -68,6 +68,7 @@ def in_namespace(document: Document, default: str, asked: str | None) -> Object:
 
 def delete(where: Where, name: str) -> int:
     """Raises Refusal when there is no such job."""
+    meaning.check_job(name, where, "to delete a run, delete its folder")
     return asyncio.run(_delete(where, name))
 
 
