@@ -256,7 +256,7 @@ def test_a_port_in_use_is_refused(write_job: WriteJob, capsys: pytest.CaptureFix
 
 def test_a_port_that_is_none_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = refused(capsys, "run", str(write_job()), "--port", "99999")
-    assert "a number up to 65535 is expected" in line
+    assert "must be 0, for any free port, to 65535" in line
 
 
 def put_status(out: Path, job_file: Path, phase: str = "Running", **changes: Any) -> None:
@@ -342,7 +342,7 @@ def test_a_fault_for_a_run_that_has_succeeded_is_refused(
     put_status(tmp_path / "out", file, phase="Succeeded")
     before = (tmp_path / "out" / "status.yaml").read_text()
     (line,) = refused(capsys, "run", str(file), "--out", "out", "--fault", "kill:rank=1,step=5")
-    assert "--fault kill:rank=1,step=5: job tiny has succeeded already, so there is nothing left to break" in line
+    assert "--fault kill:rank=1,step=5: job tiny has succeeded already, so nothing in it can be broken" in line
     assert (tmp_path / "out" / "status.yaml").read_text() == before
 
 

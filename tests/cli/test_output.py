@@ -152,13 +152,13 @@ def of_another_user() -> Iterator[Path]:
 
 
 def test_a_folder_of_another_user_is_refused_before_anything_runs(of_another_user: Path) -> None:
-    with pytest.raises(Refusal, match=r"can't be the output folder: permission denied; choose another --out$"):
+    with pytest.raises(Refusal, match=r"cannot be used as the output folder: permission denied; choose another --out$"):
         output.OutputFolder.claim(of_another_user)
     assert not output.is_held(of_another_user)
 
 
 def test_a_report_that_cannot_be_written_is_refused(of_another_user: Path) -> None:
-    with pytest.raises(Refusal, match=r"out/report\.html: can't be written: permission denied; "):
+    with pytest.raises(Refusal, match=r"out/report\.html: cannot be written: permission denied; "):
         report.write(of_another_user)
 
 

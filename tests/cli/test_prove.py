@@ -74,7 +74,7 @@ def test_a_state_that_does_not_come_back_is_told_apart_from_one_that_is_not_kept
     found = compare(calm(), changed(killed(), round=2, step=3, restored=True, held={"model": "x"}))
     assert found is not None
     assert (found.step, found.restored) == (3, True)
-    assert "what came back from the checkpoint of step 3" in told(found)
+    assert "what was restored from the checkpoint of step 3" in told(found)
     assert "load_state_dict()" in told(found)
 
 
@@ -95,7 +95,7 @@ def test_without_a_suspect_what_has_a_hidden_position_is_named() -> None:
 
 def test_our_own_loop_has_nobody_else_to_blame() -> None:
     found = compare(calm(), changed(killed(), round=2, step=4, held={"model": "x"}))
-    assert "bug of Trainmaster's" in told(found, TRAINMASTER)
+    assert "Trainmaster has a bug" in told(found, TRAINMASTER)
 
 
 def test_a_difference_before_the_first_kill_is_not_blamed_on_it() -> None:
