@@ -53,7 +53,9 @@ def described() -> list[Command]:
 
 
 def _command(name: str, line: str, taken: argparse.ArgumentParser) -> Command:
-    options, positions, repeats = [], [], False
+    options: list[Option] = []
+    positions: list[Values] = []
+    repeats = False
     for action in taken._actions:
         if action.option_strings:
             values = None if action.nargs == 0 else completed(action)
