@@ -15,7 +15,7 @@ _HEAD = """\
 #   trainmaster validate {file}    lists everything that is wrong with this file
 #   trainmaster run {file}         runs the job on this machine; the same command continues it after a stop
 #
-# A folder that is not absolute is looked for in the folder where the command is given.
+# Relative paths in this file start at the folder in which you give the command.
 apiVersion: trainmaster.dev/v1alpha1
 kind: DistributedTrainingJob
 metadata:
@@ -32,7 +32,7 @@ spec:
       options: {{layers: 2, heads: 4, width: 96, context: 128}}
     data:
       source: text # also: tokens, arrays, images
-      path: "@stdlib" # Python's own source; for your texts, write the path of a folder with .txt files
+      path: "@stdlib" # Python's own source; for your texts, write the path of a folder with text files
     steps: 200 # number of optimizer steps
     batch:
       global: 16 # sequences in each step, over all ranks
@@ -40,7 +40,7 @@ spec:
       name: adamw
       lr: 5.0e-3
       warmupSteps: 15
-    seed: 1 # two runs with the same seed have the same losses
+    seed: 1 # decides the initial weights and the order of the data
   checkpoint:
     every: 50 # steps between two checkpoints
     keep: 3 # number of checkpoints to keep
