@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -60,10 +61,17 @@ def test_what_cannot_be_written_or_run_is_refused(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("My GPT.yaml", "my-gpt"), ("7b.yaml", "job-7b"), ("---.yaml", "job"), ("a" * 99 + ".yaml", "a" * 40)],
+    [
+        ("My GPT.yaml", "my-gpt"),
+        ("7b.yaml", "job-7b"),
+        ("true.yaml", "job-true"),
+        ("---.yaml", "job"),
+        ("a" * 99 + ".yaml", "a" * 40),
+    ],
 )
-def test_the_job_has_the_name_of_its_file(file: str, name: str) -> None:
+def test_the_job_has_the_name_of_its_file(file: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", file]) == 0
+    assert shlex.split(capsys.readouterr().out.splitlines()[-1])[1:] == ["trainmaster", "run", file]
     assert load(Path(file)).value["metadata"]["name"] == name
     assert main(["validate", file]) == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -58,6 +59,9 @@ spec:
             command: {command} # add the arguments of your script to this list
 """
 
+_NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
+"""Words that YAML does not read as text."""
+
 
 def write(file: Path, script: Path | None) -> int:
     """Write the file, and say what to do next. script: what each rank runs; None: Trainmaster's own trainer. Raises
@@ -72,14 +76,14 @@ def write(file: Path, script: Path | None) -> int:
     except OSError as error:
         raise Refusal(f"{file}: cannot be written: {why(error)}; choose another place") from None
     sys.stdout.write(f"{file} is written: {_contents(script)}. Edit it, or run it as it is.\n")
-    sys.stdout.write(f"Next: trainmaster run {file}\n")
+    sys.stdout.write(f"Next: trainmaster run {shlex.quote(str(file))}\n")
     return 0
 
 
 def text(file: Path, script: Path | None) -> str:
     """Return the job, as it is written to `file`."""
     first_line = f"A job of Trainmaster: {_contents(script)}."
-    head = _HEAD.format(first_line=first_line, file=file, name=_name(file))
+    head = _HEAD.format(first_line=first_line, file=shlex.quote(str(file)), name=_name(file))
     if script is None:
         return head + _OWN_TRAINER.format()
     return head + _SCRIPT.format(command=json.dumps(["python", str(script)]))
@@ -94,4 +98,4 @@ def _contents(script: Path | None) -> str:
 def _name(file: Path) -> str:
     """The name of the file as the name of a job: lower-case letters, digits and dashes."""
     name = re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")[:40].strip("-")
-    return name if name[:1].isalpha() else f"job-{name}".strip("-")
+    return name if name[:1].isalpha() and name not in _NOT_TEXT else f"job-{name}".strip("-")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def declare(command: Parser) -> None:
     command.describe(
-        "Writes the file of a first job, with a comment on each field. Without --script, the job trains a small GPT "
+        "Writes the file of a first job, with comments. Without --script, the job trains a small GPT "
         "with Trainmaster's own trainer, on text that every machine with Python has. With --script, it runs your "
         "script as torchrun would. A file that exists already is never overwritten.",
         ("trainmaster init my-gpt.yaml", "a job of Trainmaster's own trainer"),
