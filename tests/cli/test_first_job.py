@@ -83,7 +83,7 @@ def test_a_first_job_runs_to_its_end() -> None:
     assert main(["init"]) == 0
     text = Path("job.yaml").read_text()
     smaller = (
-        ("steps: 200", "steps: 4"),
+        ("steps: 200", "steps: 20"),
         ("{layers: 2, heads: 4, width: 96, context: 128}", "{layers: 1, heads: 2, width: 32, context: 32}"),
     )
     for large, small in smaller:
