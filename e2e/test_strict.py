@@ -52,7 +52,7 @@ def test_a_job_that_was_stored_with_a_misspelt_field_says_so_and_starts_no_pod_u
 
 def test_a_dry_run_that_passes_stores_nothing(world: World, tmp_path: Path) -> None:
     words = world.trainmaster("validate", "--cluster", written(tmp_path, world.training()))
-    assert "is valid (2 ranks); it was tried on https://" in words
+    assert "is valid (2 ranks); it was checked on https://" in words
     assert world.kube.list(JOB, world.namespace) == []
     assert world.pods() == []
 

@@ -12,6 +12,7 @@ from trainmaster_operator.cli.main import main
     [
         ("rum job.yaml", "trainmaster: rum is unknown; did you mean run?"),
         ("compute job.yaml", "trainmaster: compute is unknown; trainmaster --help shows what it takes"),
+        ("watch my-gpt", "trainmaster: there is no command watch any more; use trainmaster status NAME --watch"),
         ("--verbose run job.yaml", "trainmaster: --verbose is unknown; did you mean --version?"),
         ("run job.yaml --faults kill:rank=1", "trainmaster run: --faults is unknown; did you mean --fault?"),
         ("run job.yaml --frsh", "trainmaster run: --frsh is unknown; did you mean --fresh?"),

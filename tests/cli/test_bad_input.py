@@ -75,7 +75,7 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
         ({"spec__ttlSecondsAfterFinished": 60}, "spec.ttlSecondsAfterFinished: only a cluster deletes finished jobs"),
         ({"spec__managedBy": "a.b/c"}, "spec.managedBy: a.b/c is a controller on a cluster, and this machine has none"),
         ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
-        ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is no complete checkpoint: it holds no manifest.json"),
+        ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is not a complete checkpoint: it has no manifest.json"),
         ({"spec__checkpoint": {"resume": "torn"}}, "spec.checkpoint.resume: {here}/torn/manifest.json can't be read"),
         ({"spec__suspend": True}, "spec.suspend: is true: a suspended job doesn't run; leave it out"),
     ],
@@ -175,7 +175,7 @@ def test_a_way_to_launch_that_cannot_work_is_refused_by_name(
             "expected for a local run",
         ),
         ({"command": ["ls"], "envFrom": [{"secretRef": {"name": "s"}}]}, "only a cluster has; env with values"),
-        ({"command": ["ls"], "workingDir": "nowhere"}, "{here}/nowhere is no folder"),
+        ({"command": ["ls"], "workingDir": "nowhere"}, "{here}/nowhere is not a folder"),
     ],
     ids=str,
 )
@@ -234,7 +234,7 @@ def test_folders_of_a_job_for_a_cluster_are_not_looked_for(
         ("kil:step=3", "--fault 'kil:step=3': 'kil' is unknown; did you mean kill?"),
         ("kill:rank=1", "step is missing"),
         ("kill:rank=9,step=3", "the job has ranks 0 to 3, not 9"),
-        ("kill:step=300", "the job ends with step 100, before 300"),
+        ("kill:step=300", "the job has 100 steps, so it never reaches step 300"),
     ],
 )
 def test_a_fault_that_can_never_fire_is_refused(
@@ -248,12 +248,15 @@ def test_a_port_in_use_is_refused(write_job: WriteJob, capsys: pytest.CaptureFix
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (line,) = refused(capsys, "run", str(write_job()), "--port", str(port))
-    assert line == f"--port {port}: 127.0.0.1:{port} can't be used: address already in use; leave it out for a free one"
+    assert (
+        line
+        == f"--port {port}: 127.0.0.1:{port} can't be used: address already in use; leave --port out to use a free port"
+    )
 
 
 def test_a_port_that_is_none_is_refused(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = refused(capsys, "run", str(write_job()), "--port", "99999")
-    assert "a number up to 65535 is expected" in line
+    assert "must be 0, for any free port, to 65535" in line
 
 
 def put_status(out: Path, job_file: Path, phase: str = "Running", **changes: Any) -> None:
@@ -279,7 +282,7 @@ def test_the_folder_of_the_same_job_with_other_data_or_seed_is_refused(
 ) -> None:
     put_status(tmp_path / "out", write_job())
     (line,) = refused(capsys, "run", str(write_job(spec__training__seed=7)), "--out", "out")
-    assert "holds job tiny with another spec.training.seed (0, now 7)" in line
+    assert "holds a run of job tiny with a different spec.training.seed (0, now 7)" in line
     assert "--fresh" in line
 
 
@@ -294,8 +297,8 @@ def test_fewer_steps_than_the_run_has_saved_are_refused(
     left.write_text(yaml.safe_dump(resource))
     (line,) = refused(capsys, "run", str(file), "--out", "out")
     assert line.endswith(
-        "out: its newest checkpoint is of step 8, and spec.training.steps is 7 now; choose more steps, choose another "
-        "--out, or throw the old run away with --fresh"
+        "out: its newest checkpoint has step 8, but spec.training.steps is now 7; choose more steps, choose another "
+        "--out, or delete the old run with --fresh"
     )
 
 
@@ -339,7 +342,7 @@ def test_a_fault_for_a_run_that_has_succeeded_is_refused(
     put_status(tmp_path / "out", file, phase="Succeeded")
     before = (tmp_path / "out" / "status.yaml").read_text()
     (line,) = refused(capsys, "run", str(file), "--out", "out", "--fault", "kill:rank=1,step=5")
-    assert "--fault kill:rank=1,step=5: job tiny has succeeded already, so there is nothing left to break" in line
+    assert "--fault kill:rank=1,step=5: job tiny has succeeded already, so nothing in it can be broken" in line
     assert (tmp_path / "out" / "status.yaml").read_text() == before
 
 
@@ -354,7 +357,7 @@ def test_a_fault_in_a_step_that_was_saved_already_is_refused(
     left.write_text(yaml.safe_dump(resource))
     faults = ("--fault", "kill:rank=1,step=8", "--fault", "kill:rank=1,step=9")
     (line,) = refused(capsys, "run", str(file), "--out", "out", *faults)
-    assert "--fault kill:rank=1,step=8: the run goes on after step 8, where its last checkpoint is" in line
+    assert "--fault kill:rank=1,step=8: the run continues after step 8, where its last checkpoint is" in line
 
 
 def test_a_folder_without_a_run_has_no_report_and_no_status(
@@ -369,13 +372,12 @@ def test_a_folder_without_a_run_has_no_report_and_no_status(
     put_status(tmp_path / "runs" / "tiny", write_job())
     for command in ("report", "status", "logs", "profile"):
         (line,) = refused(capsys, command, "runs")
-        assert line == "runs: holds no run; the output folder of one is expected, such as runs/tiny"
-    (line,) = refused(capsys, "report", "nowhere")
-    assert "nowhere: holds no run" in line
-    (line,) = refused(capsys, "status", "nowhere")
-    assert line.startswith(
-        "nowhere: is no folder with a run, and no cluster can be asked for such a job: no kubeconfig"
-    )
+        assert line == "runs: holds no run; the output folder of a run is expected, such as runs/tiny"
+    for command in ("report", "status"):
+        (line,) = refused(capsys, command, "nowhere")
+        assert line.startswith(
+            "nowhere: there is no run in nowhere or runs/nowhere, and no cluster to look for a job: no kubeconfig"
+        )
 
 
 def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: WriteJob) -> None:

@@ -15,7 +15,7 @@ from trainmaster_operator.cli import restart
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Object, Unavailable
-from trainmaster_operator.planning.state import Condition, JobPhase
+from trainmaster_operator.planning.state import Condition, JobPhase, JobState
 
 # -- which cluster
 
@@ -26,22 +26,22 @@ def test_without_a_kubeconfig_nothing_can_be_asked(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert not POD_NAMESPACE.exists()
-    assert refused(capsys, "watch", "tiny") == (
-        "no kubeconfig: ~/.kube/config doesn't exist; give --kubeconfig, or set KUBECONFIG"
+    assert refused(capsys, "delete", "tiny") == (
+        "no kubeconfig: ~/.kube/config does not exist; use --kubeconfig, or set the variable KUBECONFIG"
     )
-    assert refused(capsys, "watch", "tiny", "--kubeconfig", "nowhere") == "--kubeconfig nowhere: doesn't exist"
+    assert refused(capsys, "delete", "tiny", "--kubeconfig", "nowhere") == "--kubeconfig nowhere: does not exist"
     monkeypatch.setenv("KUBECONFIG", "gone:lost")
-    assert refused(capsys, "delete", "tiny") == "KUBECONFIG gone:lost: doesn't exist"
+    assert refused(capsys, "delete", "tiny") == "KUBECONFIG gone:lost: does not exist"
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("{", "can't be read as a kubeconfig: "),
-        ("[1, 2]", "is no kubeconfig"),
-        ("contexts: []", "no context is chosen there; give --context, one of none"),
-        ("{contexts: [{name: a}]}", "no context is chosen there; give --context, one of a"),
-        ("{contexts: [{name: a}], current-context: b}", "there is no context b; it has a"),
+        ("{", "cannot be read as a kubeconfig: "),
+        ("[1, 2]", "is not a kubeconfig"),
+        ("contexts: []", "has no current context; choose one with --context: none"),
+        ("{contexts: [{name: a}]}", "has no current context; choose one with --context: a"),
+        ("{contexts: [{name: a}], current-context: b}", "has no context b; its contexts are: a"),
     ],
 )
 def test_a_kubeconfig_that_leads_nowhere_is_told(
@@ -56,7 +56,7 @@ def test_a_context_that_is_not_there_is_told_with_the_nearest(
     kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = refused(capsys, "logs", "tiny", "--context", "stagin")
-    assert line == f"{kubeconfig}: there is no context stagin; did you mean staging?"
+    assert line == f"{kubeconfig}: has no context stagin; did you mean staging?"
 
 
 def test_of_several_kubeconfigs_the_first_that_says_something_counts(
@@ -81,17 +81,17 @@ def test_a_kubeconfig_without_a_server_is_told(kubeconfig: Path, capsys: pytest.
     [
         (
             Unavailable("GET /apis/x: Cannot connect"),
-            "https://k8s.example: the cluster doesn't answer as it should: GET /apis/x: Cannot connect",
+            "https://k8s.example: the cluster does not answer as expected: GET /apis/x: Cannot connect",
         ),
-        (Unavailable("Unauthorized"), "https://k8s.example: doesn't accept the credentials of the kubeconfig's user"),
+        (Unavailable("Unauthorized"), "https://k8s.example: does not accept the credentials of the kubeconfig's user"),
         (Forbidden('User "me" cannot\nget jobs'), 'namespace team-a: not allowed: User "me" cannot get jobs'),
         (
             NotFound("404 page not found"),
-            "https://k8s.example: doesn't know the kind DistributedTrainingJob: Trainmaster isn't installed there",
+            "https://k8s.example: does not know the kind DistributedTrainingJob: Trainmaster is not installed there",
         ),
     ],
 )
-@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete", "restart", "submit"])
+@pytest.mark.parametrize("command", ["status", "status --watch", "logs", "report", "delete", "restart", "submit"])
 def test_what_the_cluster_refuses_is_one_sentence(
     cluster: Cluster,
     write_job: WriteJob,
@@ -101,18 +101,19 @@ def test_what_the_cluster_refuses_is_one_sentence(
     sentence: str,
 ) -> None:
     cluster.refuses = error
-    assert refused(capsys, command, str(write_job()) if command == "submit" else "tiny") == sentence
+    assert refused(capsys, *command.split(), str(write_job()) if command == "submit" else "tiny") == sentence
 
 
-@pytest.mark.parametrize("command", ["status", "watch", "logs", "delete", "restart"])
+@pytest.mark.parametrize("command", ["status", "status --watch", "logs", "report", "delete", "restart"])
 def test_a_job_that_is_not_there_is_told_with_the_nearest(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    assert refused(capsys, command, "tiny") == "team-a/tiny: there is no such job; namespace team-a holds none"
+    words = command.split()
+    assert refused(capsys, *words, "tiny") == "team-a/tiny: there is no such job; namespace team-a holds none"
     put(cluster.store, write_job())
-    assert refused(capsys, command, "tinny") == "team-a/tinny: there is no such job; did you mean tiny?"
-    assert refused(capsys, command, "zzz") == "team-a/zzz: there is no such job; there are tiny"
-    assert refused(capsys, command, "tiny", "-n", "b") == "b/tiny: there is no such job; namespace b holds none"
+    assert refused(capsys, *words, "tinny") == "team-a/tinny: there is no such job; did you mean tiny?"
+    assert refused(capsys, *words, "zzz") == "team-a/zzz: there is no such job; the namespace has tiny"
+    assert refused(capsys, *words, "tiny", "-n", "b") == "b/tiny: there is no such job; namespace b holds none"
 
 
 # -- submit, delete
@@ -123,9 +124,11 @@ def test_a_job_is_submitted_once_into_the_namespace_of_the_context(
 ) -> None:
     file = write_job()
     assert main(["submit", str(file)]) == 0
-    assert "`trainmaster watch tiny -n team-a` shows how it goes" in capsys.readouterr().out
+    assert "`trainmaster status tiny -n team-a --watch` shows its progress" in capsys.readouterr().out
     assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["training"]["steps"] == 100
-    assert refused(capsys, "submit", str(file)).startswith("team-a/tiny: there is such a job already; delete it first")
+    assert refused(capsys, "submit", str(file)).startswith(
+        "team-a/tiny: a job with this name exists already; delete it first"
+    )
     assert main(["submit", str(file), "-n", "b"]) == 0
     assert cluster.store.find(JOB, "b", "tiny")
 
@@ -134,9 +137,7 @@ def test_two_namespaces_for_one_job_are_refused(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write_job(metadata__namespace="mine")
-    assert "names namespace mine, the command line b; one is expected" in refused(
-        capsys, "submit", str(file), "-n", "b"
-    )
+    assert "metadata.namespace is mine, but the command line says b" in refused(capsys, "submit", str(file), "-n", "b")
     assert main(["submit", str(file)]) == 0
     assert cluster.store.find(JOB, "mine", "tiny")
 
@@ -155,7 +156,8 @@ def test_what_only_the_cluster_knows_better_is_told_in_its_words(
     file = write_job()
     cluster.refuses = Invalid("spec.workers: Invalid value:\n too many")
     assert (
-        refused(capsys, "submit", str(file)) == f"{file}: the cluster refuses it: spec.workers: Invalid value: too many"
+        refused(capsys, "submit", str(file))
+        == f"{file}: the cluster refuses the job: spec.workers: Invalid value: too many"
     )
     cluster.refuses = NotFound('namespaces "team-a" not found')
     assert refused(capsys, "submit", str(file)) == "namespace team-a: doesn't exist"
@@ -164,7 +166,7 @@ def test_what_only_the_cluster_knows_better_is_told_in_its_words(
 def test_a_deleted_job_is_gone(cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     put(cluster.store, write_job())
     assert main(["delete", "tiny"]) == 0
-    assert capsys.readouterr().out == "job tiny is deleted; its pods end now\n"
+    assert capsys.readouterr().out == "job tiny is deleted; its pods are being deleted\n"
     assert cluster.store.list(JOB).items == []
 
 
@@ -176,7 +178,7 @@ def test_a_restart_raises_the_number_that_asks_for_one(
 ) -> None:
     put(cluster.store, write_job(), now=status(restartObeyed=4))
     assert main(["restart", "tiny"]) == 0
-    assert "job tiny saves, and then restarts with its present spec" in capsys.readouterr().out
+    assert "job tiny saves a checkpoint, and then restarts with its current spec" in capsys.readouterr().out
     assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 5
     assert main(["restart", "tiny"]) == 0
     assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 6
@@ -202,30 +204,39 @@ def test_a_job_that_does_not_run_is_not_restarted(
 ) -> None:
     put(cluster.store, write_job(), "over", now=status(JobPhase.SUCCEEDED))
     line = refused(capsys, "restart", "over")
-    assert line == "team-a/over: has succeeded already, so it can't be restarted; submit it again"
+    assert line == "team-a/over: has succeeded already, so it cannot be restarted; submit it again"
     put(cluster.store, write_job(), "waits", now=status(JobPhase.SUSPENDED))
     cluster.store.patch(JOB, SPACE, "waits", {"spec": {"suspend": True}})
     assert refused(capsys, "restart", "waits").startswith(
-        "team-a/waits: is suspended, so it can't be restarted; resume it"
+        "team-a/waits: is suspended, so it cannot be restarted; set spec.suspend to false to resume it"
     )
-    assert refused(capsys, "restart", str(tmp_path)).startswith(f"{tmp_path}: is a run on this machine; stop it")
+    assert refused(capsys, "restart", str(tmp_path)).startswith(
+        f"{tmp_path}: the name of a job on a cluster is expected"
+    )
     assert "restart" not in cluster.store.find(JOB, SPACE, "waits")["spec"]
 
 
 # -- status
 
 
-def test_a_folder_is_a_run_and_a_name_is_a_job_and_a_named_cluster_is_never_a_folder(
-    tmp_path: Path, cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+def test_the_status_of_a_job_has_its_namespace_and_its_progress(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(cluster.store, write_job(), now=status(step=60))
     assert main(["status", "tiny"]) == 0
     assert "tiny in namespace team-a: Running  step 60/100  loss 2.5000" in capsys.readouterr().out
-    (tmp_path / "tiny").mkdir()
-    assert refused(capsys, "status", "tiny").startswith("tiny: holds no run")
-    assert main(["status", "tiny", "-n", SPACE]) == 0
-    capsys.readouterr()
-    assert refused(capsys, "status", "runs/tiny").startswith("runs/tiny: is no folder; the output folder of a run, or")
+
+
+def test_a_job_that_waits_for_its_pods_has_no_step_yet(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = Condition(type="Scheduled", status="False", reason="Unschedulable", message="0/3 nodes have 8 GPUs")
+    put(cluster.store, write_job(), now=JobState(phase=JobPhase.PENDING, conditions=[waits]))
+    assert main(["status", "tiny"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "tiny in namespace team-a: Pending  no step yet",
+        "Not scheduled: Unschedulable: 0/3 nodes have 8 GPUs",
+    ]
 
 
 def test_the_status_tells_what_is_wrong_and_why(
@@ -242,10 +253,10 @@ def test_the_status_tells_what_is_wrong_and_why(
     put_pod(cluster.store, job, 1, waiting={"reason": "ErrImagePull", "message": "no such image"})
     assert main(["status", "tiny"]) == 0
     out = capsys.readouterr().out
-    assert "Scheduled: Unschedulable: 0/3 nodes have 8 [gpu]s" in out
+    assert "Not scheduled: Unschedulable: 0/3 nodes have 8 [gpu]s" in out
     assert "ReconcileError: NameTaken: pod x exists" in out
     assert "not told" not in out
-    assert "last failure: rank 2: Crash in step 60: killed by SIGKILL" in out
+    assert "Last failure: rank 2: Crash in step 60: killed by SIGKILL" in out
     assert "restart in place" in out
     rows = [line.split() for line in out.splitlines() if "tiny-worker-" in line]
     assert rows[0][:3] == ["tiny-worker-1-0", "Pending", "node-1"]  # what has something to say comes first

@@ -171,9 +171,9 @@ def job_of(write_job: WriteJob, device: str, ranks: int) -> str:
     [
         (
             "CUDA",
-            "CUDA needs a device for each rank, and there are 2 CUDA devices here for 4 ranks; Auto or CPU would do",
+            "CUDA needs a device for each rank, and there are 2 CUDA devices here for 4 ranks; use Auto or CPU",
         ),
-        ("MPS", "MPS can't be used: it has no float64, in which losses are summed; CPU would do"),
+        ("MPS", "MPS can't be used: it has no float64, in which losses are summed; use CPU"),
     ],
 )
 @pytest.mark.usefixtures("two_devices")

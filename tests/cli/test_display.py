@@ -31,7 +31,7 @@ def test_a_failure_and_its_recovery_are_told_as_they_happen() -> None:
         "recovery: round 2: the ranks restart in place",
     ]
     assert told(failed, again) == [
-        "recovered: round 2 steps again after 287 ms, from step 50; 9 steps done twice",
+        "recovered: round 2 steps again after 287 ms, from step 50; 9 steps run twice",
         "running: from step 60",
     ]
     assert told(again, again) == []
@@ -46,7 +46,10 @@ def test_a_recovery_that_the_end_of_the_job_overtook_is_not_told_as_one_that_ste
 
 @pytest.mark.parametrize(
     ("last_save", "words"),
-    [(0, "60 steps since the last restart; where that began is not known, loss 2.5000"), (50, "step 60, loss 2.5000")],
+    [
+        (0, "60 steps since the last restart; the step where that restart began is not known, loss 2.5000"),
+        (50, "step 60, loss 2.5000"),
+    ],
 )
 def test_a_script_that_does_not_tell_where_it_went_on_ends_at_no_known_step(last_save: int, words: str) -> None:
     again = CLOSED.model_copy(update={"resumedStep": None, "lostSteps": None})
@@ -153,7 +156,7 @@ def test_an_operator_that_is_back_is_told_once_when_ranks_report_to_it() -> None
     back = OperatorBack()
     assert back.seen(0, [1]) is None
     assert back.seen(1, []) is None
-    assert back.seen(1, [1]) == News("operator", "it is back: ranks report to it again", Tone.GOOD)
+    assert back.seen(1, [1]) == News("operator", "the operator is back: ranks report to it again", Tone.GOOD)
     assert back.seen(1, [1]) is None
     assert back.seen(3, [1]) is not None
 

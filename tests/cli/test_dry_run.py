@@ -86,9 +86,9 @@ def test_a_pod_that_can_never_be_created_refuses_the_job(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Forbidden("exceeded quota: compute, requested: cpu=4"), "its pods would have to wait now"),
-        (Forbidden(NO_RIGHT), "a pod of it was not tried on the cluster"),
-        (Invalid(WEBHOOK), "a pod of it was not tried on the cluster"),
+        (Forbidden("exceeded quota: compute, requested: cpu=4"), "its pods cannot start now"),
+        (Forbidden(NO_RIGHT), "the cluster did not check its pods"),
+        (Invalid(WEBHOOK), "the cluster did not check its pods"),
     ],
 )
 def test_what_says_nothing_about_the_job_is_told_and_the_job_is_submitted(
@@ -130,7 +130,7 @@ def test_on_a_laptop_without_a_cluster_names_are_compared_with_ours(
     assert main(["validate", str(misspelt(write_job)), *options]) == 2
     assert "tolerrations: unknown field of a pod; did you mean tolerations?" in capsys.readouterr().err
     assert main(["validate", str(write_job()), *options]) == 0
-    assert ("no cluster was asked, because there is no kubeconfig" in capsys.readouterr().out) == bool(options)
+    assert ("no cluster has checked it, because there is no kubeconfig" in capsys.readouterr().out) == bool(options)
 
 
 def test_a_cluster_that_is_named_must_be_there(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:

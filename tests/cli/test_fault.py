@@ -92,14 +92,14 @@ def test_an_agent_that_refuses_is_quoted(tmp_path: Path) -> None:
     [
         ("kil:rank=1", "fault 'kil:rank=1': 'kil' is unknown; did you mean kill?"),
         ("kill:rank=9", "kill:rank=9: the job has ranks 0 to 3, not 9"),
-        ("lose-node:rank=1", "fault lose-node:rank=1: a command can't take a machine away"),
-        ("api-outage", "fault api-outage: the API server isn't this job's"),
-        ("crash-operator", "fault crash-operator: counts the operator's writes"),
-        ("kill-operator", "fault kill-operator: the operator isn't this job's"),
-        ("kill-pod:step=80", "fault kill-pod:step=80: a pod of a cluster can be killed now only"),
+        ("lose-node:rank=1", "fault lose-node:rank=1: a command cannot take a machine away"),
+        ("api-outage", "fault api-outage: the API server does not belong to this job"),
+        ("crash-operator", "fault crash-operator: only `trainmaster run` can count the operator's writes"),
+        ("kill-operator", "fault kill-operator: the operator does not belong to this job"),
+        ("kill-pod:step=80", "fault kill-pod:step=80: on a cluster, a pod can only be killed now"),
         (
             "kill:step=60",
-            "fault kill:step=60: the job has completed step 60 already; a later step is expected, or none at all",
+            "fault kill:step=60: the job has completed step 60 already; give a later step, or no step",
         ),
     ],
 )
@@ -115,11 +115,11 @@ def test_a_job_that_has_ended_cannot_be_broken(tmp_path: Path, phase: JobPhase) 
     world = World(tmp_path)
     update(world.store, world.job, status(phase, roundMap="0-2,4"))
     (line,) = world.refused("kill:rank=1")
-    assert line.startswith(f"{SPACE}/tiny: the job has ended ({phase.value}), so there is nothing left to break")
+    assert line.startswith(f"{SPACE}/tiny: the job has ended ({phase.value}), so nothing in it can be broken")
     assert world.asked == []
 
 
 def test_a_rank_without_a_pod_cannot_be_broken(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.store.delete(POD, SPACE, "tiny-worker-4-1", grace_s=0)
-    assert world.refused("kill:rank=3") == ["rank 3 has no pod now"]
+    assert world.refused("kill:rank=3") == ["rank 3 has no running pod"]

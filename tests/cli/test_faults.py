@@ -117,7 +117,7 @@ def test_every_kind_that_a_rank_cannot_do_is_done_here_or_by_its_agent(tmp_path:
     [
         ("kill:rank=9,step=2", "--fault kill:rank=9,step=2: the job has ranks 0 to 3, not 9"),
         ("kill:rank=1", "--fault 'kill:rank=1': step is missing, as in kill:rank=0,step=20"),
-        ("kill:step=2000", "--fault kill:step=2000: the job ends with step 100, before 2000"),
+        ("kill:step=2000", "--fault kill:step=2000: the job has 100 steps, so it never reaches step 2000"),
     ],
 )
 def test_a_fault_that_makes_no_sense_for_the_job_is_refused(text: str, words: str) -> None:

@@ -105,9 +105,11 @@ def test_ranks_and_logs_that_are_not_there_are_told(
 ) -> None:
     job = put(cluster.store, write_job())
     assert refused(capsys, "logs", "tiny", "--rank", "4") == "--rank 4: tiny has ranks 0 to 3"
-    assert "nothing was printed: it has no pods; --follow waits for it" in refused(capsys, "logs", "tiny")
+    assert "its ranks have printed nothing: it has no pods; --follow waits for output" in refused(
+        capsys, "logs", "tiny"
+    )
     put_pod(cluster.store, job, 0, waiting={"reason": "ContainerCreating"})
-    assert "nothing was printed: none of its pods has started" in refused(capsys, "logs", "tiny", "--all")
+    assert "its ranks have printed nothing: none of its pods has started" in refused(capsys, "logs", "tiny", "--all")
 
 
 def test_times_of_other_zones_and_of_any_precision_are_in_order() -> None:

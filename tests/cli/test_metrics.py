@@ -36,7 +36,7 @@ def test_a_step_that_ran_again_counts_with_its_newest_round(tmp_path: Path) -> N
     assert metrics.rounds == [(1, 1), (2, 2)]
     assert (metrics.repeated, metrics.differences) == (2, 1)
     assert metrics.differing == [(3, 3.0, 3.5)]
-    assert "1 had another loss the second time, first step 3: 3.0, then 3.5" in continuity(metrics)
+    assert "1 had a different loss the second time, first step 3: 3.0, then 3.5" in continuity(metrics)
 
 
 def test_evaluations_are_a_curve_of_their_own(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_the_highest_round_is_known_from_the_lineage(tmp_path: Path) -> None:
 
 def test_only_one_run_at_a_time_holds_a_folder(tmp_path: Path) -> None:
     held = output.OutputFolder.claim(tmp_path / "out")
-    with pytest.raises(Refusal, match="another run writes there right now"):
+    with pytest.raises(Refusal, match="another run is using this folder"):
         output.OutputFolder.claim(tmp_path / "out")
     held.release()
     output.OutputFolder.claim(tmp_path / "out").release()
@@ -152,13 +152,13 @@ def of_another_user() -> Iterator[Path]:
 
 
 def test_a_folder_of_another_user_is_refused_before_anything_runs(of_another_user: Path) -> None:
-    with pytest.raises(Refusal, match=r"can't be the output folder: permission denied; choose another --out$"):
+    with pytest.raises(Refusal, match=r"cannot be used as the output folder: permission denied; choose another --out$"):
         output.OutputFolder.claim(of_another_user)
     assert not output.is_held(of_another_user)
 
 
 def test_a_report_that_cannot_be_written_is_refused(of_another_user: Path) -> None:
-    with pytest.raises(Refusal, match=r"out/report\.html: can't be written: permission denied; "):
+    with pytest.raises(Refusal, match=r"out/report\.html: cannot be written: permission denied; "):
         report.write(of_another_user)
 
 
@@ -169,6 +169,6 @@ def test_fresh_refuses_what_it_cannot_throw_away(tmp_path: Path, monkeypatch: py
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(shutil, "rmtree", denied)
-    with pytest.raises(Refusal, match=r"out/logs: can't be thrown away: permission denied; choose another --out$"):
+    with pytest.raises(Refusal, match=r"out/logs: cannot be deleted: permission denied; choose another --out$"):
         folder.clear()
     folder.release()

@@ -93,15 +93,15 @@ def test_a_planner_that_cannot_write_its_table_says_so(write_job: WriteJob, capf
         (["--ranks", "0"], "--ranks 0: at least 1 is expected"),
         (["--memory", "plenty"], "--memory plenty: a quantity above 0 is expected, for example 40Gi or 512M"),
         (["--memory", "0"], "--memory 0: a quantity above 0 is expected, for example 40Gi or 512M"),
-        (["--tflops", "-1"], "--tflops -1.0: a number above 0 is expected"),
-        (["--measure", "-1"], "--measure -1: a number of layouts is expected"),
-        (["--top", "0"], "--top 0: a number above 0 is expected"),
+        (["--tflops", "-1"], "--tflops -1.0: must be above 0"),
+        (["--measure", "-1"], "--measure -1: must be 0 or more"),
+        (["--top", "0"], "--top 0: must be above 0"),
         (["--json", "none/plan.json"], "--json none/plan.json: there is no folder"),
         (["--json", "/proc/plan.json"], "--json /proc/plan.json: can't be written: no such file or directory; choose"),
         (["--json", "."], "--json .: can't be written: is a directory; choose another file"),
         (
             ["--ranks", "7"],
-            "--ranks 7: the job's model and batch allow no layout of so many ranks; the nearest that have one are",
+            "--ranks 7: the job's model and batch have no layout for this number of ranks; the nearest numbers that",
         ),
     ],
 )
@@ -137,4 +137,4 @@ def test_degrees_that_do_not_suit_the_jobs_own_ranks_are_no_obstacle(
 def test_a_script_has_no_layout_to_plan(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(write_job(PYTORCH))]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "a layout is planned for a job with spec.training" in line
+    assert "only a job with spec.training has a layout to plan" in line

@@ -194,7 +194,7 @@ def test_logs_of_a_rank_that_the_job_does_not_have_are_refused(out: Path, capsys
 def test_logs_of_a_run_that_has_printed_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = output_folder(tmp_path / "quiet")
     assert main(["logs", str(out)]) == 2
-    assert "nothing was printed: none of its pods has started; --follow waits for it" in capsys.readouterr().err
+    assert "its ranks have printed nothing: none of its pods has started; --follow" in capsys.readouterr().err
     (tmp_path / "none").mkdir()
     assert main(["logs", str(tmp_path / "none")]) == 2
     assert "none: holds no run" in capsys.readouterr().err

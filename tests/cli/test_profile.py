@@ -42,14 +42,14 @@ def test_a_run_on_this_machine_is_asked_in_its_folder(tmp_path: Path, capsys: py
     lock = os.open(out, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)  # as the run itself does
     assert main(["profile", str(out), "--steps", "5"]) == 0
-    assert capsys.readouterr().out == f"the next 5 steps are recorded; the page comes to {out}/profile\n"
+    assert capsys.readouterr().out == f"the next 5 steps will be recorded; the page will be in {out}/profile\n"
     assert recording.asked([str(tmp_path), str(out)]) == (out / recording.FILE, 5)
     os.close(lock)
 
 
 def test_a_run_that_is_over_or_of_a_script_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = output_folder(tmp_path / "out", RUNNING)
-    assert refused(capsys, str(out)).startswith(f"{out}: no run writes there now")
+    assert refused(capsys, str(out)).startswith(f"{out}: this run is not running now")
     (tmp_path / "empty").mkdir()
     assert refused(capsys, str(tmp_path / "empty")).startswith(
         f"{tmp_path}/empty: holds no run; the output folder of one"
@@ -57,13 +57,13 @@ def test_a_run_that_is_over_or_of_a_script_is_refused(tmp_path: Path, capsys: py
     locks = [os.open(folder, os.O_RDONLY) for folder in (out, output_folder(tmp_path / "done", SUCCEEDED))]
     for lock in locks:
         fcntl.flock(lock, fcntl.LOCK_EX)
-    assert refused(capsys, str(tmp_path / "done")) == f"{tmp_path}/done: has succeeded, so no step will come"
+    assert refused(capsys, str(tmp_path / "done")) == f"{tmp_path}/done: has succeeded, so it has no next steps"
     for steps in ("0", "101"):
-        assert refused(capsys, str(out), "--steps", steps) == f"--steps {steps}: 1 to 100 are expected"
+        assert refused(capsys, str(out), "--steps", steps) == f"--steps {steps}: must be 1 to 100"
     resource = yaml.safe_load((out / "status.yaml").read_text())
     resource["spec"]["framework"] = "PyTorch"
     (out / "status.yaml").write_text(yaml.safe_dump(resource))
-    assert refused(capsys, str(out)).startswith(f"{out}: is of framework PyTorch; only Trainmaster's own loop")
+    assert refused(capsys, str(out)).startswith(f"{out}: its framework is PyTorch; only Trainmaster's own trainer")
     for lock in locks:
         os.close(lock)
     assert not (out / recording.FILE).exists()
@@ -101,10 +101,10 @@ def test_an_agent_that_cant_is_quoted_and_a_job_that_is_over_isnt_asked(tmp_path
     with pytest.raises(Refusal, match="tiny-worker-2-1: no agent"):
         World(tmp_path, RUNNING, code=1).ask()
     over = World(tmp_path, SUCCEEDED)
-    with pytest.raises(Refusal, match="team-a/tiny: has succeeded, so no step will come"):
+    with pytest.raises(Refusal, match="team-a/tiny: has succeeded, so it has no next steps"):
         over.ask()
     script = World(tmp_path, RUNNING, spec=PYTORCH["spec"])
-    with pytest.raises(Refusal, match="is of framework PyTorch"):
+    with pytest.raises(Refusal, match="its framework is PyTorch"):
         script.ask()
     assert over.asked == script.asked == []
 

@@ -77,7 +77,7 @@ def test_a_state_that_does_not_come_back_is_told_apart_from_one_that_is_not_kept
     found = compare(calm(), changed(killed(), round=2, step=3, restored=True, held={"model": "x"}))
     assert found is not None
     assert (found.step, found.restored) == (3, True)
-    assert "what came back from the checkpoint of step 3" in told(found)
+    assert "what was restored from the checkpoint of step 3" in told(found)
     assert "load_state_dict()" in told(found)
 
 
@@ -126,14 +126,14 @@ def test_ranks_have_devices_where_a_run_would_give_them_some(
 
 def test_our_own_loop_has_nobody_else_to_blame() -> None:
     found = compare(calm(), changed(killed(), round=2, step=4, held={"model": "x"}))
-    assert "bug of Trainmaster's" in told(found, TRAINMASTER)
+    assert "Trainmaster has a bug" in told(found, TRAINMASTER)
 
 
 def test_a_difference_before_the_first_kill_is_not_blamed_on_it() -> None:
     found = compare(calm(), changed(killed(), round=1, step=2, held={"model": "x"}))
     assert found is not None
     assert found.resumed is None
-    assert "differ in step 2, before anything was killed" in told(found)
+    assert "differ in step 2, before the first kill" in told(found)
 
 
 def test_a_loss_alone_is_enough_and_nan_equals_itself() -> None:

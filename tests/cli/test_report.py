@@ -208,5 +208,5 @@ def test_nothing_is_said_of_losses_that_a_script_never_told(tmp_path: Path) -> N
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     (out / "metrics.jsonl").write_text("".join(json.dumps({**line, "loss": None}) + "\n" for line in lines))
     _, text = page(out)
-    assert "9 steps ran twice; none told a loss that could be compared." in text
+    assert "9 steps ran twice; none reported a loss, so nothing can be compared." in text
     assert "loss nan" not in text

@@ -41,21 +41,22 @@ def test_a_run_that_goes_on_is_running(tmp_path: Path, shown: Shown) -> None:
     lines = shown(status())
     folder.release()
     assert states(lines) == ["Running", "Running"]
-    assert lines[-1] == f"It goes on right now; trainmaster logs {tmp_path}/out --follow shows what rank 0 prints."
+    assert lines[-1] == f"The run continues now; `trainmaster logs {tmp_path}/out --follow` shows what rank 0 prints."
 
 
 def test_a_run_whose_command_has_died_is_interrupted_and_can_be_gone_on_with(shown: Shown) -> None:
     lines = shown(status())
     assert states(lines) == ["Interrupted", "Interrupted"]
     assert lines[-1] == (
-        "Its command has died while the job was running. To go on with it, give the same trainmaster run command again."
+        "The command of the run ended while the job was running. "
+        "To continue it, give the same trainmaster run command again."
     )
 
 
 def test_a_run_that_was_stopped_is_suspended(shown: Shown) -> None:
     lines = shown(status(JobPhase.SUSPENDED))
     assert states(lines) == ["Suspended", "Suspended"]
-    assert lines[-1] == "It was stopped. To go on with it, give the same trainmaster run command again."
+    assert lines[-1] == "The run was stopped. To continue it, give the same trainmaster run command again."
 
 
 def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
@@ -65,6 +66,7 @@ def test_a_run_that_has_ended_has_ended(tmp_path: Path, shown: Shown) -> None:
     (tmp_path / "out" / "logs" / f"{CRASH.pod}.log").write_text("[rank 2] last words\n")
     lines = shown(failed)
     assert states(lines) == ["Failed", "Failed"]
+    assert lines[1] == "Last failure: rank 2: Crash in step 60: killed by SIGKILL"
     assert "  last words" in lines
     assert lines[-1] == f"Log of rank 2: {tmp_path}/out/logs/{CRASH.pod}.log"
 
@@ -92,7 +94,7 @@ def test_a_script_without_a_known_step_is_not_said_to_stand_at_step_0(
 
 
 def test_a_report_that_is_not_there_is_not_named_but_the_command_that_makes_it(tmp_path: Path, shown: Shown) -> None:
-    assert f"Report: made by trainmaster report {tmp_path}/out" in shown(status())
+    assert f"Report: `trainmaster report {tmp_path}/out` writes it" in shown(status())
     (tmp_path / "out" / "report.html").touch()
     assert f"Report: {tmp_path}/out/report.html" in shown(status())
 

@@ -16,16 +16,16 @@ from trainmaster_operator.planning.state import CheckpointStatus
 @pytest.mark.parametrize(
     ("base", "changes", "saved", "words"),
     [
-        (TRAINMASTER, {}, 40, "To go on after step 40: CMD"),
-        (TRAINMASTER, {}, 0, "Nothing was saved yet; from the first step again: CMD"),
+        (TRAINMASTER, {}, 40, "To continue after step 40: CMD"),
+        (TRAINMASTER, {}, 0, "Nothing was saved yet. To start again from the first step: CMD"),
         (
             TRAINMASTER,
             {"spec__checkpoint": {"resume": "Never"}},
             40,
-            "From the first step again, since spec.checkpoint.resume is Never: CMD",
+            "To start again from the first step, since spec.checkpoint.resume is Never: CMD",
         ),
-        (PYTORCH, {}, 0, "To start the script again, which goes on from what it has saved by itself: CMD"),
-        (PYTORCH, {}, 40, "To go on after step 40: CMD"),
+        (PYTORCH, {}, 0, "To start the script again, which continues from what it has saved itself: CMD"),
+        (PYTORCH, {}, 40, "To continue after step 40: CMD"),
     ],
 )
 def test_a_run_that_was_stopped_says_how_to_go_on(
@@ -40,14 +40,14 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
     ("base", "changes", "saved", "words"),
     [
         (TRAINMASTER, {}, 40, "from the newest checkpoint; one of step 40 is known"),
-        (TRAINMASTER, {}, 0, "from the newest checkpoint if there is one; none is known"),
+        (TRAINMASTER, {}, 0, "from the newest checkpoint, if there is one"),
         (
             TRAINMASTER,
             {"spec__checkpoint": {"resume": "Never"}},
             40,
             "from the first step, since spec.checkpoint.resume is Never",
         ),
-        (PYTORCH, {}, 0, "the script starts again and goes on from what it has saved by itself"),
+        (PYTORCH, {}, 0, "the script starts again, and continues from what it has saved itself"),
     ],
 )
 def test_a_run_that_goes_on_tells_of_checkpoints_and_not_of_the_step_that_was_reached(

@@ -18,19 +18,19 @@ def ended(highest: int, restarts: int = 0) -> JobState:
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (ended(0), "no step of this job is known, so no fault can wait for one."),
+        (ended(0), "the steps of this job are not known, so a fault cannot wait for one."),
         (ended(19), "the job ended after step 19, before step 20"),
         (
             ended(40, restarts=1),
-            "rank 1 never came to step 20 as it counts: its script counts from 0 in each process, and the job "
+            "rank 1 never reached step 20: its script counts steps from 0 in each process, and the job "
             "restarted 1 time",
         ),
-        (ended(40), "rank 1 never came to step 20 as it counts, though another rank came to step 40"),
+        (ended(40), "rank 1 never reached step 20, but another rank reached step 40"),
     ],
 )
 def test_a_fault_that_never_fired_is_told_with_the_reason(status: JobState, reason: str) -> None:
     (sentence,) = sentences([KILL], status)
-    assert sentence.startswith(f"--fault kill:rank=1,step=20 never fired: {reason}")
+    assert sentence.startswith(f"--fault kill:rank=1,step=20 never happened: {reason}")
 
 
 def test_nothing_is_said_when_every_fault_fired() -> None:

@@ -1,25 +1,27 @@
-"""`trainmaster watch`: a job as it goes, over the memory store."""
+"""`trainmaster status --watch`: a job on a cluster, over the memory store, or a run, until it ends."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, update
-from tests.cli.runs import CLOSED, CRASH, RECOVERY, status
-from trainmaster_operator.cli import display
+from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
+from trainmaster_operator.cli import display, output
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.log_lines import Source
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.watch import follow
+from trainmaster_operator.cli.watch_run import watch_run
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
 from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.runtime.clock import run_virtual
 
 
@@ -92,13 +94,14 @@ def test_a_job_that_fails_ends_with_1_and_one_that_is_deleted_too(write_job: Wri
         put(store, write_job(), "other", status(JobPhase.SUCCEEDED))  # the same name, another job
 
     code, told = watched(store, put(store, write_job(), "other"), again)
-    assert (code, told.words) == (1, ["deleted: the job is gone"])
+    assert (code, told.words) == (1, ["deleted: the job was deleted"])
 
 
 def test_a_job_that_has_ended_already_is_told_at_once(write_job: WriteJob) -> None:
     store = MemoryStore()
     job = put(store, write_job(), now=status(JobPhase.SUCCEEDED))
-    assert watched(store, job)[0] == 0
+    code, told = watched(store, job)
+    assert (code, told.words[-1].split(",")[0]) == (0, "succeeded: step 60")
 
 
 def test_a_cluster_that_does_not_answer_for_a_while_is_told_and_waited_for(write_job: WriteJob) -> None:
@@ -126,7 +129,7 @@ def test_a_cluster_that_does_not_answer_for_a_while_is_told_and_waited_for(write
 
     assert run_virtual(run()) == 0
     assert [word for word in shown[0].words if word.startswith("cluster")] == [
-        "cluster: doesn't answer; trying again",
+        "cluster: does not answer; trying again",
         "cluster: answers again",
     ]
 
@@ -146,3 +149,54 @@ def test_submit_with_watch_ends_as_the_job_does(
     out = capsys.readouterr().out
     assert "tiny: 4 ranks, in namespace team-a" in out
     assert "failed" in out
+
+
+# -- a run on this machine
+
+
+def followed(out: Path, *changes: JobState) -> tuple[int, list[str]]:
+    """Watches a run that goes on, and whose command ends after the last change. A change comes with each look."""
+    shown: list[Told] = []
+    folder = output.OutputFolder.claim(out)
+    left = [*changes]
+
+    def make(scene: display.Scene) -> display.Display:
+        shown.append(Told(scene))
+        return shown[0]
+
+    def sleep(_: float) -> None:
+        if left:
+            output_folder(out, left.pop(0))
+        else:
+            folder.release()
+
+    return watch_run(out, make, sleep), shown[0].words
+
+
+def test_a_run_is_followed_until_it_succeeds(tmp_path: Path) -> None:
+    out = output_folder(tmp_path / "out", status(step=10))
+    failed = status(JobPhase.RECOVERING, round=2, lastFailure=CRASH, recoveries=[RECOVERY])
+    code, words = followed(out, failed, status(JobPhase.SUCCEEDED, step=100))
+    assert code == 0
+    assert [word.split(":")[0] for word in words] == ["failure", "recovery", "succeeded"]
+
+
+def test_a_run_that_fails_ends_with_1_and_the_command_that_shows_why(tmp_path: Path) -> None:
+    out = output_folder(tmp_path / "out", status(step=10))
+    code, words = followed(out, status(JobPhase.FAILED, lastFailure=CRASH))
+    assert (code, words[-1]) == (1, f"logs: trainmaster logs {out} --rank 2")
+
+
+def test_a_run_whose_command_ends_before_the_job_ends_with_1(tmp_path: Path) -> None:
+    out = output_folder(tmp_path / "out", status(step=10))
+    code, words = followed(out)
+    assert (code, words[-1].split(".")[0]) == (1, "interrupted: The command of the run ended while the job was running")
+
+
+@pytest.mark.parametrize(("phase", "code"), [(JobPhase.SUCCEEDED, 0), (JobPhase.FAILED, 1), (JobPhase.RUNNING, 1)])
+def test_a_run_that_does_not_go_on_is_shown_once(
+    tmp_path: Path, phase: JobPhase, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = output_folder(tmp_path / "out", status(phase))
+    assert main(["status", str(out), "--watch"]) == code
+    assert capsys.readouterr().out.startswith("tiny: ")

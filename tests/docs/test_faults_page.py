@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trainmaster import faults
-from trainmaster_operator.cli.fault import _ELSEWHERE
+from trainmaster_operator.cli.fault_kinds import NOT_ON_A_CLUSTER
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
@@ -23,4 +23,4 @@ def test_every_kind_and_its_keys_are_told() -> None:
 
 
 def test_what_a_cluster_refuses_is_told() -> None:
-    assert {kind for kind, row in rows().items() if row[3] == "no"} == set(_ELSEWHERE)
+    assert {kind for kind, row in rows().items() if row[3] == "no"} == set(NOT_ON_A_CLUSTER)

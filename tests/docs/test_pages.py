@@ -241,8 +241,8 @@ def needs_a_cluster(words: list[str]) -> bool:
     if words[0] in ("kubectl", "helm"):
         return True
     verb = words[1] if words[0] == "trainmaster" else ""
-    with_a_folder = verb in ("status", "profile", "logs") and any(word.startswith("runs/") for word in words)
-    return verb in ("submit", "watch", "logs", "fault", "status", "profile", "restart", "delete") and not with_a_folder
+    with_a_folder = verb in ("status", "profile", "logs", "report") and any(word.startswith("runs/") for word in words)
+    return verb in ("submit", "logs", "fault", "status", "profile", "restart", "delete") and not with_a_folder
 
 
 def test_every_stage_belongs_to_a_session_of_a_page() -> None:

@@ -53,8 +53,8 @@ def test_our_own_loop_is_proven(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("forget", "sentence"),
     [
-        ("scheduler", "scheduler (a CosineAnnealingLR) isn't in tm.State"),
-        ("generator", "noise (a Generator) isn't in tm.State"),
+        ("scheduler", "scheduler (a CosineAnnealingLR) is not in tm.State"),
+        ("generator", "noise (a Generator) is not in tm.State"),
         ("loader", "perhaps batches (a _SingleProcessDataLoaderIter): it has a position"),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_forgotten_state_is_named_with_the_first_step_that_differs(
 def test_a_script_without_seeds_is_told_apart_from_one_that_forgets(tmp_path: Path) -> None:
     code, said = prove(job(tmp_path, "seed"), "--kills", "1")
     assert code == 1, said
-    assert "before anything was killed" in said
+    assert "before the first kill" in said
     assert "different from the start: model, random_generators.numpy, random_generators.python" in said
 
 
@@ -87,6 +87,6 @@ def test_what_cannot_be_compared_is_bad_input(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(document))
     code, said = prove(path)
     assert code == 2, said
-    assert "fails without any help" in said
+    assert "fails without any kill" in said
     assert prove(path, "--kills", "0")[0] == 2
     assert prove(tmp_path / "missing.yaml")[0] == 2

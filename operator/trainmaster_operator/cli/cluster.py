@@ -66,8 +66,8 @@ async def explained(target: Target) -> AsyncIterator[None]:
         yield
     except (Unavailable, TooManyRequests) as error:
         if str(error) == "Unauthorized":
-            raise Refusal(f"{target.address}: doesn't accept the credentials of the kubeconfig's user") from None
-        raise Refusal(f"{target.address}: the cluster doesn't answer as it should: {one_line(error)}") from None
+            raise Refusal(f"{target.address}: does not accept the credentials of the kubeconfig's user") from None
+        raise Refusal(f"{target.address}: the cluster does not answer as expected: {one_line(error)}") from None
     except Forbidden as error:
         raise Refusal(f"namespace {target.namespace}: not allowed: {one_line(error)}") from None
     except ApiError as error:
@@ -92,7 +92,7 @@ async def jobs(target: Target) -> list[Object]:
 
 
 def not_installed(target: Target) -> Refusal:
-    return Refusal(f"{target.address}: doesn't know the kind {JOB_KIND}: Trainmaster isn't installed there")
+    return Refusal(f"{target.address}: does not know the kind {JOB_KIND}: Trainmaster is not installed there")
 
 
 def one_line(error: Exception) -> str:
@@ -106,4 +106,4 @@ def _hint(name: str, names: list[str], namespace: str) -> str:
     if not names:
         return f"; namespace {namespace} holds none"
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"; there are {', '.join(names[:SHOWN])}{more}"
+    return f"; the namespace has {', '.join(names[:SHOWN])}{more}"

@@ -134,7 +134,7 @@ def decide(need: Need | None, present: Sequence[Device] | None, free: Sequence[D
     holds, need.most at most.
     """
     if need is not None and need.asked == "MPS":
-        words = "MPS can't be used: it has no float64, in which losses are summed; CPU would do"
+        words = "MPS can't be used: it has no float64, in which losses are summed; use CPU"
         raise NoDevices(Problem(_DEVICE, words))
     if need is None or present is None:
         return DevicePlan(each=need.each if need is not None else 0)
@@ -149,7 +149,7 @@ def decide(need: Need | None, present: Sequence[Device] | None, free: Sequence[D
         return DevicePlan(names, words, need.each)
     words = _shortage(need, len(present), len(free))
     if need.asked == "CUDA":
-        raise NoDevices(Problem(_DEVICE, f"CUDA needs a device for each rank, and {words}; Auto or CPU would do"))
+        raise NoDevices(Problem(_DEVICE, f"CUDA needs a device for each rank, and {words}; use Auto or CPU"))
     if not present and not need.explicit:
         return DevicePlan(each=need.each)
     return DevicePlan((), f"{words}, so all ranks compute on the CPU", need.each)

@@ -85,7 +85,8 @@ def load(file: Path) -> Document:
         return Document(file, reader.value(node, (), []), reader.lines)
     except _TooLarge:
         raise Refusal(
-            f"{file}: its aliases stand for more than {VALUES_LIMIT} values or {SIZE_LIMIT} characters; a job has fewer"
+            f"{file}: its aliases stand for more than {VALUES_LIMIT} values or {SIZE_LIMIT} "
+            f"characters, and a job has fewer"
         ) from None
     except OSError as error:
         raise Refusal(f"{file}: {_why(error)}") from None

@@ -41,7 +41,7 @@ async def try_job(target: Target, document: Document, job: Object) -> None:
     except Invalid as error:
         if _NO_DRY_RUN not in str(error):
             raise Refusal(f"{document.file}: the cluster refuses it: {one_line(error)}") from None
-        _note(f"{document.file}: the job was not tried on the cluster: {one_line(error)}")
+        _note(f"{document.file}: the cluster did not check the job: {one_line(error)}")
     except NotFound as error:
         if "namespaces" in str(error):
             raise Refusal(f"namespace {job['metadata']['namespace']}: doesn't exist") from None
@@ -64,10 +64,10 @@ def first_pod(job: Object) -> Object:
 def _judge(document: Document, job: Object, error: Invalid | Forbidden) -> None:
     words = one_line(error)
     if _FULL_QUOTA in words:
-        return _note(f"{document.file}: its pods would have to wait now: {words}")
+        return _note(f"{document.file}: its pods cannot start now: {words}")
     if _NO_DRY_RUN in words or (isinstance(error, Forbidden) and _NO_RIGHT in words):
         refuse(document, pod_fields.problems(job["spec"].get("workers", {}).get("template")))
-        return _note(f"{document.file}: a pod of it was not tried on the cluster: {words}")
+        return _note(f"{document.file}: the cluster did not check its pods: {words}")
     refuse(document, pod_fields.problems_in(words))
     raise Refusal(f"{document.file}: the cluster refuses its pods: {words}")
 

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cli import faults
+from trainmaster_operator.cli import faults, meaning
 from trainmaster_operator.cli.cluster import Target, connected, find
+from trainmaster_operator.cli.fault_kinds import NOT_ON_A_CLUSTER
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order, state_of
@@ -25,12 +26,6 @@ from trainmaster_operator.cluster.kubernetes_exec import Done, execute
 from trainmaster_operator.cluster.port import POD, Conflict, NotFound, Object
 
 KILL_GRACE_S = 1  # the least that an API server passes on to a kubelet
-_ELSEWHERE = {
-    "lose-node": "a command can't take a machine away: stop its kubelet and its containers, or the machine itself",
-    "kill-operator": "the operator isn't this job's: delete its leading pod, as with kubectl delete pod",
-    "crash-operator": "counts the operator's writes, which only `trainmaster run` sees: delete its leading pod instead",
-    "api-outage": "the API server isn't this job's: stop it, or cut the operator off by a NetworkPolicy",
-}
 
 Exec = Callable[[Object, list[str]], Awaitable[Done]]
 """(pod, what comes after the agent's own command) -> what came of it."""
@@ -38,6 +33,7 @@ Exec = Callable[[Object, list[str]], Awaitable[Done]]
 
 def fault(where: Where, name: str, texts: Sequence[str]) -> int:
     """0 when all were asked for. Raises Refusal for what can't be read before anything is done."""
+    meaning.check_job(name, where, "for a run on this machine, use trainmaster run --fault")
     return asyncio.run(_fault(where, name, texts))
 
 
@@ -63,27 +59,26 @@ async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: 
     try:
         spec = DistributedTrainingJob.model_validate(job).spec
     except ValidationError:
-        raise Refusal(f"{target.namespace}/{name}: is of another release than this command") from None
+        raise Refusal(f"{target.namespace}/{name}: another version of Trainmaster created this job") from None
     status = state_of(job)
     if status.phase.finished:
         raise Refusal(
-            f"{target.namespace}/{name}: the job has ended ({status.phase.value}), so there is nothing left to break; "
-            f"a job that runs is expected"
+            f"{target.namespace}/{name}: the job has ended ({status.phase.value}), so nothing in it can be broken"
         )
     wanted = json.loads(faults.encoded(texts, spec, "", now=True))
     problems = [
-        f"fault {text}: {_ELSEWHERE[one['kind']]}"
+        f"fault {text}: {NOT_ON_A_CLUSTER[one['kind']]}"
         for text, one in zip(texts, wanted, strict=True)
-        if one["kind"] in _ELSEWHERE
+        if one["kind"] in NOT_ON_A_CLUSTER
     ]
     problems += [
-        f"fault {text}: a pod of a cluster can be killed now only: leave the step out"
+        f"fault {text}: on a cluster, a pod can only be killed now: leave out the step"
         for text, one in zip(texts, wanted, strict=True)
         if one["kind"] == "kill-pod" and one["step"]
     ]
     problems += [
-        f"fault {text}: the job has completed step {status.progress.step} already; a later step is expected, or none "
-        f"at all: then the fault strikes at once"
+        f"fault {text}: the job has completed step {status.progress.step} already; give a later step, or no "
+        f"step: then the fault happens now"
         for text, one in zip(texts, wanted, strict=True)
         if 0 < one["step"] <= status.progress.step
     ]
@@ -103,7 +98,7 @@ async def _do(target: Target, job: Object, wanted: dict[str, Any], in_pod: Exec)
     if wanted["kind"] == "lose-store" and not wanted["step"]:
         return await _first_that_can([pods[s] for s in slots if s in pods], wanted, in_pod)
     if slot not in pods:
-        raise Refusal(f"rank {wanted['rank']} has no pod now")
+        raise Refusal(f"rank {wanted['rank']} has no running pod")
     if wanted["kind"] == "kill-pod":
         return await _delete(target, pods[slot])
     return await _first_that_can([pods[slot]], wanted, in_pod)
@@ -134,7 +129,7 @@ def _incarnation(pod: Object) -> int:
 
 
 async def _first_that_can(pods: Sequence[Object], wanted: dict[str, Any], in_pod: Exec) -> str:
-    reason = "no pod of the job runs now"
+    reason = "the job has no running pod"
     for pod in pods:
         done = await in_pod(pod, ["fault", json.dumps(wanted)])
         if done.code == 0:
@@ -148,5 +143,5 @@ async def _delete(target: Target, pod: Object) -> str:
     try:
         await target.cluster.delete(POD, target.namespace, meta["name"], uid=meta["uid"], grace_s=KILL_GRACE_S)
     except (NotFound, Conflict):
-        raise Refusal(f"{meta['name']} has just gone by itself") from None
+        raise Refusal(f"{meta['name']} ended before it could be killed") from None
     return f"pod {meta['name']} is deleted"

@@ -39,8 +39,8 @@ def refuse_what_is_over(texts: Sequence[str], encoded: str, before: Mapping[str,
     name = before["metadata"]["name"]
     if finished:
         raise Refusal(
-            f"--fault {' and --fault '.join(texts)}: job {name} has succeeded already, so there is nothing left to "
-            f"break; --fresh runs it again from the start"
+            f"--fault {' and --fault '.join(texts)}: job {name} has succeeded already, so nothing in it can be "
+            f"broken; --fresh runs it again from the first step"
         )
     saved = state_of(before).checkpoint
     step = saved.step if saved is not None else 0
@@ -48,8 +48,8 @@ def refuse_what_is_over(texts: Sequence[str], encoded: str, before: Mapping[str,
     if over:
         raise Refusal(
             *(
-                f"--fault {text}: the run goes on after step {step}, where its last checkpoint is; a later step is "
-                f"expected, or --fresh, which runs the job again from the start"
+                f"--fault {text}: the run continues after step {step}, where its last checkpoint is; give a later "
+                f"step, or start again from the first step with --fresh"
                 for text in over
             )
         )
@@ -72,9 +72,11 @@ def encoded(texts: Sequence[str], spec: JobSpec, option: str, *, now: bool) -> s
         if fault.rank >= spec.world_size:
             problems.append(f"{option}{text}: the job has ranks 0 to {spec.world_size - 1}, not {fault.rank}")
         if steps is not None and fault.step > steps:
-            problems.append(f"{option}{text}: the job ends with step {steps}, before {fault.step}")
+            problems.append(f"{option}{text}: the job has {steps} steps, so it never reaches step {fault.step}")
         if fault.kind == "corrupt-checkpoint" and spec.framework is not Framework.TRAINMASTER:
-            problems.append(f"{option}{text}: only framework Trainmaster writes checkpoints of ours")
+            problems.append(
+                f"{option}{text}: only a job of framework Trainmaster has checkpoints that this fault can corrupt"
+            )
     if problems:
         raise Refusal(*problems)
     text_of_all: str = module.encode(faults)

@@ -14,16 +14,16 @@ def from_where(spec: JobSpec, status: JobState) -> str:
     if status.checkpoint is not None:
         return f"from the newest checkpoint; one of step {status.checkpoint.step} is known"
     if spec.framework is Framework.TRAINMASTER:
-        return "from the newest checkpoint if there is one; none is known"
-    return "the script starts again and goes on from what it has saved by itself"
+        return "from the newest checkpoint, if there is one"
+    return "the script starts again, and continues from what it has saved itself"
 
 
 def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
     """What a person whose run was stopped may type next, and what that does."""
     if spec.checkpoint.resume == "Never":
-        return f"From the first step again, since spec.checkpoint.resume is Never: {command}"
+        return f"To start again from the first step, since spec.checkpoint.resume is Never: {command}"
     if status.checkpoint is not None:
-        return f"To go on after step {status.checkpoint.step}: {command}"
+        return f"To continue after step {status.checkpoint.step}: {command}"
     if spec.framework is Framework.TRAINMASTER:
-        return f"Nothing was saved yet; from the first step again: {command}"
-    return f"To start the script again, which goes on from what it has saved by itself: {command}"
+        return f"Nothing was saved yet. To start again from the first step: {command}"
+    return f"To start the script again, which continues from what it has saved itself: {command}"

@@ -31,7 +31,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Found:
-    """`kubeconfig` is None when this process runs in a pod whose own credentials serve."""
+    """`kubeconfig` is None when this process runs in a pod, and uses the credentials of that pod."""
 
     kubeconfig: str | None
     context: str | None
@@ -44,16 +44,16 @@ def find(where: Where) -> Found:
     if not files:
         if where.kubeconfig is None and where.context is None and POD_NAMESPACE.is_file():
             return Found(None, None, where.namespace or POD_NAMESPACE.read_text().strip())
-        raise Refusal(f"no kubeconfig: {DEFAULT} doesn't exist; give --kubeconfig, or set KUBECONFIG")
+        raise Refusal(f"no kubeconfig: {DEFAULT} does not exist; use --kubeconfig, or set the variable KUBECONFIG")
     contexts, current = _contexts(files)
     name = where.context or current
     path = os.pathsep.join(files)
     if name is None:
-        raise Refusal(f"{path}: no context is chosen there; give --context, one of {_listed(contexts)}")
+        raise Refusal(f"{path}: has no current context; choose one with --context: {_listed(contexts)}")
     if name not in contexts:
         near = difflib.get_close_matches(name, contexts, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {_listed(contexts)}"
-        raise Refusal(f"{path}: there is no context {name}; {hint}")
+        hint = f"did you mean {near[0]}?" if near else f"its contexts are: {_listed(contexts)}"
+        raise Refusal(f"{path}: has no context {name}; {hint}")
     return Found(path, name, where.namespace or contexts[name].get("namespace") or "default")
 
 
@@ -63,24 +63,6 @@ def is_there() -> bool:
     return bool(_files(Where())) or POD_NAMESPACE.is_file()
 
 
-def is_folder(what: str, where: Where) -> bool:
-    """Whether a command means the output folder `what`; if not, it means a job on a cluster. Raises Refusal when it can
-    mean neither."""
-    if not where.given and Path(what).is_dir():
-        return True
-    if "/" in what:
-        raise Refusal(f"{what}: is no folder; the output folder of a run, or the name of a job, is expected")
-    try:
-        find(where)
-    except Refusal as refusal:
-        if where.given:
-            raise
-        raise Refusal(
-            f"{what}: is no folder with a run, and no cluster can be asked for such a job: {refusal}"
-        ) from None
-    return False
-
-
 def _files(where: Where) -> list[str]:
     """That exist: a KUBECONFIG may name several, of which some may be missing."""
     given = where.kubeconfig or os.environ.get("KUBECONFIG")
@@ -88,7 +70,7 @@ def _files(where: Where) -> list[str]:
     existing = [file for file in files if os.path.exists(file)]
     if given and not existing:
         source = "--kubeconfig" if where.kubeconfig else "KUBECONFIG"
-        raise Refusal(f"{source} {given}: doesn't exist")
+        raise Refusal(f"{source} {given}: does not exist")
     return existing
 
 
@@ -101,9 +83,9 @@ def _contexts(files: list[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
             content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-            raise Refusal(f"{file}: can't be read as a kubeconfig: {reason}") from None
+            raise Refusal(f"{file}: cannot be read as a kubeconfig: {reason}") from None
         if not isinstance(content, dict) or not isinstance(content.get("contexts") or [], list):
-            raise Refusal(f"{file}: is no kubeconfig")
+            raise Refusal(f"{file}: is not a kubeconfig")
         for entry in content.get("contexts") or []:
             if isinstance(entry, dict) and isinstance(entry.get("name"), str):
                 contexts.setdefault(entry["name"], entry.get("context") or {})

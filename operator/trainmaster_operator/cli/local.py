@@ -245,7 +245,7 @@ class LocalRun:
 
     def _operator_died(self, code: int) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        text = f"the operator died ({how}), and another one starts; training goes on meanwhile"
+        text = f"the operator died ({how}), and a new one starts; training continues"
         self._display.tell(News("operator", text, Tone.WARNING))
 
     async def _look_at_ranks(self, operator: children.Operator) -> None:
@@ -308,12 +308,12 @@ class LocalRun:
         self._stop_asked += 1
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if self._stop_asked > 1:
-            self._display.tell(News("stopping", f"{name} again: everything ends now", Tone.BAD))
+            self._display.tell(News("stopping", f"{name} again: the run stops at once", Tone.BAD))
             self._ended.set()
             return
         ours = self._prepared.job.spec.framework is Framework.TRAINMASTER
         how = "saves a checkpoint, then stops" if ours else "the scripts get SIGTERM and their grace period"
-        self._display.tell(News("stopping", f"{name}: {how}; once more stops at once", Tone.WARNING))
+        self._display.tell(News("stopping", f"{name}: {how}; a second one stops the run at once", Tone.WARNING))
         # The memory store's patch takes effect at once and can't conflict.
         self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
 
@@ -338,7 +338,7 @@ class LocalRun:
         for sentence in self._survivors.named():
             sys.stderr.write(f"trainmaster: {sentence}\n")
         if self._status_file.stale:
-            sys.stderr.write(f"trainmaster: {self._status_file.stale}; it tells of an earlier state\n")
+            sys.stderr.write(f"trainmaster: {self._status_file.stale}; it has an older state\n")
         for sentence in unfired:
             sys.stderr.write(f"trainmaster: {sentence}\n")
         if failure is not None:

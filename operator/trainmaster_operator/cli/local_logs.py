@@ -25,7 +25,7 @@ def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], A
     _check(output.read_run(out), rank)
     logs = out / output.LOGS
     if not follow and not pod_logs(logs):
-        raise Refusal(f"{out}: nothing was printed: none of its pods has started; --follow waits for it")
+        raise Refusal(f"{out}: its ranks have printed nothing: none of its pods has started; --follow waits for output")
     tails: dict[Path, Tail] = {}
     while True:
         goes_on = follow and output.is_held(out)  # asked first: what comes before the end is read after it

@@ -85,7 +85,9 @@ async def history(target: Target, job: Object, choice: Choice, write: Write, may
     sources = [one for one in map(source, listing.items) if one.started and choice.takes(one)]
     if not sources and not may_be_empty:
         state = "none of its pods has started" if listing.items else "it has no pods"
-        raise Refusal(f"{meta['namespace']}/{meta['name']}: nothing was printed: {state}; --follow waits for it")
+        raise Refusal(
+            f"{meta['namespace']}/{meta['name']}: its ranks have printed nothing: {state}; --follow waits for output"
+        )
     last: dict[str, str] = {}
     with ExitStack() as stack:
         files: Sequence[IO[bytes]] = [stack.enter_context(tempfile.TemporaryFile()) for _ in sources]

@@ -17,8 +17,8 @@ RUNGS = {
     Rung.IN_PLACE: "the ranks restart in place",
     Rung.POD: "the pod is replaced",
     Rung.FULL: "all pods are replaced",
-    Rung.SHRINK: "fewer pods go on",
-    Rung.FREE: "the ranks restart, which counts nothing",
+    Rung.SHRINK: "the job continues with fewer pods",
+    Rung.FREE: "the ranks restart, which does not count towards a budget",
 }
 
 _CONDITIONS = {
@@ -85,7 +85,7 @@ class OperatorBack:
         if deaths <= self._deaths or not ranks:
             return None
         self._deaths = deaths
-        return News("operator", "it is back: ranks report to it again", Tone.GOOD)
+        return News("operator", "the operator is back: ranks report to it again", Tone.GOOD)
 
 
 def described(failure: Failure, total_steps: int) -> str:
@@ -119,7 +119,7 @@ def recovered(recovery: Recovery) -> str:
     if recovery.resumedStep is not None:
         text += f", from step {recovery.resumedStep}"
     if recovery.lostSteps is not None:
-        text += f"; {count(recovery.lostSteps, 'step')} done twice" if recovery.lostSteps else "; no step was lost"
+        text += f"; {count(recovery.lostSteps, 'step')} run twice" if recovery.lostSteps else "; no step was lost"
     return text
 
 
@@ -157,7 +157,8 @@ def reached(status: JobState) -> str:
     """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
     a script may not be known after a restart."""
     if not step_count.is_known(status):
-        return f"{count(status.progress.step, 'step')} since the last restart; where that began is not known"
+        steps = count(status.progress.step, "step")
+        return f"{steps} since the last restart; the step where that restart began is not known"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
 

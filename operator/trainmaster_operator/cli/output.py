@@ -67,11 +67,11 @@ class OutputFolder:
                     pass
         except BlockingIOError:
             os.close(lock)
-            raise Refusal(f"{path}: another run writes there right now; choose another --out") from None
+            raise Refusal(f"{path}: another run is using this folder; choose another --out") from None
         except OSError as error:
             if lock >= 0:
                 os.close(lock)
-            raise Refusal(f"{path}: can't be the output folder: {why(error)}; choose another --out") from None
+            raise Refusal(f"{path}: cannot be used as the output folder: {why(error)}; choose another --out") from None
         return cls(path, lock)
 
     def release(self) -> None:
@@ -98,7 +98,7 @@ class OutputFolder:
             self.logs.mkdir(exist_ok=True)
         except OSError as error:
             place = error.filename or self.path
-            raise Refusal(f"{place}: can't be thrown away: {why(error)}; choose another --out") from None
+            raise Refusal(f"{place}: cannot be deleted: {why(error)}; choose another --out") from None
 
 
 def read_run(out: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def read_run(out: Path) -> dict[str, Any]:
     except FileNotFoundError:
         inside = sorted(file.parent for file in out.glob(f"*/{STATUS}"))
         hint = f", such as {inside[0]}" if inside else f", with its {STATUS}"
-        raise Refusal(f"{out}: holds no run; the output folder of one is expected{hint}") from None
+        raise Refusal(f"{out}: holds no run; the output folder of a run is expected{hint}") from None
 
 
 def is_held(path: Path) -> bool:
@@ -142,9 +142,9 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except NotADirectoryError:
-        raise Refusal(f"{path}: is no folder") from None
+        raise Refusal(f"{path}: is not a folder") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise Refusal(f"{file}: can't be read: {str(error).splitlines()[0]}") from None
+        raise Refusal(f"{file}: cannot be read: {str(error).splitlines()[0]}") from None
     if not isinstance(resource, dict) or resource.get("kind") != JOB_KIND or "name" not in resource.get("metadata", {}):
         raise Refusal(f"{file}: is not the status of a {JOB_KIND}")
     return resource
@@ -161,13 +161,13 @@ def check_same_job(path: Path, before: dict[str, Any], now: DistributedTrainingJ
     except (ValidationError, Refusal):
         raise Refusal(
             f"{path}: holds a run of job {name} that another version of trainmaster wrote; choose another --out, or "
-            f"throw the old run away with --fresh"
+            f"delete the old run with --fresh"
         ) from None
     changed = list(_changes(old, now))
     if changed:
         raise Refusal(
-            f"{path}: holds job {name} with another {' and another '.join(changed)}; "
-            "choose another --out, or throw the old run away with --fresh"
+            f"{path}: holds a run of job {name} with a different {' and a different '.join(changed)}; "
+            "choose another --out, or delete the old run with --fresh"
         )
 
 
@@ -177,8 +177,8 @@ def check_steps(path: Path, before: dict[str, Any], now: DistributedTrainingJob)
     saved = checkpoint.step if checkpoint is not None else 0
     if now.spec.training is not None and now.spec.checkpoint.resume == "Auto" and saved > now.spec.training.steps:
         raise Refusal(
-            f"{path}: its newest checkpoint is of step {saved}, and spec.training.steps is {now.spec.training.steps} "
-            "now; choose more steps, choose another --out, or throw the old run away with --fresh"
+            f"{path}: its newest checkpoint has step {saved}, but spec.training.steps is now "
+            f"{now.spec.training.steps}; choose more steps, choose another --out, or delete the old run with --fresh"
         )
 
 

@@ -33,7 +33,10 @@ def plan(options: PlanOptions) -> int:
     _check(options)
     config, ranks = load_training(options.job)
     if config is None:
-        raise Refusal(f"{options.job}: a layout is planned for a job with spec.training; a script's ranks are its own")
+        raise Refusal(
+            f"{options.job}: only a job with spec.training has a layout to plan; a script decides itself how its "
+            f"ranks share the work"
+        )
     if config.outer is not None:
         raise Refusal(
             f"{options.job}: spec.training.parallelism.island {config.parallelism.island}: layouts are compared within "
@@ -59,11 +62,11 @@ def _check(options: PlanOptions) -> None:
     if options.memory is not None and not bytes_of(options.memory):
         raise Refusal(f"--memory {options.memory}: a quantity above 0 is expected, for example 40Gi or 512M")
     if options.measure < 0:
-        raise Refusal(f"--measure {options.measure}: a number of layouts is expected")
+        raise Refusal(f"--measure {options.measure}: must be 0 or more")
     for name in ("tflops", "bandwidth", "top"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
-            raise Refusal(f"--{name} {getattr(options, name)}: a number above 0 is expected")
+            raise Refusal(f"--{name} {getattr(options, name)}: must be above 0")
     child.check_file("--json", options.json)
 
 
@@ -73,6 +76,6 @@ def _check_layouts(config: TrainingSpec, ranks: int) -> None:
     if next(legal(config, ranks), None) is None:
         near = " and ".join(map(str, layouts.nearest(config, ranks)))
         raise Refusal(
-            f"--ranks {ranks}: the job's model and batch allow no layout of so many ranks; the nearest that have one "
-            f"are {near}"
+            f"--ranks {ranks}: the job's model and batch have no layout for this number of ranks; the nearest numbers "
+            f"that have one are {near}"
         )

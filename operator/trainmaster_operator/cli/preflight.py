@@ -120,7 +120,7 @@ def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
         return
     folder = _absolute(container.get("workingDir") or ".", directory)
     if spec.command() and not folder.is_dir():
-        yield Problem((*_CONTAINER, "workingDir"), f"{folder} is no folder")
+        yield Problem((*_CONTAINER, "workingDir"), f"{folder} is not a folder")
         return
     known = variables.of_container(container, {})
     for place, argv in (((*_CONTAINER, "command"), spec.command()), (_RESTART, spec.workers.restartCommand or [])):
@@ -174,7 +174,7 @@ def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if not directory.is_dir():
         yield Problem(path, f"there is no checkpoint {directory}; Auto, Never or the folder of one is expected")
     elif not manifest.is_file():
-        yield Problem(path, f"{directory} is no complete checkpoint: it holds no manifest.json")
+        yield Problem(path, f"{directory} is not a complete checkpoint: it has no manifest.json")
     else:
         try:
             content = json.loads(manifest.read_bytes())

@@ -1,4 +1,4 @@
-"""`trainmaster profile DIR|NAME`: have all ranks of a running training record its next steps.
+"""`trainmaster profile WHAT`: have all ranks of a running training record its next steps.
 
 The operator has no part in it. The request is a file where rank 0 looks: in a run's output folder, or in the folder of
 the agent of rank 0's pod, which one writes to by the right to `pods/exec`.
@@ -13,7 +13,7 @@ from typing import Any
 
 from trainmaster.contract.wire import recording
 from trainmaster_operator.api.job import Framework
-from trainmaster_operator.cli import kubeconfig, output
+from trainmaster_operator.cli import meaning, output
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.fault import Exec, agent_of, newest_pods, slots_in_order
 from trainmaster_operator.cli.kubeconfig import Where
@@ -24,9 +24,10 @@ from trainmaster_operator.cli.stored_state import state_of
 def profile(what: str, steps: int, where: Where) -> int:
     """Raises Refusal when nothing can be recorded."""
     if not 1 <= steps <= recording.MOST:
-        raise Refusal(f"--steps {steps}: 1 to {recording.MOST} are expected")
-    if kubeconfig.is_folder(what, where):
-        return of_run(Path(what), steps)
+        raise Refusal(f"--steps {steps}: must be 1 to {recording.MOST}")
+    out = meaning.of(what, where)
+    if out is not None:
+        return of_run(out, steps)
     return asyncio.run(_profile(where, what, steps))
 
 
@@ -34,10 +35,10 @@ def of_run(out: Path, steps: int) -> int:
     """Raises Refusal when there is no run, or none that goes on."""
     resource = output.read_run(out)
     if not output.is_held(out):
-        raise Refusal(f"{out}: no run writes there now; trainmaster run starts it, or goes on with it")
+        raise Refusal(f"{out}: this run is not running now; trainmaster run starts or continues it")
     _check(resource, str(out))
     recording.ask(out, steps)
-    sys.stdout.write(f"the next {steps} steps are recorded; the page comes to {out / 'profile'}\n")
+    sys.stdout.write(f"the next {steps} steps will be recorded; the page will be in {out / 'profile'}\n")
     return 0
 
 
@@ -54,7 +55,7 @@ async def of_job(target: Target, name: str, steps: int, in_pod: Exec) -> str:
     pods = await newest_pods(target, job)
     first = next(iter(slots_in_order(job, pods)), None)
     if first not in pods:
-        raise Refusal(f"{target.namespace}/{name}: rank 0 has no pod now")
+        raise Refusal(f"{target.namespace}/{name}: rank 0 has no running pod")
     done = await in_pod(pods[first], ["profile", str(steps)])
     if done.code:
         words = " ".join(done.err.split()) or f"exit code {done.code}"
@@ -65,7 +66,7 @@ async def of_job(target: Target, name: str, steps: int, in_pod: Exec) -> str:
 def _check(job: dict[str, Any], named: str) -> None:
     framework = job["spec"].get("framework", Framework.TRAINMASTER.value)
     if framework != Framework.TRAINMASTER.value:
-        raise Refusal(f"{named}: is of framework {framework}; only Trainmaster's own loop records steps by itself")
+        raise Refusal(f"{named}: its framework is {framework}; only Trainmaster's own trainer can record steps")
     phase = state_of(job).phase
     if phase.finished:
-        raise Refusal(f"{named}: has {phase.value.lower()}, so no step will come")
+        raise Refusal(f"{named}: has {phase.value.lower()}, so it has no next steps")

@@ -36,7 +36,7 @@ class ProveOptions:
 def prove(options: ProveOptions) -> int:
     """0 when both runs are equal, 1 when they aren't, 130 when it was stopped. Raises Refusal."""
     if not 1 <= options.kills <= MOST_KILLS:
-        raise Refusal(f"--kills {options.kills}: 1 to {MOST_KILLS} are expected")
+        raise Refusal(f"--kills {options.kills}: must be 1 to {MOST_KILLS}")
     if not 0 <= options.tolerance < 1:
         raise Refusal(f"--tolerance {options.tolerance:g}: a relative difference such as 1e-6 is expected")
     _, job = load_job(options.job)
@@ -49,14 +49,14 @@ def prove(options: ProveOptions) -> int:
         return code
     if code:
         # A refusal has been told by the run itself.
-        raise Refusal(*([] if code == EXIT_CODE else [f"{options.job}: the job fails without any help, see above"]))
+        raise Refusal(*([] if code == EXIT_CODE else [f"{options.job}: the job fails without any kill, see above"]))
     steps = _steps(out / "calm")
     calm = prove_records.read(out / "calm")
     if not calm.records:
         raise Refusal(f"{options.job}: nothing can be compared{_why_nothing(job)}")
 
     faults = _faults(random.Random(seed), steps, job.spec.world_size, options.kills)
-    _say(f"\nNow {', '.join(_told(fault) for fault in faults)} (--seed {seed} does the same again).")
+    _say(f"\nNow {', '.join(_told(fault) for fault in faults)} (--seed {seed} repeats this).")
     code = _run(options, out / "killed", [f"kill:rank={rank},step={step}" for rank, step in faults])
     if code == STOPPED:
         return code
@@ -64,7 +64,7 @@ def prove(options: ProveOptions) -> int:
         _say("\nNot proven: not every kill happened, see above.")
         return 1
     if code:
-        _say("\nNot proven: the job doesn't survive the kills, see above.")
+        _say("\nNot proven: the job does not survive the kills, see above.")
         return 1
     killed = prove_records.read(out / "killed")
     found = prove_records.compare(calm, killed, options.tolerance)
@@ -91,14 +91,14 @@ def verdict(
         return
     if found.resumed is None:
         yield (
-            f"Not proven: the two runs differ in step {found.step}, before anything was killed. The job isn't "
-            "deterministic; see that all seeds are fixed, and that its kernels are deterministic "
+            f"Not proven: the two runs differ in step {found.step}, before the first kill. The job is not "
+            "deterministic: make sure that all seeds are fixed, and that its kernels are deterministic "
             "(torch.use_deterministic_algorithms)."
         )
         if found.unseeded:
             yield f"  different from the start: {', '.join(found.unseeded)}"
     elif found.restored:
-        yield f"Not proven: what came back from the checkpoint of step {found.step} isn't what had been there."
+        yield f"Not proven: what was restored from the checkpoint of step {found.step} differs from what was saved."
     else:
         yield (
             f"Not proven: step {found.step} is the first that differs; its round had resumed after step "
@@ -116,20 +116,20 @@ def _cause(found: Difference, job: DistributedTrainingJob, on_devices: bool) -> 
     if found.resumed is None:
         return
     if found.restored:
-        yield "Whatever holds this has a load_state_dict() that doesn't bring back what its state_dict() said."
+        yield "The object that holds this has a load_state_dict() that does not restore what its state_dict() returned."
     for name, kind in sorted(found.suspects.items()):
         yield (
-            f"{name} (a {kind}) isn't in tm.State, and it was not what it had been at step {found.resumed}: add it, "
-            f"tm.State(..., {_identifier(name)}={name})."
+            f"{name} (a {kind}) is not in tm.State, and it was different from what it was at step {found.resumed}: "
+            f"add it, tm.State(..., {_identifier(name)}={name})."
         )
     if found.suspects or found.restored:
         return
     if job.spec.framework is Framework.TRAINMASTER:
-        yield "All that the checkpoint holds had come back as it was. That is a bug of Trainmaster's: please report it."
+        yield "Everything in the checkpoint was restored as it was saved. Trainmaster has a bug: please report it."
         return
-    yield "All that tm.State holds had come back as it was, so something beside it is different."
+    yield "Everything in tm.State was restored as it was saved, so something outside of it is different."
     for name, kind in sorted(found.unknown.items()):
-        yield f"  perhaps {name} (a {kind}): it has a position, and begins anew after a restart"
+        yield f"  perhaps {name} (a {kind}): it has a position, and starts from the beginning after a restart"
     if not found.unknown:
         yield "  perhaps a state of another module, a file that the script writes, or the time"
     if on_devices:
@@ -178,7 +178,7 @@ def _steps(out: Path) -> int:
 def _why_nothing(job: DistributedTrainingJob) -> str:
     if job.spec.framework is Framework.TRAINMASTER:
         return ""
-    return ": the script says nothing of its states; it needs `run = tm.init()` and `for step in run.steps(state, ...)`"
+    return ": the script does not report its states; it needs `run = tm.init()` and `for step in run.steps(state, ...)`"
 
 
 def _run(options: ProveOptions, out: Path, faults: Sequence[str]) -> int:

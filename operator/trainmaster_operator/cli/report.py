@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -35,38 +35,45 @@ _TONES = {
 }
 
 
-def report(out: Path) -> int:
-    """`trainmaster report OUT`. Raises Refusal when there is no run."""
-    sys.stdout.write(f"{write(out)}\n")
+def report(out: Path, file: Path | None = None) -> int:
+    """`trainmaster report` of a run. file: as of `write`. Raises Refusal when there is no run."""
+    sys.stdout.write(f"{write(out, file)}\n")
     return 0
 
 
-def write(out: Path) -> Path:
-    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. Raises Refusal for a folder
-    without a run, or that can't be written."""
+def write(out: Path, file: Path | None = None) -> Path:
+    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. file: where to; None: report.html of the
+    run. Raises Refusal for a folder without a run, or that can't be written."""
     resource = output.read_run(out)
     metrics, track = read(out / output.METRICS), MemoryTrack.read(out / output.MEMORY)
-    path = out / output.REPORT
-    text = render(resource, metrics, track)
-    try:
-        replace(path, text.encode())
-    except OSError as error:
-        raise Refusal(f"{path}: can't be written: {why(error)}; copy {out} to a place where you may write") from None
+    path = file or out / output.REPORT
+    save(path, render(resource, metrics, track))
     return path
 
 
+def save(path: Path, text: str) -> None:
+    """Raises Refusal when the page can't be written there."""
+    try:
+        replace(path, text.encode())
+    except OSError as error:
+        raise Refusal(f"{path}: cannot be written: {why(error)}; choose another place with --file") from None
+
+
 def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack) -> str:
+    """Return the page of a run on this machine."""
     name = resource["metadata"]["name"]
     status = state_of(resource)
     return page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track))
 
 
+def render_job(job: dict[str, Any]) -> str:
+    """Return the page of a job on a cluster, which stores neither the losses of all steps nor the memory of ranks."""
+    name, status = job["metadata"]["name"], state_of(job)
+    return page.page(f"{name} - {status.phase.value}", _body_of_job(job, name, status))
+
+
 def _body(resource: dict[str, Any], name: str, status: JobState, metrics: Metrics, track: MemoryTrack) -> Iterator[str]:
-    tone = _TONES.get(status.phase, "")
-    yield (
-        f'<header><h1>{escape(name)}</h1><span class="state {tone}">{status.phase.value}</span>'
-        f"<p>{escape(_subtitle(resource['spec'], status))}</p></header>"
-    )
+    yield _header(resource, name, status)
     training = resource["spec"].get("training") or {}
     unit = unit_of(str((training.get("data") or {}).get("source", "")))
     yield page.tiles(_facts(status, metrics, unit))
@@ -76,18 +83,49 @@ def _body(resource: dict[str, Any], name: str, status: JobState, metrics: Metric
     yield _loss(metrics, markers)
     yield _throughput(metrics, markers, unit)
     yield _memory(track)
+    yield from _after_the_curves(resource, status, _failure)
+    yield (
+        f"<footer>Made by Trainmaster from {output.STATUS}, {output.METRICS} and {output.MEMORY}. "
+        f"{output.LOGS}/ beside this page holds what the ranks printed.</footer>"
+    )
+
+
+def _body_of_job(job: dict[str, Any], name: str, status: JobState) -> Iterator[str]:
+    place = f"{name} -n {job['metadata']['namespace']}"
+    training = job["spec"].get("training") or {}
+    yield _header(job, name, status)
+    yield page.tiles(_facts(status, Metrics(), unit_of(str((training.get("data") or {}).get("source", "")))))
+
+    def failure(status: JobState) -> str:
+        rank = status.lastFailure.rank if status.lastFailure is not None else None
+        return _failure(status, f"trainmaster logs {place} {'--all' if rank is None else f'--rank {rank}'}")
+
+    if status.lastFailure and status.phase is JobPhase.FAILED:
+        yield failure(status)
+    yield from _after_the_curves(job, status, failure)
+    yield (
+        "<footer>Made by Trainmaster from the status of the job. The metrics of the operator, in Prometheus, have its "
+        f"curves. <code>trainmaster logs {escape(place)} --all</code> shows what the ranks print.</footer>"
+    )
+
+
+def _header(resource: dict[str, Any], name: str, status: JobState) -> str:
+    tone = _TONES.get(status.phase, "")
+    return (
+        f'<header><h1>{escape(name)}</h1><span class="state {tone}">{status.phase.value}</span>'
+        f"<p>{escape(_subtitle(resource['spec'], status))}</p></header>"
+    )
+
+
+def _after_the_curves(resource: dict[str, Any], status: JobState, failure: Callable[[JobState], str]) -> Iterator[str]:
     if status.lost:
         yield _goodput(status)
     if status.recoveries:
         yield _recoveries(status)
     if status.lastFailure and status.phase is not JobPhase.FAILED:
-        yield _failure(status)
+        yield failure(status)
     shown = {key: value for key, value in resource.items() if key != "status"}
     yield page.folded("The job", output.dumped(shown))
-    yield (
-        f"<footer>Made by Trainmaster from {output.STATUS}, {output.METRICS} and {output.MEMORY}. "
-        f"{output.LOGS}/ beside this page holds what the ranks printed.</footer>"
-    )
 
 
 def _subtitle(spec: dict[str, Any], status: JobState) -> str:
@@ -163,13 +201,14 @@ def continuity(metrics: Metrics) -> str:
         return "No step had to be run twice."
     ran = f"{count(metrics.repeated, 'step')} ran twice"
     if not metrics.has_losses:
-        return f"{ran}; none told a loss that could be compared."
+        return f"{ran}; none reported a loss, so nothing can be compared."
     if not metrics.differences:
         each = "it had" if metrics.repeated == 1 else "each had"
         return f"{ran}; {each} bit for bit the same loss both times."
     step, before, after = metrics.differing[0]
     return (
-        f"{ran}; {metrics.differences} had another loss the second time, first step {step}: {before!r}, then {after!r}."
+        f"{ran}; {metrics.differences} had a different loss the second time, first step {step}: {before!r}, then "
+        f"{after!r}."
     )
 
 
@@ -202,7 +241,7 @@ def _memory(track: MemoryTrack) -> str:
     names = [(f"r{i}", f"rank {rank} (at most {memory(peaks[rank])})") for i, rank in enumerate(shown)]
     content = [chart, page.legend(names)]
     if len(ranks) > len(shown):
-        content.append(page.note(f"The {len(shown)} of {len(ranks)} ranks that took the most."))
+        content.append(page.note(f"The {len(shown)} of {len(ranks)} ranks that used the most memory."))
     if track.nearest() is not None:
         rows = [[str(rank), memory(peaks[rank]), most[rank].beside or "-"] for rank in shown]
         content += [
@@ -247,7 +286,8 @@ def _recoveries(status: JobState) -> str:
     return page.section("Recoveries", *content)
 
 
-def _failure(status: JobState) -> str:
+def _failure(status: JobState, logs: str = "") -> str:
+    """logs: the command that shows what the rank printed; "": its log lies beside the page."""
     failure = status.lastFailure
     assert failure is not None
     facts = [failure.cause, f"rank {failure.rank}" if failure.rank is not None else "", failure.pod, failure.node]
@@ -255,7 +295,8 @@ def _failure(status: JobState) -> str:
     facts.append(f"{when(failure, status.progress.totalSteps)}, round {failure.round}")
     text = "\n\n".join(part for part in (failure.message.strip(), failure.traceback.strip()) if part)
     title = "Why it failed" if status.phase is JobPhase.FAILED else "The last failure"
-    printed = [page.note(f"What it printed: {output.LOGS}/{failure.pod}.log beside this page.")] if failure.pod else []
+    place = logs or (f"{output.LOGS}/{failure.pod}.log beside this page" if failure.pod else "")
+    printed = [page.note(f"What it printed: {place}.")] if place else []
     return page.section(title, page.note(" · ".join(f for f in facts if f)), page.preformatted(text), *printed)
 
 

@@ -1,12 +1,13 @@
-"""`trainmaster restart NAME`: a job on a cluster saves, and goes on with fresh pods and what was edited meanwhile."""
+"""`trainmaster restart NAME`: a job on a cluster saves, and continues in new pods with its current spec."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
+from trainmaster_operator.cli import meaning
 from trainmaster_operator.cli.cluster import Target, connected, find
-from trainmaster_operator.cli.kubeconfig import Where, is_folder
+from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import JOB, Object
@@ -14,10 +15,7 @@ from trainmaster_operator.cluster.port import JOB, Object
 
 def restart(where: Where, name: str) -> int:
     """Ask for it; the operator does it. Raises Refusal when the job doesn't run."""
-    if is_folder(name, where):
-        raise Refusal(
-            f"{name}: is a run on this machine; stop it with Ctrl-C and give the same trainmaster run command again"
-        )
+    meaning.check_job(name, where, "to restart a run, stop it with Ctrl-C and give the same trainmaster run command")
     return asyncio.run(_restart(where, name))
 
 
@@ -33,17 +31,17 @@ async def ask(target: Target, job: Object) -> None:
     status = state_of(job)
     place = f"{target.namespace}/{name}"
     if status.phase.finished:
-        raise Refusal(f"{place}: has {status.phase.value.lower()} already, so it can't be restarted; submit it again")
+        raise Refusal(f"{place}: has {status.phase.value.lower()} already, so it cannot be restarted; submit it again")
     if job["spec"].get("suspend"):
         raise Refusal(
-            f"{place}: is suspended, so it can't be restarted; resume it by setting spec.suspend to false, and it "
-            "begins with what its spec says then"
+            f"{place}: is suspended, so it cannot be restarted; set spec.suspend to false to resume it; it "
+            "then starts with its current spec"
         )
     number = max(job["spec"].get("restart", 0), status.restartObeyed) + 1
     # Whatever else has changed meanwhile: a job that runs has a new status every second. Two people who ask at the same
     # moment ask for the same number, and get one restart.
     await target.cluster.patch(JOB, target.namespace, name, {"spec": {"restart": number}})
     sys.stdout.write(
-        f"job {name} saves, and then restarts with its present spec; `trainmaster watch {name} -n {target.namespace}` "
-        "shows how it goes\n"
+        f"job {name} saves a checkpoint, and then restarts with its current spec; `trainmaster status {name} "
+        f"-n {target.namespace} --watch` shows its progress\n"
     )

@@ -90,7 +90,7 @@ def prepare(options: RunOptions) -> Prepared | str:
         finished = state_of(before).phase is JobPhase.SUCCEEDED and not _longer(before, job)
         faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
         if finished:
-            return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the start"
+            return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the first step"
         output.check_steps(out, before, job)
     resumes = before is not None and not options.fresh
     with ExitStack() as undo:
@@ -169,11 +169,13 @@ def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:
 def _listen(port: int) -> socket.socket:
     """Raises Refusal when the port is taken or is none."""
     if not 0 <= port <= 65535:
-        raise Refusal(f"--port {port}: a number up to 65535 is expected; 0 takes a free one")
+        raise Refusal(f"--port {port}: must be 0, for any free port, to 65535")
     from trainmaster_operator.control.http import listening_socket  # with aiohttp: not before it is needed
 
     try:
         return listening_socket(LOOPBACK, port)
     except OSError as error:
         why = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise Refusal(f"--port {port}: {LOOPBACK}:{port} can't be used: {why}; leave it out for a free one") from None
+        raise Refusal(
+            f"--port {port}: {LOOPBACK}:{port} can't be used: {why}; leave --port out to use a free port"
+        ) from None

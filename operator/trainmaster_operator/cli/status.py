@@ -1,4 +1,4 @@
-"""`trainmaster status`: how a run on this machine stands, from its status.yaml, or how a job on a cluster does."""
+"""`trainmaster status`: the state of a run on this machine, from its status.yaml, or of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -10,21 +10,33 @@ from pathlib import Path
 from rich.console import Console
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cli import display, kubeconfig, output, printed
+from trainmaster_operator.cli import display, meaning, output, printed
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described, reached
+from trainmaster_operator.cli.scenes import scene_of_job, scene_of_run
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning import step_count
 from trainmaster_operator.planning.state import JobPhase, JobState
 
+_AGAIN = "To continue it, give the same trainmaster run command again."
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
 
 
-def status(what: str, where: Where) -> int:
-    """An existing folder is a local run, unless a cluster is named. Raises Refusal when there is no such thing."""
-    if kubeconfig.is_folder(what, where):
-        return of_run(Path(what))
+def status(what: str, where: Where, *, watching: bool = False, plain: bool = False) -> int:
+    """Show the state of a run or a job. Return 0; with `watching`, which waits for its end, 1 if it didn't succeed.
+    Raises Refusal when there is no such thing."""
+    out = meaning.of(what, where)
+    if out is not None:
+        if watching:
+            from trainmaster_operator.cli.watch_run import watch_run
+
+            return watch_run(out, lambda scene: display.choose(scene, plain))
+        return of_run(out)
+    if watching:
+        from trainmaster_operator.cli.watch import watch
+
+        return watch(where, what, plain)
     return asyncio.run(_of_job(where, what))
 
 
@@ -32,17 +44,16 @@ def of_run(out: Path) -> int:
     """Raises Refusal when there is no run."""
     resource = output.read_run(out)
     job = state_of(resource)
-    scene = display.Scene.of_training(
-        resource["spec"].get("training"), name=resource["metadata"]["name"], world_size=0, out=str(out), status=job
-    )
+    scene = scene_of_run(resource, out)
     scene.memory = MemoryTrack.read(out / output.MEMORY).told()
     scene.words = printed.last_words(out, job)
     goes_on = output.is_held(out)
     state, sentence = standing(out, job, goes_on)
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
+    _show_last_failure(job, console)
     page = out / output.REPORT
-    display.summary(scene, console, str(page) if page.exists() else f"made by trainmaster report {out}", state)
+    display.summary(scene, console, str(page) if page.exists() else f"`trainmaster report {out}` writes it", state)
     if sentence:
         console.print(sentence, soft_wrap=True, markup=False)
     return 0
@@ -51,6 +62,8 @@ def of_run(out: Path) -> int:
 def _progress(scene: display.Scene, goes_on: bool) -> str:
     """The progress on one line. Where nothing goes on, there is no time left to tell."""
     progress = scene.status.progress
+    if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
+        return "no step yet"
     if not (scene.total or progress.highestStep) or not step_count.is_known(scene.status):
         return reached(scene.status)
     if not goes_on:
@@ -60,31 +73,27 @@ def _progress(scene: display.Scene, goes_on: bool) -> str:
 
 
 def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
-    """How a run on this machine stands, in a word and in a sentence. `goes_on`: its command lives."""
+    """The state of a run on this machine, in a word and in a sentence. `goes_on`: its command is running."""
     if goes_on:
-        return job.phase.value, f"It goes on right now; trainmaster logs {out} --follow shows what rank 0 prints."
+        return job.phase.value, f"The run continues now; `trainmaster logs {out} --follow` shows what rank 0 prints."
     if job.phase.finished:
         return job.phase.value, ""
     if job.phase is JobPhase.SUSPENDED:
-        return job.phase.value, "It was stopped. To go on with it, give the same trainmaster run command again."
+        return job.phase.value, f"The run was stopped. {_AGAIN}"
     was = job.phase.value.lower()
-    return (
-        "Interrupted",
-        f"Its command has died while the job was {was}. To go on with it, give the same trainmaster run command again.",
-    )
+    return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"
 
 
 async def _of_job(where: Where, name: str) -> int:
     # Imported here: a local run needs no client of Kubernetes.
     from trainmaster_operator.cli.cluster import connected, find
-    from trainmaster_operator.cli.watch import scene_of
     from trainmaster_operator.cluster.port import POD
     from trainmaster_operator.runtime.records import pod_entry
 
     async with connected(where) as target:
         job = await find(target, name)
         listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": name})
-    scene = scene_of(job)
+    scene = scene_of_job(job)
     scene.pods = [pod_entry(pod, None, 0.0).record for pod in listing.items]
     show(scene, Console(file=sys.stdout, highlight=False))
     return 0
@@ -96,16 +105,20 @@ def show(scene: display.Scene, console: Console) -> None:
     progress = _progress(scene, goes_on=job.phase is JobPhase.RUNNING)
     console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {progress}")
     for condition in job.conditions:
-        wrong = "False" if condition.type == "Scheduled" else "True"
+        name, wrong = ("Not scheduled", "False") if condition.type == "Scheduled" else (condition.type, "True")
         if condition.message and condition.status == wrong and condition.type not in _TOLD:
-            console.print(f"{condition.type}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
+            console.print(f"{name}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
     if job.lastFailure:
-        console.print(
-            f"last failure: {described(job.lastFailure, job.progress.totalSteps)}", soft_wrap=True, markup=False
-        )
+        _show_last_failure(job, console)
         if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
             console.print(job.lastFailure.traceback.rstrip(), soft_wrap=True, markup=False)
     display.recovered(job, console)
     if scene.pods:
         console.print()
         console.print(display.pods(scene.pods))
+
+
+def _show_last_failure(job: JobState, console: Console) -> None:
+    if job.lastFailure:
+        failure = described(job.lastFailure, job.progress.totalSteps)
+        console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)

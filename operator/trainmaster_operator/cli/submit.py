@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from trainmaster_operator.cli import display
+from trainmaster_operator.cli import display, meaning
 from trainmaster_operator.cli.cluster import Target, connected, find, one_line
 from trainmaster_operator.cli.document import Document
 from trainmaster_operator.cli.dry_run import try_job
@@ -31,7 +31,9 @@ async def _submit(where: Where, document: Document, watching: bool, plain: bool)
         name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
         if watching:
             return await follow(target, job, lambda scene: display.choose(scene, plain))
-        sys.stdout.write(f"job {name} is submitted; `trainmaster watch {name} -n {namespace}` shows how it goes\n")
+        sys.stdout.write(
+            f"job {name} is created; `trainmaster status {name} -n {namespace} --watch` shows its progress\n"
+        )
         return 0
 
 
@@ -45,11 +47,11 @@ async def create(target: Target, document: Document, asked: str | None) -> Objec
         return await target.cluster.create(JOB, job)
     except AlreadyExists:
         raise Refusal(
-            f"{meta['namespace']}/{meta['name']}: there is such a job already; delete it first, or give this one "
-            "another name"
+            f"{meta['namespace']}/{meta['name']}: a job with this name exists already; delete it first, or "
+            "choose another name"
         ) from None
     except Invalid as error:
-        raise Refusal(f"{document.file}: the cluster refuses it: {one_line(error)}") from None
+        raise Refusal(f"{document.file}: the cluster refuses the job: {one_line(error)}") from None
 
 
 def in_namespace(document: Document, default: str, asked: str | None) -> Object:
@@ -59,15 +61,14 @@ def in_namespace(document: Document, default: str, asked: str | None) -> Object:
     job.pop("status", None)
     meta = job["metadata"]
     if asked is not None and meta.get("namespace", asked) != asked:
-        raise Refusal(
-            f"{document.file}: names namespace {meta['namespace']}, the command line {asked}; one is expected"
-        )
+        raise Refusal(f"{document.file}: metadata.namespace is {meta['namespace']}, but the command line says {asked}")
     meta.setdefault("namespace", asked or default)
     return job
 
 
 def delete(where: Where, name: str) -> int:
     """Raises Refusal when there is no such job."""
+    meaning.check_job(name, where, "to delete a run, delete its folder")
     return asyncio.run(_delete(where, name))
 
 
@@ -81,4 +82,4 @@ async def remove(target: Target, name: str) -> None:
     job = await find(target, name)
     with suppress(NotFound):  # somebody else was quicker
         await target.cluster.delete(JOB, target.namespace, name, uid=job["metadata"]["uid"])
-    sys.stdout.write(f"job {name} is deleted; its pods end now\n")
+    sys.stdout.write(f"job {name} is deleted; its pods are being deleted\n")

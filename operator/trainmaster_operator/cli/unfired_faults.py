@@ -16,21 +16,21 @@ def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
     """One for each fault that waits in vain, with the reason. `status`: of the job at its end."""
     for fault in waiting:
         name = f"{fault['kind']}:rank={fault['rank']},step={fault['step']}"
-        yield f"--fault {name} never fired: {_reason(fault, status)}"
+        yield f"--fault {name} never happened: {_reason(fault, status)}"
 
 
 def _reason(fault: Fault, status: JobState) -> str:
     highest, step, rank = status.progress.highestStep, fault["step"], fault["rank"]
     if not highest:
         return (
-            "no step of this job is known, so no fault can wait for one. Steps are counted at optimizers of torch, in "
-            "run.steps(), and not in processes that a script starts itself"
+            "the steps of this job are not known, so a fault cannot wait for one. Steps are counted at optimizers of "
+            "torch, in run.steps(), and not in processes that a script starts itself"
         )
     if highest < step:
         return f"the job ended after step {highest}, before step {step}"
     if restarts := status.restarts.total + status.restarts.free:
         return (
-            f"rank {rank} never came to step {step} as it counts: its script counts from 0 in each process, and the "
+            f"rank {rank} never reached step {step}: its script counts steps from 0 in each process, and the "
             f"job restarted {count(restarts, 'time')}"
         )
-    return f"rank {rank} never came to step {step} as it counts, though another rank came to step {highest}"
+    return f"rank {rank} never reached step {step}, but another rank reached step {highest}"

@@ -76,10 +76,10 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
     tried = ""
     if cluster is not None:
         if cluster.given or kubeconfig.is_there():
-            tried = f"; it was tried on {asyncio.run(_try_on_cluster(document, cluster))}"
+            tried = f"; it was checked on {asyncio.run(_try_on_cluster(document, cluster))}"
         else:
             refuse(document, _names_in_template(document.value["spec"]))
-            tried = "; no cluster was asked, because there is no kubeconfig"
+            tried = "; no cluster has checked it, because there is no kubeconfig"
     ranks = job.spec.world_size
     sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''}){tried}\n")
     return 0

@@ -1,17 +1,17 @@
-"""`trainmaster watch NAME`: a job on a cluster, as it happens, until it has ended."""
+"""`trainmaster status NAME --watch`: a job on a cluster, as it happens, until it has ended."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any
 
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cli import display
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.scenes import scene_of_job
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import JOB, POD, Object
 from trainmaster_operator.planning.observation import PodRecord
@@ -37,22 +37,8 @@ async def _watch(where: Where, name: str, plain: bool) -> int:
 
 async def follow(target: Target, job: Object, make: Make) -> int:
     """Until the job has ended. `job` is what is known of it."""
-    scene = scene_of(job)
+    scene = scene_of_job(job)
     return await _Follower(target, job, scene, make(scene)).run()
-
-
-def scene_of(job: Object) -> display.Scene:
-    """From the manifest as it is: this command may be older than the cluster's kind."""
-    meta, spec = job["metadata"], job.get("spec") or {}
-    workers, training = spec.get("workers") or {}, spec.get("training")
-    return display.Scene.of_training(
-        training,
-        name=meta["name"],
-        namespace=meta["namespace"],
-        out="",
-        world_size=_number(workers.get("replicas")) * _number(workers.get("ranksPerPod")),
-        status=state_of(job),
-    )
 
 
 def where_logs_are(key: JobKey, status: JobState) -> str:
@@ -60,10 +46,6 @@ def where_logs_are(key: JobKey, status: JobState) -> str:
     rank = status.lastFailure.rank if status.lastFailure is not None else None
     which = f" --rank {rank}" if rank is not None else " --all"
     return f"trainmaster logs {key.name} -n {key.namespace}{which}"
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 1
 
 
 class _Follower:
@@ -101,8 +83,8 @@ class _Follower:
         try:
             return await self._look()
         except asyncio.CancelledError:
-            name = f"trainmaster watch {self._key.name} -n {self._key.namespace}"
-            self._display.tell(News("leaving", f"the job goes on; `{name}` shows it again"))
+            again = f"trainmaster status {self._key.name} -n {self._key.namespace} --watch"
+            self._display.tell(News("leaving", f"the job continues; `{again}` shows it again"))
             raise
         finally:
             for task in helpers:
@@ -116,9 +98,11 @@ class _Follower:
             self._scene.pods = self._pods.owned(self._key)
             job = self._jobs.get(self._key)
             if job is None or job["metadata"]["uid"] != self._uid:
-                self._display.tell(News("deleted", "the job is gone", Tone.BAD))
+                self._display.tell(News("deleted", "the job was deleted", Tone.BAD))
                 return 1
-            old, new = self._scene.status, state_of(job)
+            new = state_of(job)
+            # Of a job that has ended already, all is news.
+            old = JobState() if self._scene.status.phase.finished else self._scene.status
             self._scene.status = new
             for piece in news(old, new):
                 self._display.tell(piece)
@@ -138,7 +122,7 @@ class _Follower:
             lost = max(self._jobs.failures, self._pods.failures) >= SILENT_FAILURES
             if lost != self._lost:
                 self._lost = lost
-                word = "doesn't answer; trying again" if lost else "answers again"
+                word = "does not answer; trying again" if lost else "answers again"
                 self._display.tell(News("cluster", word, Tone.WARNING if lost else Tone.GOOD))
             self._display.draw()
             await asyncio.sleep(FRAME_S)

@@ -1,0 +1,49 @@
+"""The commands of `trainmaster`. Each has a module here with its help, its arguments and the call that does it.
+
+A module is imported when its command is given. It imports what does the work only when the command runs: no command
+needs all of Trainmaster.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUPS: Final[dict[str, dict[str, str]]] = {
+    "This machine": {
+        "init": "write the file of a first job, with comments",
+        "validate": "list everything that is wrong with a job, and start nothing",
+        "run": "run a job on this machine, or continue it",
+        "demo": "train a small GPT on four ranks, and recover from a killed rank",
+        "status": "show the state of a run, or of a job on a cluster",
+        "logs": "show what the ranks of a run or a job print",
+        "report": "write a page about a run or a job: curves, recoveries, failure",
+        "profile": "record the next steps of a run or a job as a timeline",
+        "prove": "check that a job trains the same model when ranks are killed",
+    },
+    "A cluster": {
+        "submit": "create a job on a cluster",
+        "restart": "restart a job, so that changes of its spec take effect",
+        "delete": "delete a job; its checkpoints are kept",
+        "fault": "break something in a job on purpose",
+    },
+    "Models and data": {
+        "plan": "list the parallel layouts that a job can have, the fastest first",
+        "tokenize": "convert texts to a file of token numbers",
+        "import": "convert a Llama from Hugging Face's format to a checkpoint",
+        "export": "convert a checkpoint of a Llama to Hugging Face's format",
+    },
+    "Developers": {
+        "parity": "compare each kind of parallelism with training in one process",
+        "migrate": "print a job with the field names of this version",
+        "completion": "print a script that completes commands and options in a shell",
+    },
+}
+"""The commands with one line each, under the headings of `trainmaster --help`."""
+
+FORMER: Final[dict[str, str]] = {"watch": "trainmaster status NAME --watch"}
+"""Commands that had another name once, with what to type now."""
+
+
+def names() -> list[str]:
+    """Return the names of all commands."""
+    return [name for listed in GROUPS.values() for name in listed]

@@ -1,0 +1,101 @@
+"""`trainmaster init`: the file of a first job, with comments."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from trainmaster_operator.cli.refusal import Refusal, why
+
+_HEAD = """\
+# {first_line}
+#
+#   trainmaster validate {file}    lists everything that is wrong with this file
+#   trainmaster run {file}         runs the job on this machine; the same command continues it after a stop
+#
+# Relative paths in this file start at the folder in which you give the command.
+apiVersion: trainmaster.dev/v1alpha1
+kind: DistributedTrainingJob
+metadata:
+  name: {name} # the run writes to runs/{name}
+"""
+
+_OWN_TRAINER = """\
+spec:
+  workers:
+    replicas: 2 # number of ranks; each is one process, with a GPU of its own if there are enough
+  training:
+    model:
+      name: gpt # also: bert, llama, moe, cnn, and classes of your own
+      options: {{layers: 2, heads: 4, width: 96, context: 128}}
+    data:
+      source: text # also: tokens, arrays, images
+      path: "@stdlib" # Python's own source; for your texts, write the path of a folder with text files
+    steps: 200 # number of optimizer steps
+    batch:
+      global: 16 # sequences in each step, over all ranks
+    optimizer:
+      name: adamw
+      lr: 5.0e-3
+      warmupSteps: 15
+    seed: 1 # decides the initial weights and the order of the data
+  checkpoint:
+    every: 50 # steps between two checkpoints
+    keep: 3 # number of checkpoints to keep
+"""
+
+_SCRIPT = """\
+spec:
+  framework: PyTorch # also: TensorFlow, JAX, DeepSpeed, XGBoost
+  workers:
+    replicas: 2 # number of ranks; each runs the command, with RANK, WORLD_SIZE and MASTER_ADDR as under torchrun
+    template: # a pod template of Kubernetes
+      spec:
+        containers:
+          - name: worker
+            command: {command} # add the arguments of your script to this list
+"""
+
+_NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")
+"""Words that YAML does not read as text."""
+
+
+def write(file: Path, script: Path | None) -> int:
+    """Write the file, and say what to do next. script: what each rank runs; None: Trainmaster's own trainer. Raises
+    Refusal, with nothing written."""
+    if script is not None and not script.is_file():
+        raise Refusal(f"--script {script}: there is no such file; the path of a Python script is expected")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text(file, script))
+    except FileExistsError:
+        raise Refusal(f"{file}: exists already, and is not overwritten; choose another name") from None
+    except OSError as error:
+        raise Refusal(f"{file}: cannot be written: {why(error)}; choose another place") from None
+    sys.stdout.write(f"{file} is written: {_contents(script)}. Edit it, or run it as it is.\n")
+    sys.stdout.write(f"Next: trainmaster run {shlex.quote(str(file))}\n")
+    return 0
+
+
+def text(file: Path, script: Path | None) -> str:
+    """Return the job, as it is written to `file`."""
+    first_line = f"A job of Trainmaster: {_contents(script)}."
+    head = _HEAD.format(first_line=first_line, file=shlex.quote(str(file)), name=_name(file))
+    if script is None:
+        return head + _OWN_TRAINER.format()
+    return head + _SCRIPT.format(command=json.dumps(["python", str(script)]))
+
+
+def _contents(script: Path | None) -> str:
+    if script is None:
+        return "a small GPT on two ranks, which learns from Python's own source"
+    return f"{script} on two ranks"
+
+
+def _name(file: Path) -> str:
+    """The name of the file as the name of a job: lower-case letters, digits and dashes."""
+    name = re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")[:40].strip("-")
+    return name if name[:1].isalpha() and name not in _NOT_TEXT else f"job-{name}".strip("-")
