@@ -35,9 +35,10 @@ def render(root: Path) -> str:
     for name, module in names.items():
         if (module, name) in _MORE.values():
             continue
-        parts.append(_section(root, module, name))
+        parts.append(_section(root, module, name, f"tm.{name}"))
         if name in _MORE:
-            parts.append(_section(root, *_MORE[name]))
+            more, within = _MORE[name]
+            parts.append(_section(root, more, within, f"tm.{within}" if within in names else within))
     return "".join(parts)
 
 
@@ -56,24 +57,24 @@ def _public(package: ast.Module) -> dict[str, str]:
     raise ApiError("the package trainmaster has no table _LAZY of its names")
 
 
-def _section(root: Path, module: str, name: str) -> str:
+def _section(root: Path, module: str, name: str, title: str) -> str:
     body = _parsed(root, module).body
     nodes = [node for node in body if getattr(node, "name", "") == name]
     if not nodes:
         for node in body:
             if isinstance(node, ast.ImportFrom) and node.module and name in [alias.name for alias in node.names]:
-                return _section(root, node.module, name)
+                return _section(root, node.module, name, title)
         raise ApiError(f"{module} has no {name}")
     node = nodes[-1]  # overloads come before the function itself
     if isinstance(node, ast.FunctionDef):
-        return f"\n## tm.{name}\n\n`{name}{_signature(node)}`\n\n{_text(node, name)}\n"
+        return f"\n## {title}\n\n`{name}{_signature(node)}`\n\n{_text(node, name)}\n"
     if isinstance(node, ast.ClassDef):
-        return "".join(_class(node, name))
+        return "".join(_class(node, name, title))
     raise ApiError(f"{module}.{name} is neither a function nor a class")
 
 
-def _class(node: ast.ClassDef, name: str) -> Iterator[str]:
-    yield f"\n## {name}\n\n{_text(node, name)}\n"
+def _class(node: ast.ClassDef, name: str, title: str) -> Iterator[str]:
+    yield f"\n## {title}\n\n{_text(node, name)}\n"
     for member, below in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
             is_property = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in member.decorator_list)
