@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/: all fields of a job, the API of tm, the example jobs.
+"""Writes the generated pages of docs/: all fields of a job, the API of tm, the example jobs, the list of decisions.
 
 With --check it writes nothing. It looks for generated pages that are stale, links and anchors that lead nowhere, and
 pages of docs/ that mkdocs.yml does not name once, prints each, and ends with exit code 1 if there is one.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from documentation import api, examples, fields, links, nav
+from documentation import api, decisions, examples, fields, links, nav
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,6 +23,7 @@ def generated(root: Path) -> dict[str, str]:
         "docs/fields.md": fields.render(),
         "docs/api.md": api.render(root),
         "docs/examples.md": examples.render(root),
+        "docs/decisions/README.md": decisions.render(root),
     }
 
 

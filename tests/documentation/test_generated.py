@@ -1,4 +1,4 @@
-"""The pages that are generated: all fields of a job, the API of tm, the example jobs."""
+"""The pages that are generated: all fields of a job, the API of tm, the example jobs, the list of decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import trainmaster
 from documentation import __main__ as command
-from documentation import api, examples, fields
+from documentation import api, decisions, examples, fields
 from documentation.api import ApiError
 from tests.api.test_crd import schemas
 from trainmaster_operator.api import crd
@@ -110,3 +110,10 @@ def test_each_example_is_a_block_below_a_heading_of_its_name(tmp_path: Path) -> 
     (tmp_path / examples.FOLDER).mkdir(parents=True)
     (tmp_path / examples.FOLDER / "small.yaml").write_text("# a job\nkind: Job\n")
     assert examples.render(tmp_path).endswith("\n## small\n\n```yaml\n# a job\nkind: Job\n```\n")
+
+
+def test_the_list_of_decisions_has_their_titles_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / decisions.FOLDER).mkdir(parents=True)
+    for name, text in {"002-b.md": "# 002 · B\n", "001-a.md": "# 001 · A\n", "README.md": "# All\n"}.items():
+        (tmp_path / decisions.FOLDER / name).write_text(text)
+    assert decisions.render(tmp_path).endswith("\n\n- [001 · A](001-a.md)\n- [002 · B](002-b.md)\n")
