@@ -11,9 +11,9 @@ from pathlib import Path
 
 PACKAGE = Path("trainer") / "trainmaster"
 
-_HEAD = """<!-- Made from the docstrings of the package trainmaster by `make generate`. Don't edit. -->
+_HEAD = """# The API of tm
 
-# The API of tm
+<!-- Made from the docstrings of the package trainmaster by `make generate`. Don't edit. -->
 
 What a script of yours can use after `import trainmaster as tm`. Nothing of it is needed: a script that knows nothing of
 Trainmaster runs as well ([Run a script](scripts.md)). [Come from another system](coming-from.md) shows a whole loop.

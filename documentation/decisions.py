@@ -9,9 +9,9 @@ from documentation import markdown
 FOLDER = Path("docs") / "decisions"
 PAGE = "README.md"
 
-_HEAD = """<!-- Made from the titles of the decisions by `make generate`. Don't edit. -->
+_HEAD = """# Why things are as they are
 
-# Why things are as they are
+<!-- Made from the titles of the decisions by `make generate`. Don't edit. -->
 
 Each page tells of one decision that lasts: what the problem was, what was decided, and what follows from it. The
 [glossary](../glossary.md) explains the words.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 FOLDER = Path("manifests") / "examples"
 
-_HEAD = """<!-- Made from manifests/examples by `make generate`. Don't edit. -->
+_HEAD = """# Example jobs
 
-# Example jobs
+<!-- Made from manifests/examples by `make generate`. Don't edit. -->
 
 These are the files of `manifests/examples`. The comment at the beginning of each one says what it shows and how to run
 it. Run the commands in a clone of the repository.

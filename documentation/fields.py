@@ -10,9 +10,9 @@ from trainmaster_operator.api import crd
 
 Schema = dict[str, Any]
 
-_HEAD = """<!-- Made from the models of the API by `make generate`. Don't edit. -->
+_HEAD = """# All fields of a job
 
-# All fields of a job
+<!-- Made from the models of the API by `make generate`. Don't edit. -->
 
 Each field of `spec`, with its type, its default and what it does. A field that a job leaves out has its default, and a
 field that does not exist is refused. Times are whole seconds. The smallest job is on the page [Install and run a first

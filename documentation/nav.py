@@ -30,8 +30,10 @@ def problems(root: Path, pages: list[str]) -> Iterator[str]:
     yield from (f"{CONFIG}: nav has {page}, but there is no {DOCS}/{page}" for page in sorted(count.keys() - inside))
     yield from (f"{DOCS}/{page}: the page is in no path of {CONFIG}" for page in sorted(inside - count.keys()))
     for page in sorted(inside):
-        levels = [heading.level for heading in markdown.headings((root / DOCS / page).read_text())]
-        if levels.count(1) != 1 or levels[0] != 1:
+        text = (root / DOCS / page).read_text()
+        levels = [heading.level for heading in markdown.headings(text)]
+        # Below a comment a builder doesn't find the title: the navigation would have the name of the file.
+        if not text.startswith("# ") or levels.count(1) != 1:
             yield f"{DOCS}/{page}: a page begins with its title, `# …`, and has no other heading of that level"
 
 

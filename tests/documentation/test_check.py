@@ -81,7 +81,9 @@ def test_a_navigation_that_is_not_right_is_found(tmp_path: Path, nav: str, probl
     assert [*command.problems(tmp_path)] == [problem]
 
 
-@pytest.mark.parametrize("text", ["A page without a title.\n", "# One\n\n# Two\n", "## A part\n\n# A title\n"])
+@pytest.mark.parametrize(
+    "text", ["A page without a title.\n", "# One\n\n# Two\n", "## A part\n\n# A title\n", "<!-- -->\n\n# A title\n"]
+)
 def test_a_page_without_one_title_at_its_beginning_is_found(tmp_path: Path, text: str) -> None:
     make(tmp_path, {"docs/a.md": text})
     (found,) = command.problems(tmp_path)
