@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv demo test test-all test-oldest frameworks test-changed reach durations budgets flaky verify lint format generate bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
+.PHONY: help venv demo test test-all test-oldest frameworks test-changed reach durations budgets flaky verify lint format generate docs bench-recovery bench-goodput bench-tiers bench-overhead bench-trainer bench-compiling bench-pinning bench-create bench-idle bench-fleet bench-cluster cuda soak soak-runs cluster cluster-down e2e images claims clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -72,7 +72,7 @@ budgets: venv  ## tests that are over the budget of their kind, by the durations
 flaky: venv  ## a quarter of the process tests, several times on a busy machine; N=3 SHARD=1/4 LOAD=2
 	$(BIN)/python -m tests.suite.flaky --times $(or $(N),3) --shard $(or $(SHARD),1/4) $(if $(LOAD),--load $(LOAD))
 
-verify: venv lint  ## lint, types, layers, generated files that are not stale, and tests over their budget
+verify: venv lint  ## lint, types, layers, stale generated files, links of the pages, and tests over their budget
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
@@ -81,6 +81,7 @@ verify: venv lint  ## lint, types, layers, generated files that are not stale, a
 	$(BIN)/python charts/generate.py --check
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md docs/scripts.md README.md
+	$(BIN)/python -m documentation --check
 	$(BIN)/python -m tests.suite.budgets --check
 	test ! -e operator/__init__.py
 
@@ -92,13 +93,24 @@ format: venv  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: venv  ## write the files that are generated from models, metrics and chart
+generate: venv  ## write the files that are generated from models, metrics, chart, docstrings and examples
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
 	$(BIN)/python -m trainmaster_operator.api.pod_fields
 	$(BIN)/python -m charts.dashboards
 	$(BIN)/python charts/generate.py
 	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
 	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md docs/scripts.md README.md
+	$(BIN)/python -m documentation
+
+DOCS := .venv-docs
+
+docs: $(DOCS)/.installed  ## build the pages of docs/ as a site into site/; WITH=zensical builds it with Zensical
+	$(DOCS)/bin/$(or $(WITH),mkdocs) build --strict --clean
+
+$(DOCS)/.installed: pyproject.toml | $(STAMP)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)
+	$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --requirements pyproject.toml --extra docs
+	@touch $@
 
 soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
 	$(BIN)/python -m trainmaster_operator.runtime.simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)
@@ -179,5 +191,5 @@ PUBLISH = $(PYTHON) docker/publish.py --registry '$(REGISTRY)' --tag '$(TAG)' $(
 images:  ## build the images and bring them to the nodes of `make cluster`; REGISTRY=... TAG=... push them there instead
 	$(if $(REGISTRY),$(PUBLISH),$(PYTHON) -m e2e.cluster images)
 
-clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean:  ## remove the virtual environments, the site and caches
+	rm -rf $(VENV) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

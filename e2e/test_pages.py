@@ -46,6 +46,12 @@ def prepare_one_job(world: World, page: str) -> None:
     world.wait_step(5, "cluster-gpt")
 
 
+def prepare_a_job_to_resize(world: World, page: str) -> None:
+    """The job that the page makes smaller, and then suspends and resumes."""
+    world.submit(world.training("cluster-gpt", replicas=3, steps=2000, template={"terminationGracePeriodSeconds": 5}))
+    world.wait_step(5, "cluster-gpt")
+
+
 def prepare_nothing(world: World, page: str) -> None:
     """What the fixtures have is enough: the chart is installed."""
 
@@ -55,6 +61,7 @@ PREPARATIONS: dict[str, Callable[[World, str], None]] = {
     "charts/trainmaster/README.md": prepare_nothing,
     "docs/dashboards.md": prepare_nothing,
     "docs/editing.md": prepare_jobs,
+    "docs/elastic.md": prepare_a_job_to_resize,
     "docs/faults.md": prepare_jobs,
     "docs/profiling.md": prepare_jobs,
     "docs/status.md": prepare_one_job,

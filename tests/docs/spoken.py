@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.docs.blocks import ROOT
 from trainmaster_operator.cli.arguments import parser
 
-_OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims")
+_OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims", "documentation")
 _UNCHECKED = (
     *(".", "cd", "docker", "export", "git", "kind", "python3", "torchrun", "uv"),
     *("aws", "az", "eksctl", "gcloud"),  # of clouds
@@ -26,7 +26,9 @@ _WRITTEN = ("values-images.yaml", "/var/lib/trainmaster-e2e/values.yaml")
 """Files that a command of the same page writes."""
 _FILES = ("-f", "--filename", "--values", "--from-file", "--constraint")
 
-_PATH = re.compile(r"(?:benchmarks|charts|claims|docker|docs|e2e|examples|manifests|operator|tests|trainer)/\S*$")
+_PATH = re.compile(
+    r"(?:benchmarks|charts|claims|docker|docs|documentation|e2e|examples|manifests|operator|tests|trainer)/\S*$"
+)
 
 
 def problems(words: Sequence[str]) -> Iterator[str]:

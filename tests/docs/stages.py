@@ -144,28 +144,30 @@ scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
 loss = torch.tensor(1.0)
 """
 
+_SMALLER = {
+    "layers: 4, heads: 4, width: 128, context: 128": "layers: 2, heads: 2, width: 32, context: 32",
+    "steps: 1000": "steps: 24",
+    "global: 32": "global: 8",
+}
+
 STAGES: dict[str, Stage] = {
     "CONTRIBUTING.md:policy": Stage(_exercise),
     "README.md:own-job": Stage(
-        _texts,
-        smaller={
-            "layers: 4, heads: 4, width: 128, context: 128": "layers: 2, heads: 2, width: 32, context: 32",
-            "steps: 1000": "steps: 24",
-            "global: 32": "global: 8",
-            "step=30": "step=8",
-            "step=60": "step=16",
-            "--ranks 8": "--ranks 2",
-        },
+        _texts, smaller={**_SMALLER, "step=30": "step=8", "step=60": "step=16", "--ranks 8": "--ranks 2"}
     ),
     "README.md:own-loop": Stage(before=_LOOP),
+    "docs/coming-from.md:loop": Stage(before=_LOOP),
     "docs/data.md:tokenizer": Stage(_corpus),
     "docs/efficiency.md:small": Stage(_small_gpt, smaller={"--ranks 8": "--ranks 2"}),
     "docs/faults.md:run": Stage(_small_gpt, smaller={"seconds=5": "seconds=1"}),
+    "docs/first-job.md:first": Stage(_texts, smaller={**_SMALLER, "every: 50": "every: 8", "step=30": "step=8"}),
+    "docs/first-job.md:script": Stage(),
     "docs/huggingface.md:llama": Stage(
         _llamas,
         first=("trainmaster import Llama-2-7b-hf runs/my-llama/checkpoints",),
         smaller={"trainmaster export": "trainmaster export --file-gb 0.00002"},
     ),
+    "docs/output.md:resume": Stage(_texts, smaller=_SMALLER),
     "docs/parallelism.md:refused": Stage(_refused),
     "docs/simulation.md:schedules": Stage(_schedule),
 }

@@ -39,11 +39,6 @@ def test_the_pages_that_people_read_are_looked_at() -> None:
     assert {block.language for block in BLOCKS} == LANGUAGES
 
 
-def test_every_page_of_the_documentation_is_linked_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", TEXTS["README.md"]))
-    assert linked == {page for page in TEXTS if re.fullmatch(r"docs/[\w-]+\.md", page)}
-
-
 def test_every_command_of_a_block_can_be_given() -> None:
     wrong = [
         f"{block.where}: `{command.text}`: {problem}"
@@ -248,24 +243,3 @@ def needs_a_cluster(words: list[str]) -> bool:
 def test_every_stage_belongs_to_a_session_of_a_page() -> None:
     python = {f"{block.page}:{block.session}" for block in of("python") if block.session}
     assert set(STAGES) <= {*sessions(), *python}
-
-
-@pytest.mark.parametrize("page", TEXTS)
-def test_every_link_within_the_repository_leads_somewhere(page: str) -> None:
-    wrong = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(TEXTS[page])):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        file = (ROOT / page).parent / path if path else ROOT / page
-        if not file.exists():
-            wrong.append(f"{page}: {target}: there is no such file")
-        elif anchor and anchor not in anchors(file.read_text()):
-            wrong.append(f"{page}: {target}: there is no such heading")
-    assert wrong == []
-
-
-def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings, as forges make them."""
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -47,10 +47,15 @@ MEASURED_SAVES = 3
 
 
 class State:
-    """What a checkpoint keeps: anything with `state_dict` and `load_state_dict`, by name. Registered once.
+    """What a checkpoint keeps: objects with `state_dict()` and `load_state_dict()`, each under a name of your choice.
 
-    Modules (plain, DDP, FSDP2) and optimizers are saved sharded and load into any world size; objects with an
-    `optimizer` (schedules) once; everything else (loaders, samplers) per rank. Random generators come along.
+        state = tm.State(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+
+    Modules (plain, DDP, FSDP2) and optimizers are saved in shards and can be loaded with any number of ranks. Objects
+    that have an `optimizer`, such as learning-rate schedules, are saved once. Everything else, such as loaders and
+    samplers, is saved for each rank. The random generators of Python, NumPy and torch are always saved too.
+
+    Raises ConfigError for an object without these two methods.
     """
 
     def __init__(self, **objects: Any) -> None:
@@ -63,6 +68,7 @@ class State:
         self.objects = objects
 
     def weights(self) -> Iterator[torch.Tensor]:
+        """Yield the parameters of all modules, as tensors without gradients."""
         modules = (thing for thing in self.objects.values() if isinstance(thing, torch.nn.Module))
         return (parameter.data for module in modules for parameter in module.parameters())
 
@@ -88,7 +94,7 @@ class RandomGenerators:
 
 
 class Run:
-    """One process's part of a run. `tm.init()` makes it."""
+    """One process of a run. `tm.init()` returns it."""
 
     def __init__(self, reporter: Reporter, checkpoint_dir: str, keep: int) -> None:
         self._reporter = reporter
@@ -105,10 +111,19 @@ class Run:
         return self._step
 
     def steps(self, state: State, total: int, save_every: int | None = None) -> Iterator[int]:
-        """Yield the steps that are left, from 1 to `total`; before the first, `state` is restored.
+        """Restore `state` from the newest checkpoint, and yield the number of each step that is left, up to `total`.
 
-        What follows a `yield` is one step. After it: saving every `save_every` steps and after the last, stopping on
-        request (SystemExit with a code that the agent understands).
+            for step in run.steps(state, total=1000, save_every=50):
+                ...
+
+        - `state`: all that a checkpoint has to keep.
+        - `total`: the number of steps of the whole run. Steps are counted from 1.
+        - `save_every`: the number of steps between two checkpoints. The last step is always saved. Default: only the
+          last step is saved.
+
+        The body of the loop is one step. Between two steps the run saves, and stops if the job is suspended, resized or
+        drained: then it saves and raises SystemExit with the exit code 90. With several ranks,
+        `torch.distributed.init_process_group()` must be called before.
         """
         try:
             session, first = self._begin(state, total)
@@ -146,10 +161,13 @@ class Run:
         reporter.phase(Phase.DONE)
 
     def report(self, loss: Any = None, tokens: int = 0, *, step: int | None = None, **metrics: Any) -> None:
-        """Tell this step's numbers: the loss, the tokens consumed over all ranks, anything else for metrics.jsonl.
+        """Report the numbers of a step. They go into the job's status, the report and `metrics.jsonl`.
 
-        Tensors stay on their device: they are read when they have arrived, a step or two later. step: outside of
-        `run.steps()` the number of the step that is completed, from 1; then the numbers are waited for.
+        - `loss` and `metrics`: numbers or tensors. In the loop of `run.steps()` the call does not wait for a device: a
+          tensor is read when it is computed, one or two steps later.
+        - `tokens`: the number of tokens that all ranks together consumed in this step.
+        - `step`: only outside of `run.steps()`, the number of the step that is completed, counted from 1. Then the call
+          waits until the numbers are computed, and raises ValueError for a step below 1.
         """
         if step is not None:
             self._step = told.complete(self._reporter, step, loss, tokens, metrics)
@@ -159,7 +177,7 @@ class Run:
         self._reported["tokens"] = tokens
 
     def event(self, reason: str, message: str) -> None:
-        """Tell people of something: it shows up in the job's events. `reason` is one CamelCase word."""
+        """Add an event to the job, which `kubectl describe` and the report show. `reason` is one CamelCase word."""
         self._reporter.event(reason, message)
 
     def _begin(self, state: State, total: int) -> tuple[Session, int]:
@@ -213,8 +231,10 @@ class Run:
                 )
 
     def publish(self) -> None:
-        """Write down the numbers of all completed steps, before their state is saved: a run that resumes after them
-        would not. Waits for a device that is still computing them, as the save itself does."""
+        """Write the numbers of all completed steps to `metrics.jsonl`, and wait for a device that still computes them.
+
+        `run.steps()` calls it before each save, because a run that resumes from the save does not repeat these steps.
+        """
         self._settle(wait=True)
 
     def _save(self, session: Session) -> None:
@@ -300,10 +320,7 @@ def common(step: int) -> dict[str, Any]:
 
 
 def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) -> Run:
-    """This process's run. `checkpoint_dir`: where to save; an agent's job has its own. `keep`: checkpoints to keep.
-
-    Initializes neither torch.distributed nor a device: that stays the script's own.
-    """
+    """Return the run that this process is a part of, as `trainmaster.told.init` describes it."""
     folder = os.environ.get(environment.CHECKPOINT_DIR) or os.fspath(checkpoint_dir or "")
     return Run(Reporter.from_environment(), folder, keep)
 

@@ -15,9 +15,10 @@ from trainmaster.report import Reporter
 
 
 class ToldSteps:
-    """One process's part of a run whose script keeps its own loop and its own checkpoints. `tm.init()` makes it.
+    """One process of a run whose script has its own loop and its own checkpoints. `tm.init()` returns it where torch is
+    not installed, and in jobs of a framework other than torch.
 
-    In images with torch, `tm.init()` makes a `trainmaster.steps.Run` instead, which has this `report` as well.
+    Where `tm.init()` returns a `Run` instead, `run.report(step=...)` does the same.
     """
 
     def __init__(self, reporter: Reporter) -> None:
@@ -30,16 +31,19 @@ class ToldSteps:
         return self._step
 
     def report(self, loss: Any = None, tokens: int = 0, *, step: int | None = None, **metrics: Any) -> None:
-        """Tell that a step is completed, and its numbers.
+        """Report that a step is completed, with its numbers.
 
-        step: its number, from 1; a script that has resumed goes on counting. Default: one more than the last. loss and
-        metrics: numbers, or arrays of one number, which are waited for. tokens: consumed over all ranks. Raises
-        ValueError for a step below 1.
+        - `loss` and `metrics`: numbers, or arrays that hold one number. The call waits until an array is computed.
+        - `tokens`: the number of tokens that all ranks together consumed in this step.
+        - `step`: the number of the step, counted from 1. A script that has resumed continues to count. Default: one
+          more than the last step.
+
+        Raises ValueError for a step below 1.
         """
         self._step = complete(self._reporter, self._step + 1 if step is None else step, loss, tokens, metrics)
 
     def event(self, reason: str, message: str) -> None:
-        """Tell people of something: it shows up in the job's events. `reason` is one CamelCase word."""
+        """Add an event to the job, which `kubectl describe` and the report show. `reason` is one CamelCase word."""
         self._reporter.event(reason, message)
 
 
@@ -65,11 +69,15 @@ def complete(reporter: Reporter, step: int, loss: Any, tokens: int, metrics: dic
 
 
 def init(checkpoint_dir: str | os.PathLike[str] | None = None, keep: int = 3) -> Any:
-    """Return this process's run: a `trainmaster.steps.Run`, or without torch a `ToldSteps`. A job of another framework
-    needs no torch, whether its image has one or not.
+    """Return the run that this process is a part of: a `Run`. Call it once, before the training loop.
 
-    checkpoint_dir and keep are for `run.steps()`, see `trainmaster.steps.init`. Raises ValueError if a folder is given
-    where nothing would be saved in it.
+    - `checkpoint_dir`: the folder in which `run.steps()` saves checkpoints. A job has its own folder, which takes
+      precedence. Default: outside of a job nothing is saved.
+    - `keep`: the number of checkpoints to keep. Older ones are deleted.
+
+    It initializes neither `torch.distributed` nor a device; the script does. Where torch is not installed, and in jobs
+    of a framework other than torch, the result is a `ToldSteps`, which has only `step`, `report(step=...)` and `event`.
+    Then `checkpoint_dir` raises ValueError, because nothing would be saved there.
     """
     trains_with_torch = not frameworks.find(os.environ.get(environment.FRAMEWORK) or "PyTorch").addresses
     if trains_with_torch and importlib.util.find_spec("torch") is not None:

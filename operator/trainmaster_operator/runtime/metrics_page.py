@@ -18,9 +18,9 @@ from trainmaster_operator.runtime.job_families import FAMILIES, MOST_RUNNING_SER
 from trainmaster_operator.runtime.metrics_advice import ADVICE
 from trainmaster_operator.runtime.operator import Operator, Settings
 
-_HEAD = f"""<!-- Made from the operator's metrics by `make generate`. Don't edit. -->
+_HEAD = f"""# Metrics of the operator
 
-# Metrics of the operator
+<!-- Made from the operator's metrics by `make generate`. Don't edit. -->
 
 Each replica of the operator serves its own metrics at `https://<pod>:8444/metrics`, to those who may read them:
 [monitoring.md](monitoring.md) says how to scrape them. With `metrics.secure=false`, and for `trainmaster run --port`,

@@ -69,34 +69,37 @@ def parallelize(
     micro_batch: int = 1,
     micro_batches: int = 1,
 ) -> Parallel | Devices:
-    """`model` over all ranks of the default process group, which must be there.
+    """Divide a model among all ranks of the default process group, and return it as a `Parallel`.
 
         parallel = tm.parallelize(model, {"dpShard": 2, "tp": 2})
         optimizer = torch.optim.AdamW(parallel.model.parameters())
         ...
         loss = parallel.forward_backward([(tokens, targets)], 1, divisor)   # or parallel.forward(x), and any loss
 
-    parallelism: as in a job's `training.parallelism`. Gradients are sums over ranks: divide the loss by what the whole
-    step has, not by a rank's share. The model, with the same weights on all ranks and on this rank's device, is changed
-    in place; it declares by `model.plan` (`trainmaster.parallel.Plan`) what tensor, context, expert and pipeline
-    parallelism need; sharding is block by block where the plan names blocks. A pipeline needs `sequence`, the tokens of
-    a sequence, and how many sequences each of how many micro-batches has.
+    - `model`: the module, on this rank's device, with the same weights on all ranks. It is changed in place. Tensor,
+      context, expert and pipeline parallelism need a `Plan` as its attribute `plan`. If the plan names blocks, each
+      block is sharded separately.
+    - `parallelism`: the degrees and options of `training.parallelism` in a job.
+    - `precision`, `recompute`, `compile`: as in `training` of a job. Except for bf16, they apply to the blocks that the
+      plan names.
+    - `compression`: as in `training.communication.compression` of a job. After backward passes of your own, call
+      `parallel.sum_gradients()`. After the step of the optimizer, call `parallel.completed()`. Save `parallel.reducer`
+      in checkpoints if it has state (`has_state`).
+    - `devices`: devices of this process, instead of ranks; no process group is needed. `{"pp": n}` puts the layers on n
+      devices, one of which computes at a time. `{"dpReplicate": n}` splits each batch over n devices. Precision,
+      recompute, compile and compression cannot be set then.
+    - `sequence`: the number of tokens of a sequence. A pipeline needs it.
+    - `micro_batch`: the number of sequences of a micro-batch. A pipeline needs it.
+    - `micro_batches`: the number of micro-batches of a step. A pipeline needs it.
 
-    precision, recompute, compile: as in a job's `training`; but for bf16 they are of the blocks that the plan names.
+    Gradients are sums over all ranks, so divide the loss by the number of tokens of the whole step, not by the number
+    of a rank's own tokens.
 
-    Dropout: each forward pass takes one number from torch's generator, and ranks that compute different tokens make
-    different masks of it. The generators of the ranks of a tp group must have the same state, as after
+    Each forward pass takes one number from torch's generator for dropout. Ranks that compute different tokens derive
+    different masks from it. The generators of the ranks of a tp group must have the same state, as after
     `torch.manual_seed` with the same seed.
 
-    compression: as in a job's `training.communication.compression`. Gradients are summed by `forward_backward`, or,
-    after backward passes of your own, by `parallel.sum_gradients()`; `parallel.completed()` follows the optimizer's
-    step, and `parallel.reducer` belongs to the state that is saved, where it `has_state`.
-
-    devices: of this process, instead of ranks; no process group is needed. {"pp": n} puts the layers on n devices, one
-    of which computes at a time; {"dpReplicate": n} splits each batch over n devices. Their weights stay as they are:
-    there is no precision.
-
-    Raises ConfigError, before anything has changed, in words.
+    Raises ConfigError, before anything is changed, with a sentence that says what does not fit.
     """
     if devices is not None:
         if precision != "fp32":

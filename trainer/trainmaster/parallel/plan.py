@@ -18,49 +18,55 @@ from trainmaster.errors import ConfigError
 Role = Literal[
     "vocabulary", "region", "summed_region", "column", "row", "head", "norm", "positions", "partial", "experts"
 ]
-"""What tensor parallelism makes of a submodule:
-
-vocabulary  an nn.Embedding: each rank has the rows of some tokens
-region      what is split inside of it starts from the same input, which is gathered once, here
-summed_region  the same, and what comes out of it is summed over the ranks
-column      an nn.Linear whose outputs are split (heads of attention, the hidden width of an MLP)
-row         an nn.Linear whose inputs are split so; its outputs are summed over the ranks
-head        the nn.Linear to the vocabulary: each rank has the logits of some tokens
-norm        works on the stream between regions, which sequence parallelism slices along the sequence
-positions   see `models.layers.Positions`: whole, and added to the slice of the sequence that a rank has
-partial     has whole parameters, of whose gradients each rank gets a summand: a norm of each head, a router
-experts     see `models.experts.Experts`: the hidden width of each is split
-"""
+"""What tensor parallelism does with a submodule; `Plan.tensor` describes each role."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`model.plan`. Whatever is left empty can't be parallelized that way, and is refused in a sentence."""
+    """What a model says about its parts so that it can be divided among ranks: the attribute `plan` of the model.
+
+    Submodules are named by their paths in the model; `*` stands for one component of a path. If a field is empty, the
+    model cannot be divided in the way that needs the field, and a job that asks for it is refused.
+    """
 
     blocks: str = ""
-    """The nn.ModuleList of layers: units of sharding, of recomputation and of a pipeline's stages."""
+    """The nn.ModuleList of layers. Each layer is a unit of sharding, of recomputation and of a pipeline's stages."""
 
     stem: tuple[str, ...] = ()
-    """Submodules that only what comes before the blocks uses. For a pipeline."""
+    """Submodules that are used only before the blocks. A pipeline needs them."""
 
     tail: tuple[str, ...] = ()
-    """Submodules that only what comes after the blocks uses. For a pipeline."""
+    """Submodules that are used only after the blocks. A pipeline needs them."""
 
     tensor: Mapping[str, Role] = field(default_factory=dict)
-    """Roles by path."""
+    """The role of each submodule in tensor parallelism, by its path.
+
+    - `vocabulary`: an nn.Embedding. Each rank has the rows of some tokens.
+    - `region`: a part whose matrices are split and start from the same input, which is gathered once, here.
+    - `summed_region`: the same, and its output is summed over the ranks.
+    - `column`: an nn.Linear whose outputs are split, such as heads of attention or the hidden width of an MLP.
+    - `row`: an nn.Linear whose inputs are split; its outputs are summed over the ranks.
+    - `head`: the nn.Linear to the vocabulary. Each rank has the logits of some tokens.
+    - `norm`: works between regions, on the stream that is sliced along the sequence.
+    - `positions`: a `models.layers.Positions`. It is whole, and added to the slice of the sequence that a rank has.
+    - `partial`: has whole parameters, and each rank computes a summand of their gradients: a norm of each head, or a
+      router.
+    - `experts`: a `models.experts.Experts`. The hidden width of each expert is split.
+    """
 
     attention: str = ""
-    """Submodules with `forward(q, k, v)`, [B, H, T, K] each: causal attention, scaled by 1/sqrt(K)."""
+    """Submodules with `forward(q, k, v)`, each of shape [B, H, T, K], that compute causal attention, scaled by
+    1/sqrt(K)."""
 
     sequence_sums: str = ""
-    """Submodules whose forward is called with sums over a sequence, and returns them: where each rank has a part of
-    the sequence, those of the whole one."""
+    """Submodules whose forward takes sums over a sequence and returns them. If each rank has a part of the sequence,
+    they return the sums over the whole sequence."""
 
     auxiliary: str = ""
-    """Submodules that are `layers.AuxiliaryLoss`."""
+    """Submodules that are a `models.layers.AuxiliaryLoss`."""
 
     experts: str = ""
-    """Submodules that are experts, see `models.experts.Experts`."""
+    """Submodules that are a `models.experts.Experts`."""
 
 
 def plan_of(model: nn.Module) -> Plan:

@@ -31,13 +31,13 @@ class StepShape:
 
 
 class Parallel:
-    """A model over a mesh.
+    """A model that is divided among ranks. `tm.parallelize()` returns it.
 
-    model   what this rank trains: its parameters are DTensors, or plain where each is whole on this rank; each gradient
-            the sum over all ranks; in a pipeline it lacks what other ranks' stages have
-    stages  a table of a pipeline's stages, for a person
-    mesh    who has which part of it, and of the batch
-    rng     what forward passes draw at random
+    - `model`: the part of the model that this rank trains. Its parameters are DTensors, or plain tensors where this
+      rank has them whole. Each gradient is the sum over all ranks. In a pipeline it lacks the stages of other ranks.
+    - `mesh`: which rank has which part of the model and of the batch.
+    - `rng`: the random numbers of forward passes.
+    - `stages`: the stages of a pipeline as a table for people.
     """
 
     def __init__(
@@ -58,32 +58,37 @@ class Parallel:
         self._divisor: float | Tensor = 1.0
 
     def own(self, x: Tensor) -> Tensor:
-        """What this rank has of sequences x [B, T]: [B, T / cp]."""
+        """Return this rank's part of the sequences x [B, T], as [B, T / cp]."""
         if self._chunks is None:
             return x
         return x[:, self._own_positions(x.shape[1] // self.mesh.degree("cp"), x.device)]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of `own` tokens, of this rank's part of the vocabulary. Not in a pipeline, whose micro-batches are
-        computed together."""
+        """Return the logits of this rank's own tokens, for its part of the vocabulary.
+
+        It can't be called in a pipeline, which computes all micro-batches of a step together.
+        """
         assert self.pipeline is None, "a pipeline computes whole steps only"
         if self._chunks is None:
             return self.model(tokens)
         return self.model(tokens, self._own_positions(tokens.shape[1], tokens.device))
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The cross entropy, summed over this rank's tokens."""
+        """Return the cross entropy, summed over this rank's tokens."""
         return cross_entropy(logits, targets, self._vocabulary)
 
     def summand(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Of the loss of the step under way."""
+        """Return this rank's summand of the loss of the current step: its `loss`, divided by the step's divisor."""
         return self.loss(logits, targets) / self._divisor
 
     def forward_backward(self, batches: Iterable[tuple[Tensor, Tensor]], count: int, divisor: float | Tensor) -> Tensor:
-        """This rank's summand of the loss of a step, a scalar. Gradients are complete sums after it.
+        """Compute a step's forward and backward passes, and return this rank's summand of its loss, a scalar.
 
-        batches: `count` micro-batches (tokens, targets) of this rank's `own` parts. divisor: of the loss, the tokens of
-        the whole step that count.
+        - `batches`: the micro-batches, as pairs of tokens and targets, each of them this rank's `own` part.
+        - `count`: the number of micro-batches.
+        - `divisor`: the number of tokens of the whole step that count in the loss.
+
+        After the call, each gradient is the sum over all ranks.
         """
         speaks = self.mesh.coordinate("tp") == 0  # the ranks of a tp group compute the same loss
         self._divisor = divisor
@@ -107,8 +112,11 @@ class Parallel:
         return total if speaks else total * 0.0
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """This rank's summand, a scalar, of the loss of its `own` parts of some sequences. No gradients, and no
-        micro-batches: a pipeline takes as many sequences as in a step. `evaluated` follows the last call."""
+        """Return this rank's summand of the loss of some sequences, a scalar, without gradients.
+
+        tokens and targets are this rank's `own` parts. A pipeline takes as many sequences as a step has. Call
+        `evaluated` after the last call.
+        """
         with torch.no_grad():
             if self.pipeline is not None:
                 self._divisor = 1.0
@@ -118,20 +126,20 @@ class Parallel:
         return total if self.mesh.coordinate("tp") == 0 else total * 0.0
 
     def evaluated(self) -> None:
-        """Parameters that forward passes have gathered become shards again, as no backward pass does it."""
+        """Release the parameters that forward passes have gathered; after a step the backward pass does that."""
         self.sync.reshard()
 
     @property
     def reducer(self) -> Reducer | None:
-        """Of compressed gradients."""
+        """Return what sums compressed gradients, or None without compression."""
         return self.sync.reducer
 
     def sum_gradients(self) -> None:
-        """Call after a step's last backward pass, if it wasn't one of `forward_backward`."""
+        """Sum the gradients over the ranks. `forward_backward` does it; call it after backward passes of your own."""
         self.sync.after()
 
     def completed(self) -> None:
-        """Call when the gradients of a step have been applied: what was made of them counts now."""
+        """Call it after the optimizer's step, so that the state of the compression becomes that of the next step."""
         if self.reducer is not None:
             self.reducer.completed()
 
