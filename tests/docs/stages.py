@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+SCHEDULE = "tests/simulation/a-rank-ends-with-exit-code-3.json"
+"""The schedule of the exercise in CONTRIBUTING.md."""
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 500
 
 
@@ -126,6 +129,12 @@ def _schedule(folder: Path) -> None:
     (found / "seed-4711.json").write_text(Schedule.of_seed(4711).to_json())
 
 
+def _exercise(folder: Path) -> None:
+    """The schedule of the exercise, at its path in the repository."""
+    (folder / SCHEDULE).parent.mkdir(parents=True)
+    (folder / SCHEDULE).write_bytes((ROOT / SCHEDULE).read_bytes())
+
+
 _LOOP = """
 import torch
 
@@ -136,6 +145,7 @@ loss = torch.tensor(1.0)
 """
 
 STAGES: dict[str, Stage] = {
+    "CONTRIBUTING.md:policy": Stage(_exercise),
     "README.md:own-job": Stage(
         _texts,
         smaller={

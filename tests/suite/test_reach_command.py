@@ -113,6 +113,16 @@ def test_what_is_chosen_is_run_and_the_exit_code_is_the_one_of_pytest(
     ]
 
 
+def test_a_change_that_reaches_all_tests_runs_them_by_the_settings_of_the_repository(
+    checkout: Checkout, change: Callable[[str, str], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    change("pyproject.toml", FILES["pyproject.toml"] + "# A change.\n")
+    assert command.main(["--", "-n", "0", "-p", "no:cacheprovider"]) == 0
+    said = capfd.readouterr().out
+    assert f"rootdir: {checkout.root}\n" in said
+    assert "4 passed" in said
+
+
 def test_tests_that_cannot_be_reached_are_deselected(checkout: Checkout, tmp_path: Path) -> None:
     said = tmp_path / "choice.json"
     left_out = "tests/test_plan.py::test_of_something_else"

@@ -64,7 +64,9 @@ def run(choice: Choice, words: Sequence[str]) -> int:
     with TemporaryDirectory(prefix="reach-") as folder:
         said = Path(folder, "choice.json")
         said.write_text(json.dumps({"leave_out": left_out, "nearness": nearness}))
-        command = [*PYTEST, "--reach-choice", str(said), "-n", str(report.WORKERS), "-m", "not release", *words, *files]
+        # One word: pytest takes a path that stands alone for a place of tests, and looks for its settings near that.
+        chosen = f"--reach-choice={said}"
+        command = [*PYTEST, chosen, "-n", str(report.WORKERS), "-m", "not release", *words, *files]
         code = subprocess.run(command, cwd=Checkout().root, check=False).returncode
     if code == NO_TESTS:
         print("None of the tests that the change can reach is left to run here: `make test-all` runs them.")

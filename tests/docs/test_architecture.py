@@ -1,0 +1,66 @@
+"""docs/architecture.md against the code: the layers, the pictures, and every path in it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import tomllib
+
+from tests.docs.blocks import ROOT, read
+
+PAGE = "docs/architecture.md"
+TEXT = (ROOT / PAGE).read_text()
+PICTURES = re.findall(r"\]\((pictures/[\w-]+\.svg)\)", TEXT)
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_layers_of_the_page_are_those_that_are_checked() -> None:
+    (layers,) = (contract["layers"] for contract in CONTRACTS if contract["type"] == "layers")
+    shown = next(block.text for block in read(TEXT, PAGE)[0] if block.text.startswith("cli\n"))
+    assert shown.splitlines() == [line.replace("trainmaster_operator.", "") for line in layers]
+
+
+def test_every_package_that_must_not_import_something_is_in_the_table_of_rules() -> None:
+    rules = TEXT.partition("\n| rule | why |\n")[2].partition("\n\n")[0]
+    sources = {module for contract in CONTRACTS for module in contract.get("source_modules", [])}
+    assert len(sources) > 5
+    missing = [name for name in sources if not {f"`{name}`", f"`{name.rpartition('.')[2]}`"} & set(_spans(rules))]
+    assert missing == []
+
+
+def _spans(text: str) -> list[str]:
+    return re.findall(r"`[^`]+`", text)
+
+
+def test_the_page_has_at_most_200_lines_and_three_pictures() -> None:
+    assert len(TEXT.splitlines()) <= 200
+    assert len(PICTURES) == 3
+
+
+def test_every_path_of_the_page_exists() -> None:
+    files = [span.strip("`") for span in _spans(TEXT) if re.fullmatch(r"`[\w./-]+(/|\.py)`", span)]
+    roots = (ROOT, ROOT / "operator" / "trainmaster_operator")
+    assert len(files) > 10
+    assert [file for file in files if not any((root / file).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_a_picture_needs_nothing_from_elsewhere_and_can_be_read_aloud(picture: str) -> None:
+    text = (ROOT / "docs" / picture).read_text()
+    root = ElementTree.fromstring(text)
+    assert re.findall(r"(?:href|src|url)\s*[=(]\s*[\"']?(?!#)[^\s\"')]+", text) == []
+    assert [element.tag for element in root.iter() if element.tag in (f"{SVG}script", f"{SVG}image")] == []
+    assert all((root.findtext(f"{SVG}{name}") or "") != "" for name in ("title", "desc"))
+    assert "prefers-color-scheme: dark" in text
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_every_text_of_a_picture_lies_within_it(picture: str) -> None:
+    root = ElementTree.fromstring((ROOT / "docs" / picture).read_text())
+    width, height = (float(root.attrib[name]) for name in ("width", "height"))
+    places = [(float(text.attrib["x"]), float(text.attrib["y"])) for text in root.iter(f"{SVG}text")]
+    assert len(places) > 20
+    assert [place for place in places if not (0 < place[0] < width and 0 < place[1] < height)] == []
