@@ -138,7 +138,7 @@ def test_a_default_can_be_taken_away() -> None:
     assert operator_pod(objects)["containers"][0]["resources"].keys() == {"requests"}
 
 
-def test_operators_spread_over_nodes_and_zones_by_their_own_labels() -> None:
+def test_operators_spread_by_their_own_labels() -> None:
     foreign = {
         "maxSkew": 1,
         "topologyKey": "rack",
@@ -150,6 +150,19 @@ def test_operators_spread_over_nodes_and_zones_by_their_own_labels() -> None:
     first, second = operator_pod(objects)["topologySpreadConstraints"]
     assert first == foreign
     assert second["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"
+
+
+def test_operators_leave_a_lost_node_soon_whatever_else_they_tolerate() -> None:
+    other = {"key": "other", "operator": "Exists"}
+    tolerated = operator_pod(render({"tolerations": [other]}))["tolerations"]
+    assert tolerated.pop() == other
+    assert {one["key"] for one in tolerated} == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    assert all(one["effect"] == "NoExecute" and one["tolerationSeconds"] == 30 for one in tolerated)
+
+
+def test_by_default_nothing_but_the_node_counts_when_operators_spread() -> None:
+    (constraint,) = operator_pod(render())["topologySpreadConstraints"]
+    assert constraint["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_one_watched_namespace_reaches_the_operator() -> None:
