@@ -22,7 +22,7 @@ complete() { registered=$*; }
 source ./completion.bash
 [[ $registered == "-F _trainmaster trainmaster" ]] || exit 1
 unset -f complete
-COMP_WORDS=(WORDS)
+COMP_WORDS=(@LINE@)
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
 _trainmaster
 printf '%s\\n' "${COMPREPLY[@]}"
@@ -44,7 +44,7 @@ def offered(tmp_path: Path, script_of_bash: str) -> Offered:
 
     def ask(line: str) -> set[str]:
         words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
-        text = _ASK.replace("WORDS", shlex.join(words))
+        text = _ASK.replace("@LINE@", shlex.join(words))
         done = subprocess.run(
             ["bash", "--norc", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
         )

@@ -134,4 +134,4 @@ def test_on_a_laptop_without_a_cluster_names_are_compared_with_ours(
 
 
 def test_a_cluster_that_is_named_must_be_there(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "validate", str(write_job()), "--kubeconfig", "gone") == "--kubeconfig gone: doesn't exist"
+    assert refused(capsys, "validate", str(write_job()), "--kubeconfig", "gone") == "--kubeconfig gone: does not exist"

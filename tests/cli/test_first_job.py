@@ -65,7 +65,7 @@ def test_what_cannot_be_written_or_run_is_refused(tmp_path: Path, capsys: pytest
         ("My GPT.yaml", "my-gpt"),
         ("7b.yaml", "job-7b"),
         ("true.yaml", "job-true"),
-        ("---.yaml", "job"),
+        ("_.yaml", "job"),
         ("a" * 99 + ".yaml", "a" * 40),
     ],
 )

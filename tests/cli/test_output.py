@@ -110,7 +110,7 @@ def test_a_status_file_that_is_none_is_refused(tmp_path: Path, text: str) -> Non
         ({"spec__training__batch": {"global": 16}}, r"spec\.training\.batch\.global \(8, now 16\)"),
         (
             {"spec__training__model": {"options": {"layers": 9}}},
-            r"another spec\.training\.model\.options\.layers \(.*, now 9\);",
+            r"a different spec\.training\.model\.options\.layers \(.*, now 9\);",
         ),
     ],
 )

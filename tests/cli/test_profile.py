@@ -52,7 +52,7 @@ def test_a_run_that_is_over_or_of_a_script_is_refused(tmp_path: Path, capsys: py
     assert refused(capsys, str(out)).startswith(f"{out}: this run is not running now")
     (tmp_path / "empty").mkdir()
     assert refused(capsys, str(tmp_path / "empty")).startswith(
-        f"{tmp_path}/empty: holds no run; the output folder of one"
+        f"{tmp_path}/empty: holds no run; the output folder of a run is expected"
     )
     locks = [os.open(folder, os.O_RDONLY) for folder in (out, output_folder(tmp_path / "done", SUCCEEDED))]
     for lock in locks:

@@ -40,7 +40,7 @@ async def try_job(target: Target, document: Document, job: Object) -> None:
             await target.try_create(JOB, job)
     except Invalid as error:
         if _NO_DRY_RUN not in str(error):
-            raise Refusal(f"{document.file}: the cluster refuses it: {one_line(error)}") from None
+            raise Refusal(f"{document.file}: the cluster refuses the job: {one_line(error)}") from None
         _note(f"{document.file}: the cluster did not check the job: {one_line(error)}")
     except NotFound as error:
         if "namespaces" in str(error):
