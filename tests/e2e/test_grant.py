@@ -27,6 +27,6 @@ def test_training_ends_as_if_nothing_had_happened_and_is_counted_by_who_comes_ba
     assert status["restarts"]["inPlace"] == 1
     assert (status["lastFailure"]["rank"], status["lastFailure"]["signal"]) == (1, "SIGKILL")
     assert [(r["round"], r["cause"], r["rank"]) for r in status["recoveries"]] == [(2, "Crash", 1)]
-    assert "operator    the operator died (SIGKILL), and another one starts" in stormy.output
+    assert "operator    the operator died (SIGKILL), and a new one starts" in stormy.output
     assert stormy.losses() == undisturbed.losses()
     assert stormy.final()["digest"] == undisturbed.final()["digest"]
