@@ -48,8 +48,9 @@ def prepare_one_job(world: World, page: str) -> None:
 
 def prepare_a_job_to_resize(world: World, page: str) -> None:
     """The job that the page makes smaller, and then suspends and resumes."""
-    world.submit(world.training("cluster-gpt", replicas=3, steps=2000, template={"terminationGracePeriodSeconds": 5}))
-    world.wait_step(5, "cluster-gpt")
+    grace = {"terminationGracePeriodSeconds": 5}
+    world.submit(world.training("my-gpt", replicas=3, steps=2000, mesh={"dpReplicate": 1}, template=grace))
+    world.wait_step(5, "my-gpt")
 
 
 def prepare_nothing(world: World, page: str) -> None:
