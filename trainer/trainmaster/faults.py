@@ -67,8 +67,9 @@ KINDS = {
 
 _WHOLE = {"rank": 0, "step": 0, "code": 1, "steps": 10, "writes": 1}
 _SECONDS = {"slow": 0.5, "fill-disk": 10.0, "partition": 10.0, "api-outage": 10.0}
-_WORDS = {"where": ("device", "host"), "tier": ("storage", "ram")}
-_KEYS = (*_WHOLE, "seconds", *_WORDS)
+WORDS = {"where": ("device", "host"), "tier": ("storage", "ram")}
+"""The words that a key of a fault takes, where it takes words."""
+_KEYS = (*_WHOLE, "seconds", *WORDS)
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ def _value(text: str, key: str, value: str) -> int | float | str:
         if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", value):
             raise ConfigError(f"fault {text!r}: seconds must be a number, as in seconds=2.5; got {value!r}")
         return float(value)
-    if value not in _WORDS[key]:
-        raise ConfigError(f"fault {text!r}: {key} must be {' or '.join(_WORDS[key])}; got {value!r}")
+    if value not in WORDS[key]:
+        raise ConfigError(f"fault {text!r}: {key} must be {' or '.join(WORDS[key])}; got {value!r}")
     return value
 
 

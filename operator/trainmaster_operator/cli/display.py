@@ -33,6 +33,7 @@ _PHASES = {
     JobPhase.SUSPENDED: "bold yellow",
     JobPhase.HELD: "bold yellow",
 }
+FRAME_S = 0.25  # from one picture to the next
 PLAIN_EVERY_S = 5.0
 PLAIN_SHARE = 0.05
 MOST_PODS = 16

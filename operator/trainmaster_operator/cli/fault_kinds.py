@@ -58,7 +58,7 @@ def _lines(table: ModuleType, kind: str) -> Iterator[str]:
     defaults = table.parse(kind, now=True)
     for key in table.KINDS[kind].keys:
         value = getattr(defaults, key)
-        others = [word for word in table._WORDS.get(key, ()) if word != value]
+        others = [word for word in table.WORDS.get(key, ()) if word != value]
         choice = f" or {key}=".join([f"{value:g}" if isinstance(value, float) else str(value), *others])
         yield f"{margin}{key}={choice} (default: {value})" if others else f"{margin}{key} (default: {choice})"
 

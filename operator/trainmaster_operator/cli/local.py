@@ -46,7 +46,6 @@ from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
 from trainmaster_operator.planning.state import JobPhase
 
-FRAME_S = 0.25
 RANKS_EVERY_S = 1.0
 PRINTED_EVERY_S = 0.1
 REST_CHUNKS = 16  # of 64 KiB: what is shown at the end of what rank 0 printed faster than it could be shown
@@ -241,7 +240,7 @@ class LocalRun:
     async def _draw(self) -> None:
         while True:
             self._display.draw()
-            await asyncio.sleep(FRAME_S)
+            await asyncio.sleep(display.FRAME_S)
 
     def _operator_died(self, code: int) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -21,6 +21,14 @@ RUNGS = {
     Rung.FREE: "the ranks restart, which does not count towards a budget",
 }
 
+
+def logs_command(of: str, status: JobState) -> str:
+    """Return the command that shows what the rank printed that made a job fail. of: the run or the job, as the command
+    line names it."""
+    rank = status.lastFailure.rank if status.lastFailure is not None else None
+    return f"trainmaster logs {of} {'--all' if rank is None else f'--rank {rank}'}"
+
+
 _CONDITIONS = {
     "ReconcileError": "error",
     "CheckpointFailed": "not saved",

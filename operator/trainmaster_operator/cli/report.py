@@ -15,7 +15,7 @@ from trainmaster_operator.cli import goodput, output, page, recoveries
 from trainmaster_operator.cli.chart import Line, Marker, bars, line_chart
 from trainmaster_operator.cli.memory import MemoryTrack, Most
 from trainmaster_operator.cli.metrics import Metrics, read
-from trainmaster_operator.cli.news import count, loss, memory, rate, seconds, when
+from trainmaster_operator.cli.news import count, logs_command, loss, memory, rate, seconds, when
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning import step_count
@@ -97,8 +97,7 @@ def _body_of_job(job: dict[str, Any], name: str, status: JobState) -> Iterator[s
     yield page.tiles(_facts(status, Metrics(), unit_of(str((training.get("data") or {}).get("source", "")))))
 
     def failure(status: JobState) -> str:
-        rank = status.lastFailure.rank if status.lastFailure is not None else None
-        return _failure(status, f"trainmaster logs {place} {'--all' if rank is None else f'--rank {rank}'}")
+        return _failure(status, logs_command(place, status))
 
     if status.lastFailure and status.phase is JobPhase.FAILED:
         yield failure(status)

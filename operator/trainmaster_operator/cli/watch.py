@@ -10,7 +10,7 @@ from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cli import display
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.news import News, Tone, logs_command, news
 from trainmaster_operator.cli.scenes import scene_of_job
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cluster.port import JOB, POD, Object
@@ -19,7 +19,6 @@ from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.records import job_key, owning_job, pod_entry
 
-FRAME_S = 0.25
 SILENT_FAILURES = 4  # of a list or a watch in a row: below, nobody needs to know
 
 Make = Callable[[display.Scene], display.Display]
@@ -39,13 +38,6 @@ async def follow(target: Target, job: Object, make: Make) -> int:
     """Until the job has ended. `job` is what is known of it."""
     scene = scene_of_job(job)
     return await _Follower(target, job, scene, make(scene)).run()
-
-
-def where_logs_are(key: JobKey, status: JobState) -> str:
-    """The command that shows what the rank printed that made a job fail."""
-    rank = status.lastFailure.rank if status.lastFailure is not None else None
-    which = f" --rank {rank}" if rank is not None else " --all"
-    return f"trainmaster logs {key.name} -n {key.namespace}{which}"
 
 
 class _Follower:
@@ -107,7 +99,7 @@ class _Follower:
             for piece in news(old, new):
                 self._display.tell(piece)
             if new.phase is JobPhase.FAILED:
-                self._display.tell(News("logs", where_logs_are(self._key, new)))
+                self._display.tell(News("logs", logs_command(f"{self._key.name} -n {self._key.namespace}", new)))
             if new.phase.finished:
                 return 0 if new.phase is JobPhase.SUCCEEDED else 1
             await self._changed.wait()
@@ -125,4 +117,4 @@ class _Follower:
                 word = "does not answer; trying again" if lost else "answers again"
                 self._display.tell(News("cluster", word, Tone.WARNING if lost else Tone.GOOD))
             self._display.draw()
-            await asyncio.sleep(FRAME_S)
+            await asyncio.sleep(display.FRAME_S)

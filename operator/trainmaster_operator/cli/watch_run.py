@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_operator.cli import display, output
-from trainmaster_operator.cli.news import News, Tone, news
+from trainmaster_operator.cli.news import News, Tone, logs_command, news
 from trainmaster_operator.cli.scenes import scene_of_run
 from trainmaster_operator.cli.status import of_run, standing
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning.state import JobPhase, JobState
-
-FRAME_S = 0.25
 
 
 def watch_run(
@@ -33,7 +31,7 @@ def watch_run(
             if not goes_on:
                 return _conclude(out, scene.status, shown)
             shown.draw()
-            sleep(FRAME_S)
+            sleep(display.FRAME_S)
     except KeyboardInterrupt:
         shown.tell(News("leaving", f"the run continues; `trainmaster status {out} --watch` shows it again"))
         raise
@@ -53,9 +51,7 @@ def _conclude(out: Path, status: JobState, shown: display.Display) -> int:
     if sentence:
         shown.tell(News(state.lower(), sentence, Tone.WARNING))
     if status.phase is JobPhase.FAILED:
-        failure = status.lastFailure
-        which = f"--rank {failure.rank}" if failure is not None and failure.rank is not None else "--all"
-        shown.tell(News("logs", f"trainmaster logs {out} {which}"))
+        shown.tell(News("logs", logs_command(str(out), status)))
     return _code(status)
 
 

@@ -1,5 +1,6 @@
 """The commands of `trainmaster`. Each has a module here with its help, its arguments and the call that does it.
 
+`declare(command)` of such a module adds the arguments, the help and the call (`func`) to the command's parser.
 A module is imported when its command is given. It imports what does the work only when the command runs: no command
 needs all of Trainmaster.
 """

@@ -44,6 +44,7 @@ def completed(action: argparse.Action) -> Completes | Sequence[str]:
 
 
 def add_job(command: Parser) -> None:
+    """Add the file that describes a job."""
     command.add_argument("job", type=Path, metavar="job.yaml", help="the file of the job")
 
 
@@ -54,6 +55,7 @@ def add_what(command: Parser) -> None:
 
 
 def add_name(command: Parser) -> None:
+    """Add the name of a job on a cluster."""
     command.add_argument("name", metavar="NAME", help="the name of the job")
 
 
