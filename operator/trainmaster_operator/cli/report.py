@@ -56,7 +56,8 @@ def save(path: Path, text: str) -> None:
     try:
         replace(path, text.encode())
     except OSError as error:
-        raise Refusal(f"{path}: cannot be written: {why(error)}; choose another place with --file") from None
+        other = "`trainmaster report --file` writes it to another place"  # the end of a run comes here too
+        raise Refusal(f"{path}: cannot be written: {why(error)}; {other}") from None
 
 
 def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack) -> str:
