@@ -71,13 +71,21 @@ class Scraper:
     def leader_tells(self, token: str, words: str, absent: str = "", limit_s: float = 60.0) -> str:
         """The text of the replica that leads, once it has `words` and not those of `absent`."""
         deadline = time.monotonic() + limit_s
+        pages, told = 0, ""
         while time.monotonic() < deadline:
             status, text = self.get(token)
             assert status == 200
-            if "trainmaster_leader 1.0" in text and words in text and not (absent and absent in text):
-                return text
+            if "trainmaster_leader 1.0" in text:
+                if words in text and not (absent and absent in text):
+                    return text
+                pages, told = pages + 1, text
             time.sleep(0.5)
-        raise AssertionError(f"the leader does not tell {words}" + (f" without {absent}" if absent else ""))
+        ours = "\n".join(line for line in told.splitlines() if f'namespace="{self.world.namespace}"' in line)
+        raise AssertionError(
+            f"the leader does not tell {words}"
+            + (f" without {absent}" if absent else "")
+            + f"; of {pages} pages of a leader the last tells of this namespace:\n{ours}"
+        )
 
 
 def _runs(pod: dict[str, object] | None) -> bool:
