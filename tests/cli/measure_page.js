@@ -42,9 +42,13 @@ function measure(frame) {
     return other !== element && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
   }));
 
+  const isVisible = (element) => {
+    const box = element.getBoundingClientRect();
+    return box.width > 100 && box.height > 15;
+  };
   const tables = [...page.querySelectorAll(".scroll")].map((frame) => ({
     scrolls: frame.scrollWidth > frame.clientWidth,
-    says: frame.querySelector(".hint").getBoundingClientRect().width > 100,
+    says: isVisible(frame.querySelector(".hint")),
   }));
   return {
     width, scrollWidth: page.documentElement.scrollWidth, overflowing: overflowing.map(named),

@@ -63,6 +63,18 @@ def test_the_curve_of_many_restarts_is_bounded_and_shows_the_last_one(tmp_path: 
     assert any(rate == 0.0 and at >= 0.99 * found.pauses[-1].begin for at, rate in found.curve)
 
 
+def test_a_quick_step_before_a_failure_does_not_stick_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    took = [*[0.5] * 400, 0.01, *[0.5] * 400]
+    lines = [
+        {"step": n, "round": 1 if n <= 401 else 2, "tokens": 100, "seconds": s} for n, s in enumerate(took, start=1)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = over_time(read(path), []).curve
+    assert max(rate for _, rate in curve) < 250
+    assert curve[-1][0] == pytest.approx(sum(took))
+
+
 def test_steps_without_a_time_are_no_throughput(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "round": 1, "tokens": 100}\n{"step": 2, "round": 1, "tokens": 100}\n')

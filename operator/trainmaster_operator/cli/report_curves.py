@@ -65,8 +65,8 @@ def _loss(metrics: Metrics, markers: Sequence[Marker], guess: float | None) -> s
     lines.append(Line(curve, "main"))
     if metrics.evaluations:
         evaluations = thinned([x for x, _ in metrics.evaluations], [y for _, y in metrics.evaluations])
-        lines.append(Line(evaluations, "r1", "of an evaluation"))
-        keys.append(Key("line", "r1", "loss on the evaluation data"))
+        lines.append(Line(evaluations, "r3", "of an evaluation"))
+        keys.append(Key("line", "r3", "loss on the evaluation data"))
     if guess is not None and curve:
         lines.append(Line([(curve[0][0], guess), (curve[-1][0], guess)], "guess"))
         keys.append(Key("line", "guess", f"loss of a model that only guesses: about {guess:.1f}"))
@@ -154,4 +154,4 @@ def _short(value: float) -> str:
 
 
 def _clock(value: float) -> str:
-    return f"{value:g} s" if value < 120 else seconds(value)
+    return f"{value:g} s" if value < 100 else seconds(value)

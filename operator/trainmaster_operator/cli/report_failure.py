@@ -47,14 +47,15 @@ def section(status: JobState, output: Printed) -> str:
     failure, failed = status.lastFailure, status.phase is JobPhase.FAILED
     reason = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "") if failed else ""
     title = "Why it failed" if failed else "The last failure"
-    content = []
-    if failure is not None:
+    if failure is None:
+        if not failed:
+            return ""
+        content = [page.lead(reason or "The status of the job has no cause.")]
+    else:
         content = [page.lead(described(failure, status.progress.totalSteps)), page.note(_place(failure))]
-    elif not failed:
-        return ""
-    if reason or failure is None:
-        content.append(page.note(reason or "The status of the job has no cause."))
-    if failure is not None:
+        message = failure.message.strip()
+        if reason and not (message and message in reason):  # most often it says the same
+            content.append(page.note(reason))
         text = _words(failure, output.lines)
         who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
         content += [page.heading(f"The last words of {who}"), page.preformatted(text)] if text else []

@@ -71,16 +71,19 @@ def _recovery_s(recoveries: Sequence[Recovery], after: int, round: int) -> float
 
 def _averaged(amounts: Sequence[float], seconds: Sequence[float], window_s: float, begin: float) -> Points:
     """Means over windows of time, each at the end of its window, with a first point at `begin`."""
-    points: Points = []
-    at, amount, spent = begin, 0.0, 0.0
-    last = len(seconds) - 1
-    for i, (more, took) in enumerate(zip(amounts, seconds, strict=True)):
+    windows: list[tuple[float, float]] = []  # (amount, seconds)
+    amount = spent = 0.0
+    for more, took in zip(amounts, seconds, strict=True):
         if math.isfinite(took):
             amount, spent = amount + more, spent + took
-        if spent > 0 and (spent >= window_s or i == last):
-            rate = amount / spent
-            points += [(at, rate)] if not points else []
-            at += spent
-            points.append((at, rate))
+        if spent >= window_s:
+            windows.append((amount, spent))
             amount = spent = 0.0
+    if spent > 0:
+        # A few steps at the end would stick out of the means, so they belong to the window before them.
+        before = windows.pop() if windows else (0.0, 0.0)
+        windows.append((before[0] + amount, before[1] + spent))
+    points = [(begin, windows[0][0] / windows[0][1])] if windows else []
+    for amount, spent in windows:
+        points.append((points[-1][0] + spent, amount / spent))
     return points
