@@ -109,7 +109,7 @@ def failed_run(folder: Path) -> Path:
 
 
 def long_run(folder: Path, steps: int, restarts: int) -> Path:
-    """What a run leaves that had many restarts, each of which lost 50 steps. The status remembers the last 16."""
+    """What a run leaves that had many restarts, each of which lost 50 steps of 2.5 s. The status remembers the last 16."""
     known = [
         CLOSED.model_copy(update={"round": number + 2, "step": 0, "totalSeconds": 2.0})
         for number in range(restarts - 16, restarts)
@@ -122,7 +122,7 @@ def long_run(folder: Path, steps: int, restarts: int) -> Path:
             for step in range(max(1, number * every - 50), (number + 1) * every):
                 loss = 2 + math.sin(step)
                 file.write(
-                    f'{{"step": {step}, "round": {number + 1}, "loss": {loss}, "tokens": 1024, "seconds": 0.05}}\n'
+                    f'{{"step": {step}, "round": {number + 1}, "loss": {loss}, "tokens": 1024, "seconds": 2.5}}\n'
                 )
     return out
 

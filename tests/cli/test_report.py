@@ -254,7 +254,10 @@ def test_the_size_of_the_report_is_bounded(tmp_path: Path) -> None:
     html, text = page(out)
     assert len(html) < 200_000
     assert "The last 16 of 200 restarts." in text
-    assert len(re.findall(r'<svg class="marker"', html)) < 20
+    labels = re.findall(r'text-anchor="middle">([\d-]+)</text></svg>', html[: html.index("Throughput")])
+    assert labels[0].startswith("2-")
+    assert labels[-1].endswith("-201")
+    assert 2 < len(labels) < 20
 
 
 def test_the_report_can_be_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,12 +41,17 @@ class Marker:
 
 @dataclass(frozen=True)
 class _Label:
-    """The label of a marker, or of neighbours, with pixels at the least width."""
+    """The label of a marker, or of neighbours from `begin` to `end`, in pixels at the least width."""
 
     first: Marker
     last: Marker
-    center: float
+    begin: float
+    end: float
     titles: tuple[str, ...]
+
+    @property
+    def center(self) -> float:
+        return (self.begin + self.end) / 2
 
     @property
     def text(self) -> str:
@@ -58,7 +63,7 @@ class _Label:
         return max(18.0, CHARACTER * len(self.text) + 10)
 
     def with_(self, other: _Label) -> _Label:
-        return _Label(self.first, other.last, (self.center + other.center) / 2, self.titles + other.titles)
+        return _Label(self.first, other.last, self.begin, other.end, self.titles + other.titles)
 
 
 def line_chart(
@@ -170,7 +175,7 @@ def _labels(markers: Sequence[tuple[float, Marker]]) -> list[_Label]:
     """One label for each marker (share of the width, marker), or for several whose labels would overlap."""
     found: list[_Label] = []
     for x, marker in markers:
-        label = _Label(marker, marker, x * NARROW, (marker.title,))
+        label = _Label(marker, marker, x * NARROW, x * NARROW, (marker.title,))
         while found and label.center - label.width / 2 < found[-1].center + found[-1].width / 2 + 2:
             label = found.pop().with_(label)
         found.append(label)
