@@ -109,9 +109,9 @@ def failed_run(folder: Path) -> Path:
 
 
 def long_run(folder: Path, steps: int, restarts: int) -> Path:
-    """What a run leaves that had many restarts, each of which lost 50 steps of 2.5 s. The status remembers the last 16."""
+    """What a run leaves that had many restarts. Each lost 50 steps of 2.5 s, and the status remembers the last 16."""
     known = [
-        CLOSED.model_copy(update={"round": number + 2, "step": 0, "totalSeconds": 2.0})
+        CLOSED.model_copy(update={"round": number + 2, "step": 0, "totalSeconds": 20.0})
         for number in range(restarts - 16, restarts)
     ]
     final = SUCCEEDED.model_copy(update={"restarts": Restarts(inPlace=restarts), "recoveries": known})
