@@ -17,11 +17,13 @@ TEXT = "the quick brown fox jumps over the lazy dog\n" * 500
 @dataclass(frozen=True)
 class Stage:
     """`first`: commands that run before those of the page. `smaller`: texts of the session's files and commands, each
-    with what takes its place. `before`: Python that runs before a block of Python."""
+    with what takes its place. `written`: files that commands of the page write, and in which these texts are replaced
+    as soon as they exist. `before`: Python that runs before a block of Python."""
 
     prepare: Callable[[Path], None] = lambda folder: None
     first: tuple[str, ...] = ()
     smaller: Mapping[str, str] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
     before: str = ""
 
 
