@@ -33,6 +33,10 @@ def _texts(folder: Path) -> None:
     (texts / "a.txt").write_text(TEXT)
 
 
+def _script(folder: Path) -> None:
+    (folder / "train.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+
+
 def _job(training: str, replicas: int) -> str:
     head = "apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJob\nmetadata: {name: job}\nspec:\n"
     return head + f"  workers: {{replicas: {replicas}}}\n  training:\n{textwrap.indent(training, '    ')}"
@@ -152,17 +156,24 @@ _SMALLER = {
     "global: 32": "global: 8",
 }
 
+_FIRST_JOB = {
+    "{layers: 2, heads: 4, width: 96, context: 128}": "{layers: 1, heads: 2, width: 32, context: 32}",
+    "steps: 200": "steps: 24",
+    "every: 50": "every: 8",
+    "step=100": "step=8",
+}
+"""Of the job that `trainmaster init` writes, and of a fault in it."""
+
 STAGES: dict[str, Stage] = {
     "CONTRIBUTING.md:policy": Stage(_exercise),
-    "README.md:own-job": Stage(
-        _texts, smaller={**_SMALLER, "step=30": "step=8", "step=60": "step=16", "--ranks 8": "--ranks 2"}
-    ),
+    "README.md:own-job": Stage(smaller=_FIRST_JOB, written=("my-gpt.yaml",)),
     "README.md:own-loop": Stage(before=_LOOP),
+    "README.md:script": Stage(_script),
     "docs/coming-from.md:loop": Stage(before=_LOOP),
     "docs/data.md:tokenizer": Stage(_corpus),
     "docs/efficiency.md:small": Stage(_small_gpt, smaller={"--ranks 8": "--ranks 2"}),
     "docs/faults.md:run": Stage(_small_gpt, smaller={"seconds=5": "seconds=1"}),
-    "docs/first-job.md:first": Stage(_texts, smaller={**_SMALLER, "every: 50": "every: 8", "step=30": "step=8"}),
+    "docs/first-job.md:first": Stage(smaller=_FIRST_JOB, written=("first.yaml",)),
     "docs/first-job.md:script": Stage(),
     "docs/huggingface.md:llama": Stage(
         _llamas,
