@@ -13,18 +13,22 @@ from e2e.world import PLAIN, World
 
 READER = "trainmaster-metrics-reader"
 FETCH = """
-import http.client, json, ssl, sys
+import http.client, json, socket, ssl, sys
 token, host, name = sys.argv[1:]
 
 class Connection(http.client.HTTPSConnection):
     def connect(self):
-        http.client.HTTPConnection.connect(self)  # to any replica, each of which has the certificate of `name`
+        http.client.HTTPConnection.connect(self)  # to one replica's address; each has the certificate of `name`
         self.sock = ssl.create_default_context(cafile="/ca/ca.crt").wrap_socket(self.sock, server_hostname=name)
 
-connection = Connection(host, 8444, timeout=20)
-connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
-answer = connection.getresponse()
-print(json.dumps([answer.status, answer.read().decode()]))
+def fetched(address):
+    connection = Connection(address, 8444, timeout=20)
+    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+found = socket.getaddrinfo(host, 8444, type=socket.SOCK_STREAM)
+print(json.dumps([fetched(address) for address in sorted({item[4][0] for item in found})]))
 """
 
 
@@ -61,31 +65,33 @@ class Scraper:
     def __exit__(self, *_: object) -> None:
         self.world.kube.delete("Pod", self.name, NAMESPACE, grace_s=0)
 
-    def get(self, token: str = "") -> tuple[int, str]:
-        """What the operator's Service answers; of several replicas one."""
+    def pages(self, token: str = "") -> list[tuple[int, str]]:
+        """What each replica answers. The Service has an address for each of them, and whoever asks for one by name gets
+        the same one each time: that which is nearest to its own (RFC 6724)."""
         command = ["exec", "-n", NAMESPACE, self.name, "--", "python3", "-c", FETCH]
         hosts = (f"{service}.{NAMESPACE}.svc" for service in ("trainmaster-operator-metrics", "trainmaster-operator"))
-        status, text = json.loads(self.world.kube.kubectl(*command, token, *hosts))
-        return status, text
+        return [(status, text) for status, text in json.loads(self.world.kube.kubectl(*command, token, *hosts))]
+
+    def get(self, token: str = "") -> tuple[int, str]:
+        """What the replicas answer, all with the same status; the text of one of them."""
+        pages = self.pages(token)
+        (status,) = {status for status, _ in pages}
+        return status, pages[0][1]
 
     def leader_tells(self, token: str, words: str, absent: str = "", limit_s: float = 60.0) -> str:
         """The text of the replica that leads, once it has `words` and not those of `absent`."""
         deadline = time.monotonic() + limit_s
-        pages, told = 0, ""
+        ours, told = f'namespace="{self.world.namespace}"', "no replica said that it leads"
         while time.monotonic() < deadline:
-            status, text = self.get(token)
-            assert status == 200
-            if "trainmaster_leader 1.0" in text:
-                if words in text and not (absent and absent in text):
-                    return text
-                pages, told = pages + 1, text
+            for status, text in self.pages(token):
+                assert status == 200
+                if "trainmaster_leader 1.0" in text:
+                    if words in text and not (absent and absent in text):
+                        return text
+                    told = "\n".join(line for line in text.splitlines() if ours in line)
             time.sleep(0.5)
-        ours = "\n".join(line for line in told.splitlines() if f'namespace="{self.world.namespace}"' in line)
-        raise AssertionError(
-            f"the leader does not tell {words}"
-            + (f" without {absent}" if absent else "")
-            + f"; of {pages} pages of a leader the last tells of this namespace:\n{ours}"
-        )
+        without = f" without {absent}" if absent else ""
+        raise AssertionError(f"the leader does not tell {words}{without}, but of this namespace: {told}")
 
 
 def _runs(pod: dict[str, object] | None) -> bool:

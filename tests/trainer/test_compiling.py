@@ -5,6 +5,7 @@ That they compute what others do is in the parity table.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 GPT = {"name": "gpt", "options": {"layers": 3, "heads": 2, "width": 16, "context": 8}}
 
 
-@needs_compiler
 @pytest.mark.processes
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=needs_compiler)])
 def test_blocks_that_are_alike_are_compiled_once_and_compute_the_same(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where activations are counted, as in the first step of a round."""
+    """Also where activations are counted, as in the first step of a round. `aot_eager` captures and differentiates the
+    same graphs and generates no code, which takes most of the time."""
     monkeypatch.setenv(compiling.CACHE, str(cache))
     compiling.prepare("cpu")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     torch._dynamo.reset()
     counters.clear()
     plain, compiled = (models.build(ModelConfig.model_validate(GPT), 0) for _ in range(2))
