@@ -167,7 +167,6 @@ _FIRST_JOB = {
 STAGES: dict[str, Stage] = {
     "CONTRIBUTING.md:policy": Stage(_exercise),
     "README.md:own-job": Stage(smaller=_FIRST_JOB, written=("my-gpt.yaml",)),
-    "README.md:own-loop": Stage(before=_LOOP),
     "README.md:script": Stage(_script),
     "docs/coming-from.md:loop": Stage(before=_LOOP),
     "docs/data.md:tokenizer": Stage(_corpus),
