@@ -40,7 +40,10 @@ def former(world: World) -> Iterator[None]:
 
 
 def leave_behind(world: World, phase: str) -> Object:
-    """A job as the version before left it, with the pods that it had."""
+    """A job as the version before left it, with the pods that it had.
+
+    The pods only sleep. What agents of that version do without an operator is in tests/simulation/test_migration.py.
+    """
     name = phase.lower()
     job = world.script(["sleep", "3600"], name=name, suspend=phase == "Suspended")
     job["spec"]["recovery"] = {"hang": {"limitSeconds": None}}  # the former spelling

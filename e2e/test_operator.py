@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from e2e.installation import NAMESPACE
-from e2e.kube import Object
+from e2e.kube import JOB, Object
 from e2e.machine import Machine
 from e2e.test_failures import assert_one_curve
 from e2e.world import World
@@ -88,3 +88,13 @@ def test_one_bad_job_beside_a_hundred_good_ones(world: World) -> None:
     world.succeeded()
     for job in (*idle[:2], *idle[-2:]):
         world.wait_phase("Suspended", name=job["metadata"]["name"])
+
+
+def test_what_a_newer_operator_wrote_into_a_status_survives_what_this_one_writes(world: World) -> None:
+    world.submit(world.training(steps=100_000))
+    world.wait_phase("Running")
+    world.kube.patch_status(JOB, "job", world.namespace, {"status": {"newer": {"a": 1}, "internal": {"newer": "x"}}})
+    world.kube.patch(JOB, "job", world.namespace, {"spec": {"suspend": True}})
+    world.wait_phase("Suspended")
+    status = world.job()["status"]
+    assert (status["newer"], status["internal"]["newer"]) == ({"a": 1}, "x")

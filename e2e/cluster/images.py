@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tempfile
@@ -36,8 +37,9 @@ _STRAY = (Path("/var/lib/containers"), Path("/etc/cni"))
 
 def make() -> None:
     """Build what changed."""
-    with no_strays():
+    with _alone(), no_strays():
         try:
+            _remove_leftovers()
             _make()
         finally:
             works("umount", _STORE / "root" / "overlay")  # buildah mounts it over itself, and leaves it so
@@ -53,6 +55,21 @@ def no_strays() -> Iterator[None]:
     finally:
         for folder in stray:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other process builds in this store. A lock ends with its process."""
+    _STORE.mkdir(parents=True, exist_ok=True)
+    with open(_STORE / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_leftovers() -> None:
+    """Remove the working containers, and their mounts, of a build that was ended early. Images and layers stay: the
+    next build finds its finished stages among them."""
+    run(*_BUILDAH, "rm", "--all")
 
 
 def _make() -> None:

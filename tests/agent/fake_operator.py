@@ -63,6 +63,7 @@ class Operator:
     grant: int = 0
     minor: int = 0
     unable: bool = False
+    ask_stacks: bool = False
     divisor: int = 1
     secret: str = "of this round"
     port: int = 0
@@ -165,7 +166,7 @@ class Operator:
                 ring=self._neighbour((slot + 1) % self.slots) if self.slots > 1 else None,
                 first=self._neighbour(0),
             )
-        content = (self.stop_at, self.stop_bound, self.minor, self.divisor, self.unable)
+        content = (self.stop_at, self.stop_bound, self.minor, self.divisor, self.unable, self.ask_stacks)
         tag = f"{self.epoch}/{self.state.value}/{self.round}/{content}"
         return Directive(
             epoch=self.epoch,
@@ -178,6 +179,7 @@ class Operator:
             keep_store=slot == 0,
             report_interval_s=0.1,
             unable=self.unable,
+            ask_stacks=self.ask_stacks,
         )
 
     def _neighbour(self, slot: int) -> Neighbour | None:

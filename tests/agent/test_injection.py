@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from tests.agent.world import ROOT, World
 from trainmaster.agent import injection
-from trainmaster.contract.wire import Recurrence, environment
+from trainmaster.contract.wire import RankState, Recurrence, environment
 from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress import ProgressRecord
 
@@ -104,6 +105,36 @@ def test_steps_are_seen_whatever_started_the_python_that_takes_them(
     world.until(lambda: "[rank 0] stepped" in world.log())
     report = world.operator.wait_for_step(4, round=1)
     assert report.ranks[0].step == 4
+
+
+STUCK = """
+import os, time
+from torch.optim import optimizer
+def exchange_halo():
+    while True:
+        time.sleep(3600)
+optimizer.step()
+print("process", os.getpid(), flush=True)
+exchange_halo()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["bash -c", "a Python wrapper"])
+def test_a_stuck_python_is_looked_at_and_not_what_started_it(make_world: Callable[..., World], name: str) -> None:
+    """Its stack is asked of it, and the kernel is asked whether it is stopped."""
+    world = make_world()
+    path = os.pathsep.join([str(torch_of(world.folder)), str(ROOT / "trainer")])
+    command = COMMANDS[name](world.folder, world.script(STUCK))
+    world.start(command, TRAINMASTER_ZYGOTE_ENABLED="0", PYTHONPATH=path)
+    operator = world.operator
+    world.until(lambda: "[rank 0] process " in world.log())
+    operator.direct(ask_stacks=True)
+    operator.wait_for(lambda: any("exchange_halo" in rank.stack for rank in operator.reports[-1].ranks), "its stack")
+    pid = int(world.log().partition("[rank 0] process ")[2].split()[0])
+    assert pid != operator.reports[-1].ranks[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    operator.wait_for(lambda: operator.reports[-1].ranks[0].state is RankState.STOPPED, "that it is stopped")
 
 
 @pytest.mark.processes

@@ -125,6 +125,18 @@ def test_a_script_that_takes_no_steps_is_forked_with_what_it_imports(make_world:
     assert "advance" not in world.log()
 
 
+def test_the_time_that_a_script_takes_for_its_imports_is_told_as_that(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.script("import time\ntime.sleep(0.3)\n", "slow.py")
+    script = world.script("import signal, slow\nprint('imported', flush=True)\nsignal.pause()\n")
+    world.start(["python", script], **world.without_torch())
+    operator = world.operator
+    world.until(lambda: "[rank 0] imported" in world.log())
+    known = len(operator.reports)
+    operator.wait_for(lambda: len(operator.reports) >= known + 2, "a report from after the imports")
+    assert operator.reports[-1].clock["imports"] >= 0.3
+
+
 def test_a_script_that_imports_nothing_is_forked_too(make_world: Callable[..., World]) -> None:
     world = make_world()
     script = "import os, signal\nprint('round', os.environ['TRAINMASTER_ROUND'], flush=True)\nsignal.pause()\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from trainmaster.agent import lastwords, launcher, observer, script
+from trainmaster.contract.wire import Cause, ExitCode, ProgressRecord, environment
+from trainmaster.contract.wire.progress import MAGIC, VERSION
 
 pytestmark = pytest.mark.processes
 
@@ -160,11 +163,27 @@ def test_an_error_of_what_watches_a_program_is_told_as_its_last_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def install(*, own_loop: bool) -> None:
-        raise ValueError("the agent's progress record has layout 3")
+        raise ValueError("there is no such descriptor")
 
     told: list[str] = []
     monkeypatch.setattr(observer, "install", install)
     monkeypatch.setattr(lastwords, "tell", lambda cause, message, *_, **__: told.append(message))
     assert script.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == 1
-    assert told == ["ValueError: the agent's progress record has layout 3"]
+    assert told == ["ValueError: there is no such descriptor"]
     assert told[0] in capsys.readouterr().err
+
+
+def test_a_rank_whose_agent_is_of_another_version_ends_with_a_sentence_and_runs_no_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = ProgressRecord.create(1, 0)
+    os.pwrite(record.fd, struct.pack("<II", MAGIC, VERSION + 1), 0)
+    monkeypatch.setenv(environment.PROGRESS_FD, str(record.fd))
+    told: list[tuple[str, ...]] = []
+    monkeypatch.setattr(lastwords, "tell", lambda *words, **_: told.append(words))
+    assert script.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == ExitCode.CONFIG_ERROR
+    said = capsys.readouterr().err
+    assert said.startswith(f"trainmaster: the agent's progress record has layout {VERSION + 1}, and the trainmaster")
+    assert said.count("\n") == 1
+    assert told == [(Cause.CONFIG_ERROR, said.removeprefix("trainmaster: ").rstrip(), "")]
+    record.close()

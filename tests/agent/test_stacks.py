@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -50,7 +49,7 @@ class Child:
         self.popen = tied.popen(argv, pass_fds=[self.record.fd], stdout=subprocess.PIPE)
         assert self.popen.stdout is not None
         assert self.popen.stdout.readline() == b"ready\n"
-        self.process = SimpleNamespace(pid=self.popen.pid)
+        self.program = self.popen.pid
         self.look = stacks.Look()
         self.ended = False
 

@@ -152,13 +152,6 @@ def test_no_category_falls_when_agents_tell_the_clock_of_a_recovery_late() -> No
     assert told_losses[4] == told_losses[5] == settled
 
 
-def test_a_resume_counts_losses_anew_and_failures_on() -> None:
-    first = after(JobState(firstStepAt="a"), recoveries=[recovery(clock={"detect": 5.0})])
-    assert told(first).setAside == {"detection": 5.0}
-    resumed = after(first, firstStepAt="b")
-    assert (told(resumed).setAside, told(resumed).failures) == ({}, {"Crash": 1})
-
-
 @pytest.mark.parametrize("cause", [*Cause, "Resized"])
 def test_every_cause_has_a_category_of_losses(cause: str) -> None:
     name = cause.value if isinstance(cause, Cause) else cause

@@ -119,10 +119,8 @@ def test_time_is_counted_as_useful_or_lost_to_a_cause():
     metrics.wrote(KEY, JobState(), first, 0)
     metrics.wrote(KEY, first, later, 1)
     metrics.wrote(KEY, later, later, 2)
-    resumed = JobState(firstStepAt="d", accountedAt="e", usefulSeconds=1.0, lost={"Crash": 0.5})
-    metrics.wrote(KEY, later, resumed, 3)
-    assert value(metrics, "useful_seconds_total") == 16.0
-    assert value(metrics, "lost_seconds_total", cause="Crash") == 3.0
+    assert value(metrics, "useful_seconds_total") == 15.0
+    assert value(metrics, "lost_seconds_total", cause="Crash") == 2.5
     assert value(metrics, "lost_seconds_total", cause="Checkpoint") == 1.0
     assert value(metrics, "lost_seconds_total", cause="other") == 4.0
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
 import trainmaster as tm
 from trainmaster import steps, told
-from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.progress import Phase, ProgressRecord
+from trainmaster.contract.wire import ExitCode, environment
+from trainmaster.contract.wire.progress import MAGIC, VERSION, Phase, ProgressRecord
 
 
 @pytest.fixture
@@ -56,6 +57,18 @@ def test_outside_of_a_job_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     run = told.ToldSteps(told.Reporter.from_environment())
     run.report(step=7, loss=1)
     assert run.step == 7
+
+
+def test_a_loop_of_its_own_ends_with_a_sentence_when_its_agent_is_of_another_version(
+    monkeypatch: pytest.MonkeyPatch, record: ProgressRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.pwrite(record.fd, struct.pack("<II", MAGIC, VERSION + 1), 0)
+    with pytest.raises(SystemExit) as ended:
+        tm.init()
+    assert ended.value.code == ExitCode.CONFIG_ERROR
+    said = capsys.readouterr().err
+    assert said.startswith(f"trainmaster: the agent's progress record has layout {VERSION + 1}, and the trainmaster")
+    assert said.count("\n") == 1
 
 
 def test_a_step_below_1_is_refused_in_a_sentence() -> None:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainmaster.agent import collectives, memory
+from trainmaster.agent import collectives, lastwords, memory
 from trainmaster.agent.rhythm import Rhythm
 from trainmaster.contract.wire import channel as wire
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
-from trainmaster.contract.wire.progress import OBEYS_STOP, Control, Phase, Progress, ProgressRecord
+from trainmaster.contract.wire.progress import OBEYS_STOP, Control, OtherRecord, Phase, Progress, ProgressRecord
 
 _LAST_LINES = 64 * 1024
 
@@ -44,8 +44,13 @@ class Reporter:
 
     @classmethod
     def from_environment(cls) -> Reporter:
+        """Return the reporter of this process. Raises SystemExit if its agent is of another version."""
         env = os.environ
-        record = ProgressRecord.open(int(env[environment.PROGRESS_FD])) if env.get(environment.PROGRESS_FD) else None
+        fd = env.get(environment.PROGRESS_FD)
+        try:
+            record = ProgressRecord.open(int(fd)) if fd else None
+        except OtherRecord as error:
+            raise SystemExit(lastwords.refuse(str(error))) from None
         channel = Channel.open(int(env[environment.CHANNEL_FD])) if env.get(environment.CHANNEL_FD) else None
         rank, round = int(env.get("RANK", "0")), int(env.get(environment.ROUND, "0"))
         output = env.get(environment.OUTPUT_DIR)

@@ -8,7 +8,7 @@ Agents tell when that was, so the account is right however late a leader hears o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster_operator.planning import pauses, step_count
@@ -64,8 +64,8 @@ class Account:
             self._lose(PAUSES[name], seconds)
         self._lose(again, (1 - share) * stepping)
         self._at += elapsed
-        counted = self._useful_s + sum(self._lost.values())
-        self._goodput = f"{self._useful_s / counted:.2f}" if counted > 0 else ""
+        useful = useful_share(self._useful_s, self._lost)
+        self._goodput = f"{useful:.2f}" if useful is not None else ""
 
     def fields(self) -> dict[str, Any]:
         """Of the status."""
@@ -80,6 +80,12 @@ class Account:
     def _lose(self, cause: str, seconds: float) -> None:
         if seconds >= 0.0005:
             self._lost[cause] = round(self._lost.get(cause, 0.0) + seconds, 3)
+
+
+def useful_share(useful_s: float, lost: Mapping[str, float]) -> float | None:
+    """Return the share of the accounted time that was useful; None before any time is accounted."""
+    accounted_s = useful_s + sum(lost.values())
+    return useful_s / accounted_s if accounted_s > 0 else None
 
 
 def has_begun(status: JobState) -> bool:

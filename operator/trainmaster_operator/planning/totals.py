@@ -92,14 +92,11 @@ LOSS_WORDS = ("hardware", "preemption", "checkpoint", "straggler", "detection", 
 
 def count(old: JobState, new: JobState) -> JobState:
     """`new` with what has happened since `old` added to its totals; the same object if nothing has."""
-    same_account = old.firstStepAt == new.firstStepAt or not old.firstStepAt
     unsettled = any(not _is_settled(recovery, old) for recovery in old.recoveries)
-    if new.recoveries is old.recoveries and new.lastFailure is old.lastFailure and same_account and not unsettled:
+    if new.recoveries is old.recoveries and new.lastFailure is old.lastFailure and not unsettled:
         return new
     known = {_identity(recovery): recovery for recovery in old.recoveries}
     totals = (new.totals or Totals()).model_copy(deep=True)
-    if not same_account:
-        totals.setAside, totals.told = {}, {}
     begun = [recovery for recovery in new.recoveries if _identity(recovery) not in known]
     for recovery in begun:
         if recovery.cause != RESIZED:
@@ -109,7 +106,7 @@ def count(old: JobState, new: JobState) -> JobState:
         _add(totals.failures, failure.cause, 1)  # one that nothing was tried after
     for recovery in new.recoveries:
         _follow(totals, known.get(_identity(recovery)), recovery, _is_settled(recovery, new))
-    if same_account and (new.recoveries or old.recoveries):
+    if new.recoveries or old.recoveries:
         # What metrics will tell of this status. The next pass that changes nothing else finds the same.
         will_tell = losses(new.model_copy(update={"totals": totals}))
         totals.told = {name: seconds for name, seconds in will_tell.items() if seconds}

@@ -84,7 +84,7 @@ STATE: tuple[Family, ...] = (
     ),
     Family(
         "useful_seconds_total", "counter", (), "seconds", STATUS,
-        "Time since the first step that went into steps which had not been done before. A resume counts anew.",
+        "Time since the first step that went into steps which had not been done before. It goes on after a resume.",
         "With job_lost_seconds_total it gives the goodput of any window.",
     ),
     Family(

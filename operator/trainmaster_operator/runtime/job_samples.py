@@ -8,6 +8,7 @@ from trainmaster.contract.wire import Report
 from trainmaster_operator.control.usage import JobUsage
 from trainmaster_operator.planning import totals
 from trainmaster_operator.planning.gang import SCHEDULED
+from trainmaster_operator.planning.goodput import useful_share
 from trainmaster_operator.planning.state import JobPhase, JobState, Rung
 from trainmaster_operator.planning.times import seconds_of, since
 from trainmaster_operator.runtime.job_families import MOST_CONDITIONS
@@ -39,12 +40,6 @@ def ended_at(status: JobState) -> float | None:
 
 def restarts(status: JobState) -> dict[str, int]:
     return {rung.value: getattr(status.restarts, rung.value) for rung in Rung}
-
-
-def goodput(status: JobState) -> float | None:
-    """Share of the accounted time that was useful; None before a step was accounted."""
-    accounted_s = status.usefulSeconds + sum(status.lost.values())
-    return status.usefulSeconds / accounted_s if accounted_s > 0 else None
 
 
 def conditions(status: JobState) -> list[tuple[str, str]]:
@@ -99,7 +94,7 @@ def of_state(record: JobRecord) -> Iterator[Sample]:
     yield "useful_seconds_total", (), status.usefulSeconds
     for category, lost_s in totals.losses(status).items():
         yield "lost_seconds_total", (category,), lost_s
-    ratio = goodput(status)
+    ratio = useful_share(status.usefulSeconds, status.lost)
     if ratio is not None:
         yield "goodput_ratio", (), ratio
 

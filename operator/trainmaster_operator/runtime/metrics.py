@@ -206,10 +206,9 @@ class Metrics:
     def _account(self, old: JobState, new: JobState) -> None:
         if new.accountedAt == old.accountedAt:
             return
-        anew = new.firstStepAt != old.firstStepAt
-        self.useful_seconds.inc(max(0.0, new.usefulSeconds - (0.0 if anew else old.usefulSeconds)))
+        self.useful_seconds.inc(max(0.0, new.usefulSeconds - old.usefulSeconds))
         for cause, seconds in new.lost.items():
-            more = seconds - (0.0 if anew else old.lost.get(cause, 0.0))
+            more = seconds - old.lost.get(cause, 0.0)
             if more > 0:
                 self.lost_seconds.labels(cause if cause in _LOSSES else OTHER).inc(more)
 

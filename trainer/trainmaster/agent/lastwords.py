@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import Any
 
 from trainmaster.contract.wire import channel, environment
-from trainmaster.contract.wire.codes import Cause
+from trainmaster.contract.wire.codes import Cause, ExitCode
 
 
 def tell(cause: Cause, message: str, traceback: str, *, cascade: bool = False, step: int = 0) -> None:
     """Send them, if an agent listens. Never raises: the process is ending anyway."""
     words = {"cause": cause.value, "message": message[:2000], "traceback": traceback[-20000:], "cascade": cascade}
     _send(channel.FAILED, {**words, "step": step})
+
+
+def refuse(words: str) -> int:
+    """Say in a sentence why this rank can't run, to the agent and on standard error. Return the exit code, by which no
+    restart is tried. Never raises."""
+    tell(Cause.CONFIG_ERROR, words, "")
+    with contextlib.suppress(OSError, ValueError):
+        print(f"trainmaster: {words}", file=sys.stderr, flush=True)
+    return int(ExitCode.CONFIG_ERROR)
 
 
 def tell_exit(code: int) -> None:

@@ -19,7 +19,7 @@ import multiprocessing.spawn
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from trainmaster.agent import comparison, lastwords
 from trainmaster.agent.launcher import find_package
@@ -102,17 +102,10 @@ def _compare_at(module: Any, *, own_loop: bool) -> None:
         except ConfigError as error:
             if own_loop:
                 raise
-            _end(error)
+            raise SystemExit(lastwords.refuse(str(error))) from None
         return store
 
     module._create_c10d_store = create_store
-
-
-def _end(error: ConfigError) -> NoReturn:
-    """End this rank, with the sentence as its last words."""
-    lastwords.tell(error.cause, str(error), "")
-    print(f"trainmaster: {error}", file=sys.stderr, flush=True)
-    raise SystemExit(int(error.exit_code))
 
 
 def _keep_apart(module: Any) -> None:

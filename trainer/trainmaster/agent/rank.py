@@ -175,10 +175,17 @@ class Rank:
         return not asked and not self.stopped
 
     @property
+    def program(self) -> int:
+        """The pid of the process that trains: a Python program below `process` where that is a shell or a wrapper. 0:
+        it is not known yet."""
+        return self.record.claimant() or (self.process.pid if self.process else 0)
+
+    @property
     def stopped(self) -> bool:
         """Whether the kernel has stopped it (SIGSTOP, a debugger)."""
-        pid = self.process.pid if self.process else 0
-        return bool(pid) and not self.ended and processes.state(pid) == "T"
+        if self.ended or self.process is None:
+            return False
+        return any(processes.state(pid) == "T" for pid in {self.process.pid, self.program} if pid)
 
     def report(self) -> RankReport:
         p = self.progress()

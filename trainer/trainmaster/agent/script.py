@@ -25,6 +25,7 @@ from typing import Any
 from trainmaster.agent import lastwords, observer, own_store
 from trainmaster.agent.symptoms import cause_of, code_of, is_cascade
 from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.contract.wire.progress import OtherRecord
 
 
 def run(entry: dict[str, Any]) -> int:
@@ -43,6 +44,8 @@ def run(entry: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         traceback.print_exc()
         return 130
+    except OtherRecord as error:  # this trainmaster is of another version than the agent's: its image has its own
+        return lastwords.refuse(str(error))
     except BaseException as error:  # noqa: BLE001  these are the last words: told, then the process ends with 1
         return _last_words(error)
     return 0

@@ -91,8 +91,8 @@ def take(rank: Rank, characters: int = CHARACTERS) -> None:
 
 def ask(rank: Rank) -> None:
     """Have a rank write its stack, if it knows how: the signal would end any other process."""
-    pid = rank.process.pid if rank.process is not None else 0
-    if not pid or rank.ended or processes.state(pid) in ("T", "Z", "") or not _catches(pid):
+    pid = 0 if rank.ended else rank.program
+    if not pid or processes.state(pid) in ("T", "Z", "") or not _catches(pid):
         return
     os.ftruncate(rank.record.fd, SIZE)
     os.lseek(rank.record.fd, SIZE, os.SEEK_SET)  # one open file, and so one place in it, on both sides

@@ -13,7 +13,6 @@ from trainmaster.agent.frameworks import ALL, Framework, find, roster
 from trainmaster.agent.frameworks.framework import Meeting, Watch, from_numbers
 from trainmaster.contract.launch.frameworks import PACKAGES
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.codes import Cause, ExitCode
 
 _TRAINING = frozenset({"torch", *PACKAGES.values()})
 
@@ -88,6 +87,4 @@ def _end(call: str, framework: Framework, other: Framework) -> NoReturn:
         f"this job's framework is {framework.name}, and its script lets the ranks meet through {other.name} ({call}): "
         f"set spec.framework to {other.name}, or take that call out"
     )
-    lastwords.tell(Cause.CONFIG_ERROR, words, "")
-    print(f"trainmaster: {words}", file=sys.stderr, flush=True)
-    raise SystemExit(int(ExitCode.CONFIG_ERROR))
+    raise SystemExit(lastwords.refuse(words))

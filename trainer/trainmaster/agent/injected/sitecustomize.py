@@ -80,7 +80,8 @@ def _open_record() -> bool:
         return False
     import fcntl
 
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    # A stack is written behind the record. The agent sets the place of its own open file, not of this one.
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -11,6 +11,7 @@ refused.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
@@ -38,6 +39,7 @@ _CONTROL_AT = slice(128, 256)
 _PROGRESS_AT = slice(1024, 1792)
 _CONTROL = "qiiq"
 _PROGRESS = "iiiiqqqdqqqqqqqqqqqqqqqqqqqqqqqqqqqqd"
+_LOCK = struct.Struct("hhqqi")  # struct flock of fcntl(2): type, whence, start, length, pid
 _KINDS = 256  # that a collective can have: its word is number * _KINDS + kind
 
 
@@ -123,6 +125,10 @@ class Control:
     copied_step: int = 0  # of this round, that a peer has of this rank's state; -1: none yet; 0: no peer keeps any
 
 
+class OtherRecord(ValueError):
+    """Memory that is not a progress record, or one of another layout. The message is a sentence for a person."""
+
+
 class ProgressRecord:
     """Maps a record. The agent creates it (`create`), the rank opens the inherited descriptor (`open`)."""
 
@@ -134,9 +140,9 @@ class ProgressRecord:
         self.fd = fd
         magic, version = _HEAD.unpack_from(memory, 0)
         if magic != MAGIC:
-            raise ValueError(f"descriptor {fd} is not the progress record of a rank; it begins with {magic:#x}")
+            raise OtherRecord(f"descriptor {fd} is not the progress record of a rank; it begins with {magic:#x}")
         if version != VERSION:
-            raise ValueError(
+            raise OtherRecord(
                 f"the agent's progress record has layout {version}, and the trainmaster that this rank imports knows "
                 f"layout {VERSION}: install the version of trainmaster that the agent has, or none, in the rank's image"
             )
@@ -197,6 +203,12 @@ class ProgressRecord:
     def control(self) -> Control:
         """Return the agent's half as it was last published."""
         return Control(*self._control.read())
+
+    def claimant(self) -> int:
+        """Return the pid of the process that has claimed this record by a lock (`agent.injection`); 0: none has."""
+        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_GETLK, asked))
+        return 0 if kind == fcntl.F_UNLCK else int(pid)
 
     def close(self) -> None:
         self._entered.release()
