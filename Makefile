@@ -118,7 +118,7 @@ soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECOND
 soak-runs: venv  ## whole runs with random faults and resizes, each held against a calm one; RUNS=50, half an hour
 	$(BIN)/python -m tests.e2e.soak $(if $(RUNS),--runs $(RUNS))
 
-claims:  ## run the commands that show what the README claims, on a fresh clone; ONLY="demo recovery" runs a part
+claims:  ## run the commands that show what README and docs claim, on a fresh clone; ONLY="demo recovery" runs a part
 	$(PYTHON) -m claims $(if $(ONLY),--only $(ONLY)) $(if $(WITH_CLUSTER),--cluster)
 
 bench-recovery: venv  ## recovery time beside torchrun's; raw samples go to benchmarks/results/

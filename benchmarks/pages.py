@@ -286,6 +286,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "goodput": goodput_page.tables,
     "goodput-in-short": goodput_page.headline,
+    "goodput-with-most-faults": goodput_page.readme,
     "recovery": recovery_page.readme,
     "public-scripts": public_scripts.section,
     "script-recovery": script_recovery.section,

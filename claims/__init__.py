@@ -1,1 +1,1 @@
-"""What the README claims, and the commands that show it. `python -m claims --help` tells more."""
+"""What README and docs claim, and the commands that show it. `python -m claims --help` tells more."""

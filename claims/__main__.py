@@ -1,4 +1,4 @@
-"""Runs the commands that show what the README claims, on a fresh clone of this repository, and prints a table.
+"""Runs the commands that show what README and docs claim, on a fresh clone of this repository, and prints a table.
 
 Only what is committed is in the clone. It lies in a temporary folder, with a .venv of its own of several GB, and is
 removed at the end. Figures are told as ranges, beside the machine's load. The exit code is 1 if a claim that is yes or

@@ -1,6 +1,7 @@
-"""The claims of the README, each with the command that shows it.
+"""The claims of README.md and docs/, each with the command that shows it.
 
-A paragraph of the README that claims something has the names of its claims above it: `<!-- claim: demo -->`.
+A paragraph that claims something has the names of its claims above it: `<!-- claim: demo -->`. Most claims stand in the
+README; those about how the parts work stand on the page that explains them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the README says. It holds if `command` ends with exit code 0, or it has figures to read."""
+    """Something that a page says. It holds if `command` ends with exit code 0, or it has figures to read."""
 
     name: str
     says: str
@@ -88,7 +89,7 @@ CLAIMS = (
     ),
     Claim(
         "own-job",
-        "The commands of the README check, plan and run the README's own job.",
+        "The commands of the README write, check and run a first job, and kill a rank of it.",
         "python -m pytest -q tests/e2e/test_pages.py -k own-job",
     ),
     Claim(

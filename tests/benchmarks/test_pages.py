@@ -80,6 +80,12 @@ def test_goodput_is_told_with_its_range_its_ratios_and_the_same_losses() -> None
     assert "| wall time, a fault in 50 steps | 1 | 2.00 (2.00 to 2.00) | 3.00 (3.00 to 3.00) |" in short
     assert "| standstill: rank killed, s | 1.2 (3 faults) | 2.4 (3 faults) | 3.6 (3 faults) |" in short
     assert "| standstill: pod killed, s | none | none | none |" in short
+    rows += [cell(system, 20, 1, 40.0) for system in (TRAINMASTER, TORCHRUN, SHELL_LOOP)]
+    with_most_faults = "\n".join(goodput_page.with_most_faults(rows))
+    assert "| a fault in 20 steps | Trainmaster | torchrun | shell loop |" in with_most_faults
+    assert "| goodput | 0.25 (one run) | 0.25 (one run) | 0.25 (one run) |" in with_most_faults
+    assert "| wall time | 1 | 1.00 (one run) | 1.00 (one run) |" in with_most_faults
+    del rows[-3:]
     rows[-1]["losses"] = "other"
     assert "**1 of 12 runs ended with other losses than the first.**" in "\n".join(goodput_page.of_rows(rows))
     assert goodput.unlike(rows[:-1]) == []

@@ -11,6 +11,7 @@ import yaml
 
 from tests.api.jobs import job
 from trainmaster_operator.planning.state import (
+    Condition,
     Failure,
     JobPhase,
     JobState,
@@ -71,6 +72,59 @@ SUCCEEDED = status(
     usefulSeconds=81.0,
     lost={"Crash": 4.5, "Checkpoint": 1.5},
 )
+
+
+SHRUNK = Recovery(round=3, cause="NodeLost", rung=Rung.SHRINK, pod="tiny-worker-3-0", step=80)
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    raise ValueError("the weights of layer 7 are missing")
+ValueError: the weights of layer 7 are missing"""
+RAISED = CRASH.model_copy(
+    update={
+        "exitCode": 1,
+        "signal": "",
+        "message": "ValueError: the weights of layer 7 are missing",
+        "traceback": TRACEBACK,
+    }
+)
+
+
+def failed_run(folder: Path) -> Path:
+    """What a run leaves whose script raised an error before it completed a step."""
+    condition = Condition(
+        type="Failed", status="True", reason="Crash", message="Crash of rank 2; a third try would not help"
+    )
+    final = JobState(phase=JobPhase.FAILED, round=2, lastFailure=RAISED, conditions=[condition])
+    out = output_folder(folder, final)
+    (out / "metrics.jsonl").unlink()
+    (out / "memory.json").unlink()
+    (out / "logs").mkdir(exist_ok=True)
+    lines = [
+        "[rank 3] I am another rank",
+        "[rank 2] loading layer 6",
+        *(f"[rank 2] {x}" for x in TRACEBACK.split("\n")),
+    ]
+    (out / "logs" / "tiny-worker-2-0.log").write_text("\n".join(lines) + "\n")
+    return out
+
+
+def long_run(folder: Path, steps: int, restarts: int) -> Path:
+    """What a run leaves that had many restarts. Each lost 50 steps of 2.5 s, and the status remembers the last 16."""
+    known = [
+        CLOSED.model_copy(update={"round": number + 2, "step": 0, "totalSeconds": 20.0})
+        for number in range(restarts - 16, restarts)
+    ]
+    final = SUCCEEDED.model_copy(update={"restarts": Restarts(inPlace=restarts), "recoveries": known})
+    out = output_folder(folder, final)
+    every = steps // (restarts + 1)
+    with (out / "metrics.jsonl").open("w") as file:
+        for number in range(restarts + 1):
+            for step in range(max(1, number * every - 50), (number + 1) * every):
+                loss = 2 + math.sin(step)
+                file.write(
+                    f'{{"step": {step}, "round": {number + 1}, "loss": {loss}, "tokens": 1024, "seconds": 2.5}}\n'
+                )
+    return out
 
 
 def output_folder(folder: Path, final: JobState = SUCCEEDED, steps: int = 100, name: str = "tiny") -> Path:

@@ -9,8 +9,9 @@ import pytest
 
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, refused
-from tests.cli.runs import SUCCEEDED, output_folder, status
+from tests.cli.runs import RAISED, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.planning.state import JobPhase
 
 
 @pytest.fixture
@@ -112,6 +113,24 @@ def test_the_report_of_a_job_has_its_recoveries_and_the_command_that_shows_its_l
     assert "No loss was recorded" not in page
     assert main(["report", "tiny", "--file", "other.html"]) == 0
     assert Path("other.html").read_text() == page
+
+
+def test_the_report_of_a_failed_job_begins_with_its_cause_its_last_words_and_the_command_that_shows_its_log(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(cluster.store, write_job(), now=status(JobPhase.FAILED, lastFailure=RAISED))
+    assert main(["report", "tiny"]) == 0
+    page = Path(capsys.readouterr().out.strip()).read_text()
+    order = [
+        "Why it failed",
+        "rank 2: Crash in step 60: exit code 1: ValueError",
+        "The last words of rank 2",
+        "Traceback (most recent call last)",
+        "trainmaster logs tiny -n team-a --rank 2",
+        "restarts",
+    ]
+    places = [page.index(words) for words in order]
+    assert places == sorted(places)
 
 
 def test_a_report_can_be_written_elsewhere(no_cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:

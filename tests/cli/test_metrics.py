@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.cli.metrics import POINTS, Metrics, averaged, read, thinned
-from trainmaster_operator.cli.report import continuity
+from trainmaster_operator.cli.metrics import POINTS, Metrics, continuity, read, thinned
+from trainmaster_operator.cli.throughput import over_time
 
 
 def written(folder: Path, lines: list[Any]) -> Metrics:
@@ -23,7 +23,7 @@ def line(step: int, round: int, loss: float | str, **more: Any) -> dict[str, Any
 
 def test_a_run_without_metrics_has_empty_curves(tmp_path: Path) -> None:
     metrics = read(tmp_path / "metrics.jsonl")
-    assert metrics.loss_curve() == metrics.throughput_curve() == []
+    assert metrics.loss_curve() == over_time(metrics, []).curve == []
     assert metrics.mean_throughput() == 0.0
 
 
@@ -72,7 +72,7 @@ def test_late_lines_of_a_fenced_world_and_torn_lines_are_left_out(tmp_path: Path
 
 def test_throughput_is_tokens_over_seconds(tmp_path: Path) -> None:
     metrics = written(tmp_path, [line(1, 1, 5.0, seconds=0.5), line(2, 1, 4.0, seconds=0.25)])
-    assert metrics.throughput_curve() == [(1, 200.0), (2, 400.0)]
+    assert over_time(metrics, []).curve == [(0.0, 200.0), (0.5, 200.0), (0.75, 400.0)]
     assert math.isclose(metrics.mean_throughput(), 200 / 0.75)
 
 
@@ -93,4 +93,3 @@ def test_curves_keep_their_peaks_and_have_a_bounded_size() -> None:
     assert (12_345, 50.0) in points
     assert (54_321, -50.0) in points
     assert points == sorted(points)
-    assert len(averaged(steps, values)) <= POINTS

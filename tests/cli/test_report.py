@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
-from trainmaster_operator.cli.chart import Line, line_chart, ticks
+from tests.cli.runs import CLOSED, CRASH, SHRUNK, SUCCEEDED, failed_run, long_run, output_folder, status
+from trainmaster_operator.cli.chart import SCALE, Line, Marker, line_chart, ticks
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.memory import LIMIT, MemoryTrack
+from trainmaster_operator.cli.page import STYLE
 from trainmaster_operator.cli.report import write
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.state import Condition, JobPhase
 
 
 class Page(HTMLParser):
@@ -53,6 +56,13 @@ def page(out: Path) -> tuple[str, str]:
     return html, " ".join(" ".join(parsed.text).split())
 
 
+def with_training(out: Path, **fields: Any) -> None:
+    """Change `spec.training` of a run."""
+    resource = yaml.safe_load((out / "status.yaml").read_text())
+    resource["spec"]["training"].update(fields)
+    (out / "status.yaml").write_text(yaml.safe_dump(resource))
+
+
 def test_the_report_tells_how_the_run_went(tmp_path: Path) -> None:
     _, text = page(output_folder(tmp_path / "out"))
     for words in (
@@ -78,27 +88,150 @@ def test_the_report_tells_where_the_time_went(tmp_path: Path) -> None:
         assert words in text
 
 
+def test_goodput_is_explained_at_its_number_and_where_the_time_went(tmp_path: Path) -> None:
+    _, text = page(output_folder(tmp_path / "out"))
+    assert "goodput 0.92 share of the time that went into steps that count" in text
+    table = text.index("Checkpoint 1.5 s 1.7 %")
+    assert 0 < text.index("Goodput is the share of the time since the first step", table) - table < 200
+
+
+def test_the_rungs_that_a_run_needed_are_explained_below_its_recoveries_and_no_others(tmp_path: Path) -> None:
+    final = SUCCEEDED.model_copy(update={"recoveries": [CLOSED, SHRUNK]})
+    _, text = page(output_folder(tmp_path / "out", final))
+    recoveries = text[text.index("Recoveries") :]
+    assert "Each larger one is the next rung of the ladder" in recoveries
+    assert "restart in place the pods stay, and the processes of all ranks start again." in recoveries
+    assert "fewer pods the job continues with fewer pods." in recoveries
+    assert "all pods are replaced" not in recoveries
+
+
+@pytest.mark.parametrize("column", ["round", "reached", "resumed", "source", "steps lost", "total"])
+def test_the_columns_of_the_recoveries_are_explained(tmp_path: Path, column: str) -> None:
+    html, _ = page(output_folder(tmp_path / "out"))
+    assert f"<dt>{column}</dt><dd>" in html
+
+
+def test_the_loss_of_a_model_that_guesses_is_drawn_and_explained(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("abcdefgh" * 100)  # 8 letters, all equally often: ln 8 = 2.079
+    out = output_folder(tmp_path / "out")
+    _, before = page(out)
+    with_training(out, data={"path": str(tmp_path / "text")})
+    html, text = page(out)
+    assert "loss of a model that only guesses: about 2.1" in text
+    assert "the loss of a model that guesses each byte by how often it occurs" in text
+    (line,) = re.findall(r'<polyline class="line guess" points="0.0,(\d+) 1000.0,(\d+)">', html)
+    # The axis goes from 2 to 5.
+    assert line[0] == line[1] == f"{1000 * (1 - (math.log(8) - 2) / 3):.0f}"
+    assert "guesses" not in before
+
+
+@pytest.mark.parametrize("phase", [phase for phase in JobPhase if phase is not JobPhase.SUCCEEDED])
+def test_the_text_is_read_again_only_after_a_success(
+    tmp_path: Path, phase: JobPhase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmaster_operator.cli.report.guessing_loss", lambda training: pytest.fail("it was read"))
+    page(output_folder(tmp_path / "out", SUCCEEDED.model_copy(update={"phase": phase})))
+
+
+def test_markers_have_a_legend_in_both_charts(tmp_path: Path) -> None:
+    _, text = page(output_folder(tmp_path / "out"))
+    legend = "n the ranks restarted; n is the number of the round that began"
+    assert text.count(legend) == 2
+    _, without = page(output_folder(tmp_path / "calm", steps=1))
+    assert legend not in without
+
+
+def test_the_recovery_is_visible_in_the_throughput_chart(tmp_path: Path) -> None:
+    html, text = page(output_folder(tmp_path / "out"))
+    chart = html[html.index('aria-label="throughput"') :]
+    (left, width) = re.findall(r'<rect class="band" x="([\d.]+)" y="0" width="([\d.]+)"', chart)[0]
+    # 59 steps of 50 ms, then the recovery of 287 ms, of which 50 ms are the first step; 5.687 s in all.
+    assert float(left) == pytest.approx(1000 * 2.95 / 5.687, abs=0.1)
+    assert float(width) == pytest.approx(1000 * 0.237 / 5.687, abs=0.1)
+    curve = re.findall(r'<polyline class="line main" points="([^"]+)"', chart)[0].split()
+    zero = [float(x) for x, y in (point.split(",") for point in curve) if y == "1000"]
+    assert zero == pytest.approx([float(left), float(left) + float(width)], abs=0.11)
+    assert "no step is completed: the ranks restart" in text
+
+
 def test_every_chart_is_well_formed_and_stays_inside_its_frame(tmp_path: Path) -> None:
     html, _ = page(output_folder(tmp_path / "out"))
-    charts = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
-    assert len(charts) >= 4
+    charts = [
+        ElementTree.fromstring(svg) for svg in re.findall(r'<div class="(?:chart|bars)">(<svg.*?</svg>)</div>', html)
+    ]
+    assert len(charts) == 5
     for chart in charts:
-        _, _, width, height = map(float, chart.attrib["viewBox"].split())
         for curve in chart.iter("polyline"):
             for point in curve.attrib["points"].split():
                 x, y = map(float, point.split(","))
-                assert 0 <= x <= width
-                assert 0 <= y <= height
+                assert 0 <= x <= SCALE
+                assert 0 <= y <= SCALE
+        for part in chart.iter("rect"):
+            if "part" in part.attrib.get("class", ""):
+                right = float(part.attrib["x"].rstrip("%")) + float(part.attrib["width"].rstrip("%"))
+                assert right <= 100.01
 
 
-def test_a_failed_job_shows_its_traceback_first(tmp_path: Path) -> None:
+def test_a_failed_run_shows_its_cause_its_last_words_and_its_log_before_everything_else(tmp_path: Path) -> None:
+    out = failed_run(tmp_path / "out")
+    _, text = page(out)
+    order = [
+        "Failed",
+        "rank 2: Crash in step 60: exit code 1: ValueError: the weights of layer 7 are missing",
+        "a third try would not help",
+        "The last words of rank 2 loading layer 6",
+        'raise ValueError("the weights of layer 7 are missing")',
+        f"The log of rank 2: {out}/logs/tiny-worker-2-0.log",
+        "restarts",
+        "The job",
+    ]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert "I am another rank" not in text
+    assert text.count("Traceback (most recent call last)") == 1
+
+
+def test_a_failed_run_has_no_empty_charts(tmp_path: Path) -> None:
+    html, text = page(failed_run(tmp_path / "out"))
+    assert "recorded" not in text
+    assert 'class="chart"' not in html
+
+
+def test_a_failed_run_keeps_the_charts_that_have_something(tmp_path: Path) -> None:
+    out = output_folder(tmp_path / "out", status(JobPhase.FAILED, lastFailure=CRASH))
+    _, text = page(out)
+    assert text.index("Why it failed") < text.index("Loss") < text.index("Throughput") < text.index("Memory")
+
+
+def test_a_traceback_that_the_log_lacks_is_shown(tmp_path: Path) -> None:
     failure = CRASH.model_copy(update={"traceback": "Traceback:\nValueError: <b>42</b> & more"})
     out = output_folder(tmp_path / "out", status(JobPhase.FAILED, lastFailure=failure))
     html, text = page(out)
     assert "ValueError: <b>42</b> & more" in text
     assert "<b>42" not in html
-    assert text.index("Why it failed") < text.index("Throughput")
-    assert "What it printed: logs/tiny-worker-2-0.log beside this page." in text
+
+
+def test_a_line_of_a_log_without_end_does_not_fill_the_page(tmp_path: Path) -> None:
+    out = failed_run(tmp_path / "out")
+    (out / "logs" / "tiny-worker-2-0.log").write_text("[rank 2] " + "x" * 100_000 + "\n")
+    assert len(write(out).read_text()) < 30_000
+
+
+def test_a_run_that_failed_without_a_failure_of_a_rank_says_why(tmp_path: Path) -> None:
+    condition = Condition(type="Failed", status="True", reason="Unschedulable", message="no node has 8 GPUs")
+    out = output_folder(tmp_path / "out", status(JobPhase.FAILED, lastFailure=None, conditions=[condition]))
+    _, text = page(out)
+    assert text.index("Why it failed no node has 8 GPUs") < text.index("restarts")
+
+
+def test_the_last_failure_of_a_run_that_went_on_comes_after_its_curves(tmp_path: Path) -> None:
+    _, text = page(output_folder(tmp_path / "out"))
+    assert text.index("Throughput") < text.index("The last failure rank 2: Crash in step 60")
+
+
+def test_paper_is_white_whatever_the_screen_is() -> None:
+    assert STYLE.count("prefers-color-scheme") == STYLE.count("@media screen and (prefers-color-scheme: dark)") == 1
 
 
 def test_what_a_person_named_is_escaped(tmp_path: Path) -> None:
@@ -113,14 +246,18 @@ def test_a_run_that_has_written_nothing_yet_has_a_report_too(tmp_path: Path, pha
     (out / "metrics.jsonl").unlink()
     (out / "memory.json").write_text("torn")
     _, text = page(out)
-    assert "No loss was recorded." in text
-    assert "No memory was recorded." in text
+    assert ("No loss was recorded." in text) == ("No memory was recorded." in text) == (phase is not JobPhase.FAILED)
 
 
 def test_the_size_of_the_report_is_bounded(tmp_path: Path) -> None:
-    short = write(output_folder(tmp_path / "short", steps=2_000)).stat().st_size
-    long = write(output_folder(tmp_path / "long", steps=40_000)).stat().st_size
-    assert long < 1.5 * short
+    out = long_run(tmp_path / "out", steps=50_000, restarts=200)
+    html, text = page(out)
+    assert len(html) < 200_000
+    assert "The last 16 of 200 restarts." in text
+    labels = re.findall(r'text-anchor="middle">([\d-]+)</text></svg>', html[: html.index("Throughput")])
+    assert labels[0].startswith("2-")
+    assert labels[-1].endswith("-201")
+    assert 2 < len(labels) < 20
 
 
 def test_the_report_can_be_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +270,13 @@ def test_the_report_can_be_made_again(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_chart_of_one_point_or_of_equal_values_has_axes() -> None:
     for points in ([(1.0, 2.0)], [(1.0, 0.0), (2.0, 0.0)]):
         ElementTree.fromstring(line_chart([Line(points, "main")], "x", "step", str, str))
+
+
+def test_markers_that_are_close_to_each_other_share_a_label() -> None:
+    markers = [Marker(x, number, f"round {number}") for number, x in enumerate((1.0, 50.0, 50.5, 51.0, 99.0), start=2)]
+    chart = line_chart([Line([(0.0, 1.0), (100.0, 2.0)], "main")], "x", "step", str, str, markers)
+    assert re.findall(r'text-anchor="middle">([\d-]+)</text></svg>', chart) == ["2", "3-5", "6"]
+    assert "<title>round 3\nround 4\nround 5</title>" in chart
 
 
 def test_ticks_are_round_and_span_the_range() -> None:
@@ -194,9 +338,7 @@ def test_without_a_limit_no_rank_is_near_to_it(tmp_path: Path) -> None:
 
 def test_images_are_counted_as_images(tmp_path: Path) -> None:
     out = output_folder(tmp_path / "out")
-    resource = yaml.safe_load((out / "status.yaml").read_text())
-    resource["spec"]["training"]["data"]["source"] = "images"
-    (out / "status.yaml").write_text(yaml.safe_dump(resource))
+    with_training(out, data={"source": "images", "path": "/data/images"})
     _, text = page(out)
     assert "images/s" in text
     assert "tokens/s" not in text

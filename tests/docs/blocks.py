@@ -28,7 +28,7 @@ KINDS = {
     "exact": False,
     "claim": True,
 }
-"""The kinds of marks. `claim` marks a paragraph (benchmarks/claims.py); all others mark a block."""
+"""The kinds of marks. `claim` marks a paragraph (claims/listed.py); all others mark a block."""
 
 _MARK = re.compile(r"^<!-- ([a-z]+)(?:: (.+?))? -->$")
 _FENCE = re.compile(r"^```(\w*)$")

@@ -17,11 +17,13 @@ TEXT = "the quick brown fox jumps over the lazy dog\n" * 500
 @dataclass(frozen=True)
 class Stage:
     """`first`: commands that run before those of the page. `smaller`: texts of the session's files and commands, each
-    with what takes its place. `before`: Python that runs before a block of Python."""
+    with what takes its place. `written`: files that commands of the page write, and in which these texts are replaced
+    as soon as they exist. `before`: Python that runs before a block of Python."""
 
     prepare: Callable[[Path], None] = lambda folder: None
     first: tuple[str, ...] = ()
     smaller: Mapping[str, str] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
     before: str = ""
 
 
@@ -29,6 +31,10 @@ def _texts(folder: Path) -> None:
     texts = folder / "data" / "my-texts"
     texts.mkdir(parents=True)
     (texts / "a.txt").write_text(TEXT)
+
+
+def _script(folder: Path) -> None:
+    (folder / "train.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
 
 
 def _job(training: str, replicas: int) -> str:
@@ -150,17 +156,23 @@ _SMALLER = {
     "global: 32": "global: 8",
 }
 
+_FIRST_JOB = {
+    "{layers: 2, heads: 4, width: 96, context: 128}": "{layers: 1, heads: 2, width: 32, context: 32}",
+    "steps: 200": "steps: 24",
+    "every: 50": "every: 8",
+    "step=100": "step=8",
+}
+"""Of the job that `trainmaster init` writes, and of a fault in it."""
+
 STAGES: dict[str, Stage] = {
     "CONTRIBUTING.md:policy": Stage(_exercise),
-    "README.md:own-job": Stage(
-        _texts, smaller={**_SMALLER, "step=30": "step=8", "step=60": "step=16", "--ranks 8": "--ranks 2"}
-    ),
-    "README.md:own-loop": Stage(before=_LOOP),
+    "README.md:own-job": Stage(smaller=_FIRST_JOB, written=("my-gpt.yaml",)),
+    "README.md:script": Stage(_script),
     "docs/coming-from.md:loop": Stage(before=_LOOP),
     "docs/data.md:tokenizer": Stage(_corpus),
     "docs/efficiency.md:small": Stage(_small_gpt, smaller={"--ranks 8": "--ranks 2"}),
     "docs/faults.md:run": Stage(_small_gpt, smaller={"seconds=5": "seconds=1"}),
-    "docs/first-job.md:first": Stage(_texts, smaller={**_SMALLER, "every: 50": "every: 8", "step=30": "step=8"}),
+    "docs/first-job.md:first": Stage(smaller=_FIRST_JOB, written=("first.yaml",)),
     "docs/first-job.md:script": Stage(),
     "docs/huggingface.md:llama": Stage(
         _llamas,

@@ -1,4 +1,4 @@
-"""What the README claims has a command that shows it, and `make claims` tells what came of each."""
+"""What README and docs claim has a command that shows it, and `make claims` tells what came of each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from claims import __main__ as command
 from claims import showing
 from claims.listed import CLAIMS, Claim, Printed, Samples
 from tests.docs import spoken
-from tests.docs.blocks import ROOT, named_tests, read
+from tests.docs.blocks import ROOT, named_tests, pages, read
 from tests.docs.sessions import sessions
 
 README = (ROOT / "README.md").read_text()
 _FIGURE = re.compile(r"\d ?(?:%|GB|MB|GiB|s|ms|seconds|times)(?!\w)")
 
 
-def marked_names(text: str) -> set[str]:
-    return {name for mark in read(text, "README.md")[1] for name in mark.value.split(", ")}
+def marked_names(text: str, page: str = "README.md") -> list[str]:
+    return [name for mark in read(text, page)[1] for name in mark.value.split(", ")]
 
 
 def figures_without_claim(text: str) -> list[str]:
@@ -40,8 +40,9 @@ def figures_without_claim(text: str) -> list[str]:
     ]
 
 
-def test_every_claim_of_the_readme_has_a_command_and_every_command_a_claim() -> None:
-    assert marked_names(README) == {claim.name for claim in CLAIMS}
+def test_every_claim_of_a_page_has_a_command_and_every_command_one_claim() -> None:
+    named = [name for page in pages() for name in marked_names((ROOT / page).read_text(), page)]
+    assert sorted(named) == sorted(claim.name for claim in CLAIMS)
 
 
 def test_every_figure_of_the_readme_is_claimed() -> None:
@@ -54,7 +55,7 @@ def test_a_figure_without_a_claim_is_told() -> None:
     written = "It takes this:\n\n<!-- benchmarks.pages: a -->\n| 4 s |\n\nBy 3 %.\n<!-- end -->\n\nMore."
     assert figures_without_claim(f"<!-- claim: a -->\n{written}") == []
     assert len(figures_without_claim(written)) == 1
-    assert marked_names(text) == {"a"}
+    assert marked_names(text) == ["a"]
 
 
 def test_claims_have_names_of_their_own() -> None:

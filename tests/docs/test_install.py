@@ -1,4 +1,4 @@
-"""There is one way to have the command, README shows it first, and no page or message tells of another."""
+"""There is one way to have the command, README shows it before it uses it, and no page or message tells of another."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 import tomllib
 
+from tests.docs.blocks import read
 from trainmaster_operator.cli import child
 from trainmaster_operator.cli.refusal import Refusal
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_readme_first_installs_the_command_and_then_uses_it() -> None:
-    block = re.search(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    commands = [line.partition("#")[0].strip() for line in block[1].splitlines()]
-    assert commands[:2] == ["$ make demo", "$ . .venv/bin/activate"]  # the first one makes what the second one needs
+def test_readme_installs_the_command_before_it_uses_it() -> None:
+    blocks, _ = read((ROOT / "README.md").read_text(), "README.md")
+    commands = [" ".join(command.words) for block in blocks for command in block.commands]
+    first = next(number for number, text in enumerate(commands) if text.startswith("trainmaster "))
+    assert commands[:first] == ["make demo", "make test", "make venv", ". .venv/bin/activate"]
 
 
 def test_the_command_is_what_the_package_installs() -> None:

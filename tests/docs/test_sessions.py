@@ -72,6 +72,30 @@ def test_what_a_stage_makes_smaller_must_be_on_the_page(monkeypatch: pytest.Monk
         Session("x.md:s", tuple(read(PAGE, "x.md")[0])).play(tmp_path, Recorder())
 
 
+def test_a_file_that_a_command_writes_is_made_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stage = Stage(smaller={"steps: 1000": "steps: 10"}, written=("new.yaml",))
+    monkeypatch.setattr(module, "STAGES", {"x.md:s": stage})
+    session = Session("x.md:s", tuple(read("```console\n$ write\n$ run\n```", "x.md")[0]))
+    found = []
+
+    def execute(words: list[str], folder: Path) -> tuple[int, str]:
+        if words == ["write"]:
+            (folder / "new.yaml").write_text("steps: 1000\n")
+        else:
+            found.append((folder / "new.yaml").read_text())
+        return 0, ""
+
+    session.play(tmp_path, execute)
+    assert found == ["steps: 10\n"]
+
+
+def test_a_file_that_no_command_writes_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "STAGES", {"x.md:s": Stage(written=("new.yaml",))})
+    session = Session("x.md:s", tuple(read("```console\n$ run\n```", "x.md")[0]))
+    with pytest.raises(AssertionError, match=r"no command writes \['new\.yaml'\]"):
+        session.play(tmp_path, Recorder(said=""))
+
+
 def test_a_refusal_ends_with_exit_code_two(tmp_path: Path) -> None:
     blocks, _ = read("```console\n$ run a\ntrainmaster: a: doesn't exist\n```", "x.md")
     session = Session("x.md:block-1", tuple(blocks))

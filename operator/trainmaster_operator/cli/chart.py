@@ -1,4 +1,8 @@
-"""Line charts as SVG, drawn by us: no script, no outside reference, colours from the page's variables."""
+"""Charts as SVG, drawn by us: no script, no outside reference, colours from the page's style sheet.
+
+Shapes are scaled to the width of the page and text is not: each text stands at a share of the width. So text is as
+large on a phone as on a wide screen.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,16 @@ from html import escape
 
 from trainmaster_operator.cli.metrics import Points
 
-WIDTH, HEIGHT = 920, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 22, 34
+HEIGHT = 210
+"""Of the area between the axes, in pixels."""
+SCALE = 1000
+"""Shapes are drawn on a square of this side, which is stretched over that area."""
+NARROW = 250
+"""The least width of that area, in pixels: labels must not overlap there."""
+CHARACTER = 6.6
+"""About the width of a digit, in pixels."""
+BAR = 26
+COLOURS = 12
 
 
 @dataclass(frozen=True)
@@ -23,8 +35,35 @@ class Line:
 @dataclass(frozen=True)
 class Marker:
     x: float
-    label: str  # one or two characters at the top
+    number: int  # at the top; markers that are close to each other share one label, with their first and last number
     title: str  # shown while the pointer is on it
+
+
+@dataclass(frozen=True)
+class _Label:
+    """The label of a marker, or of neighbours from `begin` to `end`, in pixels at the least width."""
+
+    first: Marker
+    last: Marker
+    begin: float
+    end: float
+    titles: tuple[str, ...]
+
+    @property
+    def center(self) -> float:
+        return (self.begin + self.end) / 2
+
+    @property
+    def text(self) -> str:
+        same = self.first.number == self.last.number
+        return str(self.first.number) if same else f"{self.first.number}-{self.last.number}"
+
+    @property
+    def width(self) -> float:
+        return max(18.0, CHARACTER * len(self.text) + 10)
+
+    def with_(self, other: _Label) -> _Label:
+        return _Label(self.first, other.last, self.begin, other.end, self.titles + other.titles)
 
 
 def line_chart(
@@ -35,8 +74,9 @@ def line_chart(
     show_y: Callable[[float], str],
     markers: Sequence[Marker] = (),
     from_zero: bool = False,
+    bands: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """An <svg> with one pair of axes. Without points: a sentence that says so."""
+    """A chart with one pair of axes. `bands`: stretches of x with a background. Without points: a sentence."""
     points = [point for line in lines for point in line.points]
     if not points:
         return f'<p class="empty">No {escape(name)} was recorded.</p>'
@@ -46,76 +86,67 @@ def line_chart(
     y_low, y_high = min(y_low, y_ticks[0]), max(y_high, y_ticks[-1])
 
     def at_x(x: float) -> float:
-        return LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
+        return (x - x_low) / (x_high - x_low)
 
     def at_y(y: float) -> float:
-        y = min(max(y, y_low), y_high)
-        return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
+        return 1 - (min(max(y, y_low), y_high) - y_low) / (y_high - y_low)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}">']
+    parts = [f'<div class="chart"><svg role="img" aria-label="{escape(name)}" height="{HEIGHT}">']
     for y in y_ticks:
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at_y(y):.1f}" y2="{at_y(y):.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{at_y(y) + 4:.1f}" text-anchor="end">{show_y(y)}</text>')
-    for x in ticks(x_low, x_high, 8):
-        if x_low <= x <= x_high:
-            parts.append(
-                f'<text class="tick" x="{at_x(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">'
-                f"{show_x(x)}</text>"
-            )
-    base = HEIGHT - BOTTOM
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
-    parts.append(f'<text class="title" x="{WIDTH - RIGHT}" y="{HEIGHT - 2}" text-anchor="end">{escape(x_title)}</text>')
-    for marker in markers:
-        if x_low <= marker.x <= x_high:
-            x = at_x(marker.x)
-            parts.append(
-                f'<g class="marker"><line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 2}" y2="{base}"/>'
-                f'<circle cx="{x:.1f}" cy="{TOP - 10}" r="9"/>'
-                f'<text x="{x:.1f}" y="{TOP - 6}" text-anchor="middle">{escape(marker.label)}</text>'
-                f"<title>{escape(marker.title)}</title></g>"
-            )
+        height = f"{at_y(y) * HEIGHT:.1f}"
+        parts.append(f'<line class="grid" x1="0" x2="100%" y1="{height}" y2="{height}"/>')
+        parts.append(f'<text class="tick" x="0" y="{height}" dx="-8" dy="4" text-anchor="end">{show_y(y)}</text>')
+    parts += _x_axis([(at_x(x), show_x(x)) for x in ticks(x_low, x_high, 8) if x_low <= x <= x_high], x_title)
+    shown = [marker for marker in markers if x_low <= marker.x <= x_high]
+    parts.append(f'<svg viewBox="0 0 {SCALE} {SCALE}" preserveAspectRatio="none" width="100%" height="{HEIGHT}">')
+    for begin, end in bands:
+        left, right = at_x(begin) * SCALE, at_x(end) * SCALE
+        parts.append(f'<rect class="band" x="{left:.1f}" y="0" width="{right - left:.1f}" height="{SCALE}"/>')
+    if shown:
+        path = "".join(f"M{at_x(marker.x) * SCALE:.1f} -40V{SCALE}" for marker in shown)
+        parts.append(f'<path class="marks" d="{path}"/>')
     for line in lines:
-        path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in line.points)
         title = f"<title>{escape(line.label)}</title>" if line.label else ""
-        if len(line.points) == 1:
-            x, y = line.points[0]
-            parts.append(
-                f'<circle class="dot {line.style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="3">{title}</circle>'
-            )
-        elif line.points:
+        path = " ".join(f"{at_x(x) * SCALE:.1f},{at_y(y) * SCALE:.0f}" for x, y in line.points)
+        if len(line.points) > 1:
             parts.append(f'<polyline class="line {line.style}" points="{path}">{title}</polyline>')
     parts.append("</svg>")
+    for line in lines:
+        if len(line.points) == 1:
+            x, y = at_x(line.points[0][0]), at_y(line.points[0][1])
+            parts.append(f'<circle class="{line.style}" cx="{x:.2%}" cy="{y * HEIGHT:.1f}" r="3"/>')
+    parts += [_pill(label) for label in _labels([(at_x(marker.x), marker) for marker in shown])]
+    parts.append("</svg></div>")
     return "".join(parts)
 
 
 def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], show: Callable[[float], str]) -> str:
-    """An <svg> with a bar for each row (name, parts), its parts (name, size) end to end, all to one scale.
-
-    A part has the same colour in all rows.
-    """
-    colours: dict[str, int] = {}
+    """A bar for each row (name, parts), its parts (name, size) end to end, all to one scale. Parts have the colours of
+    `colours`."""
     longest = max((math.fsum(size for _, size in parts) for _, parts in rows), default=0.0)
     if longest <= 0:
         return ""
-    height = 26 * len(rows)
-    svg = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="where the time went">']
+    styles = colours(rows)
+    height = BAR * len(rows)
+    svg = [f'<div class="bars"><svg role="img" aria-label="where the time went" height="{height}">']
     for i, (name, parts) in enumerate(rows):
-        y, x = 26 * i + 4, float(LEFT)
-        svg.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>')
+        y, x = BAR * i + 4, 0.0
+        svg.append(f'<text class="tick" x="0" y="{y + 13}" dx="-8" text-anchor="end">{escape(name)}</text>')
         for part, size in parts:
-            colour = colours.setdefault(part, len(colours)) % 8
-            width = size / longest * (WIDTH - LEFT - RIGHT)
-            drawn = max(0.5, width - 1)
             title = f"<title>{escape(part)} {escape(show(size))}</title>"
             svg.append(
-                f'<rect class="part p{colour}" x="{x:.1f}" y="{y}" width="{drawn:.1f}" height="18" rx="2">'
-                f"{title}</rect>"
+                f'<rect class="part {styles[part]}" x="{x / longest:.3%}" y="{y}" width="{size / longest:.3%}" '
+                f'height="18">{title}</rect>'
             )
-            if width > 7 * len(part) + 10:
-                svg.append(f'<text class="inside" x="{x + 6:.1f}" y="{y + 13}">{escape(part)}</text>')
-            x += width
-    svg.append("</svg>")
+            x += size
+    svg.append("</svg></div>")
     return "".join(svg)
+
+
+def colours(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> dict[str, str]:
+    """Return a class of the style sheet for each part of the bars: the same part has the same colour in all rows."""
+    names = dict.fromkeys(part for _, parts in rows for part, _ in parts)
+    return {name: f"p{i % COLOURS}" for i, name in enumerate(names)}
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
@@ -126,6 +157,40 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     first = math.floor(low / step + 1e-9)
     last = math.ceil(high / step - 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def _x_axis(shown: Sequence[tuple[float, str]], title: str) -> list[str]:
+    """`shown`: (share of the width, text). Where the page is narrow, only as many texts are shown as have room."""
+    widest = max((len(text) for _, text in shown), default=1)
+    every = math.ceil(len(shown) * (CHARACTER * widest + 12) / NARROW)
+    parts = [f'<line class="axis" x1="0" x2="100%" y1="{HEIGHT}" y2="{HEIGHT}"/>']
+    for i, (x, text) in enumerate(shown):
+        style = "tick" if i % every == 0 else "tick fine"
+        parts.append(f'<text class="{style}" x="{x:.2%}" y="{HEIGHT + 18}" text-anchor="middle">{text}</text>')
+    parts.append(f'<text class="title" x="100%" y="{HEIGHT + 36}" text-anchor="end">{escape(title)}</text>')
+    return parts
+
+
+def _labels(markers: Sequence[tuple[float, Marker]]) -> list[_Label]:
+    """One label for each marker (share of the width, marker), or for several whose labels would overlap."""
+    found: list[_Label] = []
+    for x, marker in markers:
+        label = _Label(marker, marker, x * NARROW, x * NARROW, (marker.title,))
+        while found and label.center - label.width / 2 < found[-1].center + found[-1].width / 2 + 2:
+            label = found.pop().with_(label)
+        found.append(label)
+    return found
+
+
+def _pill(label: _Label) -> str:
+    half = label.width / 2
+    center = min(max(label.center, half - 20), NARROW + 20 - half)  # it may reach into the margins
+    titles = [*label.titles[:5], *([f"and {len(label.titles) - 5} more"] if len(label.titles) > 5 else [])]
+    return (
+        f'<svg class="marker" x="{center / NARROW:.2%}" y="-26"><title>{escape(chr(10).join(titles))}</title>'
+        f'<rect x="{-half:.1f}" y="0" width="{label.width:.1f}" height="18" rx="9"/>'
+        f'<text x="0" y="13" text-anchor="middle">{escape(label.text)}</text></svg>'
+    )
 
 
 def _range(values: list[float], from_zero: bool) -> tuple[float, float]:

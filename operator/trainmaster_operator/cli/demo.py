@@ -8,7 +8,6 @@ from pathlib import Path
 from trainmaster_operator.cli import image, metrics, output
 from trainmaster_operator.cli.news import count
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.report import continuity
 from trainmaster_operator.cli.run import RunOptions, run
 from trainmaster_operator.cli.validate import load_job
 
@@ -51,7 +50,7 @@ def demo(out: Path, plain: bool, port: int = 0) -> int:
     if entropy is not None and seen.losses:
         _say(f"Unigram entropy {entropy:.4f}, final loss {seen.losses[-1]:.4f}: the model has learned from context.")
     what = "Nothing was lost" if not seen.differences else "The run did not repeat itself"
-    _say(f"Rank {RANK} was killed in step {half}. {what}: {_lower(continuity(seen))}")
+    _say(f"Rank {RANK} was killed in step {half}. {what}: {_lower(metrics.continuity(seen))}")
     return 1 if seen.differences else 0
 
 

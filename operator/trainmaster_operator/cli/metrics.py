@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainmaster_operator.cli.news import count
+
 Points = list[tuple[float, float]]
 
 POINTS = 1200  # of a curve in the report: more than its pixels
@@ -21,6 +23,8 @@ DIFFERING = 20
 class Metrics:
     """`steps` ascend. `replaced`: stretches of losses that a later round replaced. `rounds`: (round, its first step).
 
+    `ran_tokens`, `ran_seconds`: of all steps in the order in which they ran, those that a later round replaced
+    included. `starts`: for each of `rounds`, the number of steps that ran before it.
     `evaluations`: (step, loss) on data that isn't trained on, ascending.
     `repeated`: steps that were run again; `differing`: those whose loss wasn't bit for bit the same: (step, before,
     after), the first few. `malformed`: lines that could not be read (a killed writer leaves at most half a line).
@@ -34,6 +38,9 @@ class Metrics:
     replaced: list[Points] = field(default_factory=list)
     evaluations: Points = field(default_factory=list)
     rounds: list[tuple[int, int]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    ran_tokens: array[float] = field(default_factory=lambda: array("d"))
+    ran_seconds: array[float] = field(default_factory=lambda: array("d"))
     repeated: int = 0
     differences: int = 0
     differing: list[tuple[int, float, float]] = field(default_factory=list)
@@ -46,12 +53,6 @@ class Metrics:
 
     def loss_curve(self) -> Points:
         return thinned(self.steps, self.losses)
-
-    def throughput_curve(self) -> Points:
-        """Tokens per second, or steps per second where tokens aren't known."""
-        known = any(self.tokens)
-        rates = array("d", (_rate(t if known else 1.0, s) for t, s in zip(self.tokens, self.seconds, strict=True)))
-        return averaged(self.steps, rates)
 
     def mean_throughput(self) -> float:
         """Tokens per second over all steps that count; 0 when unknown."""
@@ -89,6 +90,7 @@ def read(path: Path) -> Metrics:
             if round > current:
                 current = round
                 metrics.rounds.append((round, step))
+                metrics.starts.append(len(metrics.ran_seconds))
             if metrics.steps and step <= metrics.steps[-1]:
                 before.update(_cut(metrics, step))
             if step in before:
@@ -98,7 +100,26 @@ def read(path: Path) -> Metrics:
             metrics.tokens.append(tokens)
             metrics.seconds.append(seconds)
             metrics.utilizations.append(utilization)
+            metrics.ran_tokens.append(tokens)
+            metrics.ran_seconds.append(seconds)
     return metrics
+
+
+def continuity(metrics: Metrics) -> str:
+    """What the steps that ran twice say, as a sentence."""
+    if not metrics.repeated:
+        return "No step had to be run twice."
+    ran = f"{count(metrics.repeated, 'step')} ran twice"
+    if not metrics.has_losses:
+        return f"{ran}; none reported a loss, so nothing can be compared."
+    if not metrics.differences:
+        each = "it had" if metrics.repeated == 1 else "each had"
+        return f"{ran}; {each} bit for bit the same loss both times."
+    step, before, after = metrics.differing[0]
+    return (
+        f"{ran}; {metrics.differences} had a different loss the second time, first step {step}: {before!r}, then "
+        f"{after!r}."
+    )
 
 
 def _parsed(line: bytes) -> tuple[int, int, float, float, float, float, float | None] | None:
@@ -149,18 +170,3 @@ def thinned(xs: Sequence[float], ys: Sequence[float], limit: int = POINTS) -> Po
         stretch = points[i * len(points) // stretches : (i + 1) * len(points) // stretches]
         kept += sorted({min(stretch, key=lambda p: p[1]), max(stretch, key=lambda p: p[1])})
     return kept
-
-
-def averaged(xs: Sequence[float], ys: Sequence[float], limit: int = POINTS // 4) -> Points:
-    """At most `limit` points, each the mean of a stretch: for what jitters."""
-    points = [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
-    stretches = min(limit, len(points))
-    means: Points = []
-    for i in range(stretches):
-        stretch = points[i * len(points) // stretches : (i + 1) * len(points) // stretches]
-        means.append((stretch[-1][0], math.fsum(y for _, y in stretch) / len(stretch)))
-    return means
-
-
-def _rate(amount: float, seconds: float) -> float:
-    return amount / seconds if seconds > 0 else math.nan

@@ -5,8 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 STYLE = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+
+
+class Fact(NamedTuple):
+    """A number at the top of the page. `meaning`: what it says, where its name doesn't."""
+
+    name: str
+    value: str
+    meaning: str = ""
+
+
+class Key(NamedTuple):
+    """An entry of a legend. `shape`: line, box or marker; `style`: its class in the style sheet."""
+
+    shape: str
+    style: str
+    meaning: str
+
+
+_SHAPES = {
+    "line": '<line class="line {}" x1="1" x2="17" y1="9" y2="9"/>',
+    "box": '<rect class="{}" x="1" y="3" width="16" height="12" rx="2"/>',
+    "marker": '<g class="marker"><rect class="{}" x="0" y="0" width="18" height="18" rx="9"/>'
+    '<text x="9" y="13" text-anchor="middle">n</text></g>',
+}
 
 
 def page(title: str, body: Iterable[str]) -> str:
@@ -23,31 +48,56 @@ def section(title: str, *content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>"
 
 
-def tiles(facts: Iterable[tuple[str, str]]) -> str:
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
-    return f'<section><dl class="tiles" style="margin:0">{items}</dl></section>'
+def heading(title: str) -> str:
+    return f"<h3>{escape(title)}</h3>"
+
+
+def tiles(facts: Iterable[Fact]) -> str:
+    items = []
+    for name, value, meaning in facts:
+        below = f'<dd class="meaning">{escape(meaning)}</dd>' if meaning else ""
+        items.append(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd>{below}</div>")
+    return f'<section><dl class="tiles">{"".join(items)}</dl></section>'
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
+    """A table that scrolls sideways where the page is too narrow for it, and says so there."""
+
     def cells(tag: str, row: Sequence[str]) -> str:
         kinds = ['class="number"' if number else 'class="what"' for number in numeric]
         return "".join(f"<{tag} {kind}>{escape(cell)}</{tag}>" for cell, kind in zip(row, kinds, strict=True))
 
     head = f"<thead><tr>{cells('th', header)}</tr></thead>"
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
+    hint = '<p class="hint">Scroll this table sideways to see all columns →</p>'
+    return f'<div class="scroll"><div class="inner">{hint}<table>{head}<tbody>{body}</tbody></table></div></div>'
 
 
 def note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
-def legend(entries: Iterable[tuple[str, str]]) -> str:
-    """(class of the line, name) each."""
+def lead(text: str) -> str:
+    """The sentence that says what a section is about."""
+    return f'<p class="lead">{escape(text)}</p>'
+
+
+def place(what: str, path: str) -> str:
+    """A path or a command that a person copies, after a word that says what it is."""
+    return f'<p class="place">{escape(what)} <code>{escape(path)}</code></p>'
+
+
+def meanings(entries: Iterable[tuple[str, str]]) -> str:
+    """(word, what it means) each."""
+    items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(meaning)}</dd></div>" for word, meaning in entries)
+    return f'<dl class="meanings">{items}</dl>'
+
+
+def legend(keys: Iterable[Key]) -> str:
     items = "".join(
-        f'<span><svg viewBox="0 0 18 8"><line class="line {style}" x1="1" x2="17" y1="4" y2="4"/></svg>'
-        f"{escape(name)}</span>"
-        for style, name in entries
+        f'<span><svg viewBox="0 0 18 18">{_SHAPES[key.shape].format(key.style)}</svg>'
+        f"<span>{escape(key.meaning)}</span></span>"
+        for key in keys
     )
     return f'<div class="legend">{items}</div>'
 

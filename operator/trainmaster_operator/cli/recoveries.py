@@ -29,6 +29,13 @@ ACTIONS = {
     Rung.SHRINK: "fewer pods",
     Rung.FREE: "free restart",
 }
+MEANINGS = {
+    Rung.IN_PLACE: "the pods stay, and the processes of all ranks start again.",
+    Rung.POD: "the pod of the failed rank is replaced, and all ranks start again.",
+    Rung.FULL: "all pods are replaced.",
+    Rung.SHRINK: "the job continues with fewer pods.",
+    Rung.FREE: "the ranks start again, and the restart does not count towards a budget.",
+}
 TIERS = {"ram": "memory", "peer": "peer"}
 
 
