@@ -250,7 +250,7 @@ def test_a_run_that_has_written_nothing_yet_has_a_report_too(tmp_path: Path, pha
 
 
 def test_the_size_of_the_report_is_bounded(tmp_path: Path) -> None:
-    out = long_run(tmp_path / "out", steps=50_000, restarts=200)
+    out = long_run(tmp_path / "out", steps=30_000, restarts=200)
     html, text = page(out)
     assert len(html) < 200_000
     assert "The last 16 of 200 restarts." in text
