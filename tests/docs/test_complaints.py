@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ ROWS = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
 
 
+@cache
 def known_tests() -> set[str]:
     files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "e2e").glob("*.py")]
     defined = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
