@@ -102,8 +102,8 @@ def test_what_refuses_to_end_is_killed_with_its_children(tmp_path: Path) -> None
     deaf = (
         "import os, signal, subprocess, sys\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "if not os.fork():\n held = open('held', 'w')\n signal.pause()\n"
-        "open('ready', 'w').close()\nsignal.pause()\n"
+        "if not os.fork():\n held = open('held', 'w')\n open('ready', 'w').close()\n"  # in this order
+        "signal.pause()\n"
     )
     bad = python("bad", f"{waits_for('ready')}; raise SystemExit(1)")
     out = io.BytesIO()

@@ -5,8 +5,8 @@ the CPU. What is imitated:
 
     torch.cuda: is_available, device_count, set_device, current_device, device (a context), is_initialized, init,
         synchronize, empty_cache, get_device_name, get_device_capability, get_device_properties (name, total_memory,
-        uuid), memory_allocated, max_memory_allocated, mem_get_info; torch.accelerator.current_stream, of which an
-        optimizer asks whether a graph is being captured
+        uuid), memory_allocated, max_memory_allocated, mem_get_info; is_current_stream_capturing, and in newer torch
+        torch.accelerator.current_stream, of which an optimizer asks whether a graph is being captured
     tensors and modules: .cuda(), .to() and `device=` of a CUDA device leave them on the CPU; torch.load maps to it
     torch.distributed.init_process_group: nccl is gloo. DistributedDataParallel: takes device_ids and ignores them
     trainmaster.world.World.join: prints which device the rank got, and goes on with the CPU
@@ -132,6 +132,7 @@ def _patch_torch(torch: Any) -> None:
         "memory_allocated": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,
         "mem_get_info": lambda device=None: (MEMORY_BYTES, MEMORY_BYTES),
+        "is_current_stream_capturing": lambda: False,
     }
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)
