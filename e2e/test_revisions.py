@@ -69,14 +69,18 @@ def test_a_resume_takes_the_edit(world: World) -> None:
 
 
 def test_a_restart_that_a_person_asks_for_takes_the_edit(world: World) -> None:
-    world.submit(world.training(steps=5 * STEPS, training={"optimizer": SLOW}))
+    world.submit(world.training(steps=100_000, training={"optimizer": SLOW}))
     first = world.wait_step(30)["revision"]
     edit(world, {"optimizer": FAST})
     world.kube.patch(JOB, "job", world.namespace, {"spec": {"restart": 1}})  # as `trainmaster restart` does
-    status = world.succeeded()
-    assert status["revision"] != first
+    saved = world.wait(lambda status: status["revision"] != first and status["checkpoint"]["step"], "the next run")
+    status = world.wait_step(saved + 20)
     assert status["restarts"]["total"] == 0
-    assert all(len(seen) == 1 for seen in world.losses().values())
+    assert not waits(status)
+    world.delete()
+    losses = world.losses()
+    assert len(losses) >= saved + 20
+    assert all(len(seen) == 1 for seen in losses.values())
 
 
 def test_a_wrong_image_is_corrected_by_an_edit(world: World) -> None:

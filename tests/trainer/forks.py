@@ -162,10 +162,15 @@ def _fork_twin(channel: Channel, fd: int) -> int:
 
 
 def _called(module: str, name: str, arguments: list[Any], **_: Any) -> dict[str, Any]:
+    variables = dict(os.environ)
     try:
         return {"returned": getattr(importlib.import_module(module), name)(*arguments)}
     except (Exception, SystemExit):  # noqa: BLE001 whoever calls is told
         return {"raised": traceback.format_exc()}
+    finally:
+        if os.environ != variables:  # those of a rank of one test are none of the next one's business
+            os.environ.clear()
+            os.environ.update(variables)
 
 
 def forked(run: Callable[[], None]) -> int:
