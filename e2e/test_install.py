@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.installation import NAMESPACE, RELEASE
+from e2e.installation import NAMESPACE, OPERATOR, RELEASE
+from e2e.kube import Object
 from e2e.test_pages import apply_smaller
 from e2e.world import World
 from tests.docs import fragments
 from tests.docs.blocks import Block, all_blocks
-
-pytestmark = pytest.mark.trial
 
 BLOCKS = [
     block
@@ -89,12 +88,20 @@ def test_an_operator_beside_a_newer_definition_says_so(world: World) -> None:
             pod["metadata"]["name"] for pod in world.installation.replicas() if pod["metadata"]["name"] != leader
         )
         before = {pod["metadata"]["name"] for pod in world.installation.replicas()}
+
+        def arrived(_: Object | None) -> str:
+            found = [pod for pod in world.installation.replicas() if pod["metadata"]["name"] not in before]
+            return next((pod["metadata"]["name"] for pod in found if is_ready(pod)), "")
+
         world.kube.delete("Pod", other, NAMESPACE)
-        world.installation.wait_ready()
-        (new,) = [name for pod in world.installation.replicas() if (name := pod["metadata"]["name"]) not in before]
+        new = world.kube.wait("Deployment", OPERATOR, NAMESPACE, arrived, "another replica is Ready", 120)
         assert "is newer than this operator, which does not obey spec.teleport" in world.kube.logs(new, NAMESPACE)
     finally:
         change([{"op": "remove", "path": path}], world)
+
+
+def is_ready(pod: Object) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
 
 
 def change(patch: list[dict[str, object]], world: World) -> None:

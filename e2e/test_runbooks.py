@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from e2e.installation import NAMESPACE
+from e2e.machine import Machine
 from e2e.test_nodes import on_a_losable_node, spread
 from e2e.world import World
 from tests.docs.blocks import all_blocks
 from tests.docs.matching import differences
-
-pytestmark = pytest.mark.trial
 
 FOLDER = "docs/runbooks/"
 JOB, TEAM = "my-gpt", "team-a"
@@ -161,11 +160,8 @@ def give(world: World, words: list[str]) -> str:
 
 
 @pytest.mark.exclusive
-def test_the_runbook_of_lost_agents_finds_the_lost_node(world: World, machine: object) -> None:
+def test_the_runbook_of_lost_agents_finds_the_lost_node(world: World, machine: Machine) -> None:
     """The node that was lost is the one that its first command calls NotReady."""
-    from e2e.machine import Machine
-
-    assert isinstance(machine, Machine)
     world.submit(spread(world, machine, steps=300))
     world.wait_step(30)
     slot = on_a_losable_node(world, machine)
