@@ -19,6 +19,7 @@ from typing import Any
 from tests import tied
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
+from trainmaster.contract.wire.codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +30,11 @@ class Outcome:
     output: str
     messages: list[list[dict[str, Any]]]  # of each rank's channel
     records: list[ProgressRecord]
+
+    @property
+    def refused(self) -> bool:
+        """Whether ranks refused their config. Who refuses first may leave the others in a collective."""
+        return ExitCode.CONFIG_ERROR in self.codes and {*self.codes} <= {ExitCode.CONFIG_ERROR, ExitCode.PEER_LOST}
 
     def said(self, kind: str) -> list[dict[str, Any]]:
         return [m for messages in self.messages for m in messages if m["kind"] == kind]
