@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster import containerd, nodes, python_base, wheels
+from e2e.cluster.alone import alone
 from e2e.cluster.containerd import LAYOUT
 from e2e.cluster.node_config import PAUSE_IMAGE
 from e2e.cluster.places import BIN, CACHE, IMAGES, REPOSITORY
@@ -37,7 +37,7 @@ _STRAY = (Path("/var/lib/containers"), Path("/etc/cni"))
 
 def make() -> None:
     """Build what changed."""
-    with _alone(), no_strays():
+    with alone("images"), no_strays():
         try:
             _remove_leftovers()
             _make()
@@ -55,15 +55,6 @@ def no_strays() -> Iterator[None]:
     finally:
         for folder in stray:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Wait until no other process builds in this store. A lock ends with its process."""
-    _STORE.mkdir(parents=True, exist_ok=True)
-    with open(_STORE / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _remove_leftovers() -> None:

@@ -88,7 +88,7 @@ def test_curves_keep_their_peaks_and_have_a_bounded_size() -> None:
     steps = range(100_000)
     values = [math.sin(step / 1000) for step in steps]
     values[12_345], values[54_321] = 50.0, -50.0
-    points = thinned(steps, values)
+    points = thinned(zip(steps, values, strict=True))
     assert len(points) <= POINTS
     assert (12_345, 50.0) in points
     assert (54_321, -50.0) in points

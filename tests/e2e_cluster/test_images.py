@@ -22,6 +22,7 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]
     monkeypatch.setattr(images, "run", note)
     monkeypatch.setattr(images, "works", lambda *argv, **_: note(*argv) == "")
     monkeypatch.setattr(images, "CACHE", tmp_path)
+    monkeypatch.setattr("e2e.cluster.alone.CACHE", tmp_path)
     monkeypatch.setattr(images, "_STORE", tmp_path / "buildah")
     monkeypatch.setattr(images, "_STRAY", ())
     layout = SimpleNamespace(folder=tmp_path / "layout", keep_only=lambda names: None, digests=dict)

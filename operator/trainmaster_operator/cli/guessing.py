@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
-from collections import Counter
 from itertools import islice
 from typing import Any
 
@@ -16,7 +14,6 @@ from trainmaster_operator.cli import image
 
 MOST_FILES = 10_000
 SAMPLE_BYTES = 2**20
-PROBES = 64
 
 
 def guessing_loss(training: dict[str, Any]) -> float | None:
@@ -26,16 +23,15 @@ def guessing_loss(training: dict[str, Any]) -> float | None:
     Return None for other data, for a folder of very many files, which would take long to list, and if the text can't be
     read any more.
     """
-    data = image.trainer("data")
     try:
-        config = TrainingSpec.model_validate(training).data
+        spec = TrainingSpec.model_validate(training)
     except ValidationError:  # of another version
         return None
-    if data is None or config.source != "text" or (config.path != "@stdlib" and _has_many_files(config.path)):
+    if spec.data.source == "text" and spec.data.path != "@stdlib" and _has_many_files(spec.data.path):
         return None
     errors = importlib.import_module("trainmaster.errors")
     try:
-        return _entropy(data.find(config))
+        return image.unigram_entropy(spec, SAMPLE_BYTES)
     except (OSError, errors.DataError, errors.ConfigError):
         return None
 
@@ -43,18 +39,3 @@ def guessing_loss(training: dict[str, Any]) -> float | None:
 def _has_many_files(folder: str) -> bool:
     files = (name for _, _, names in os.walk(folder) for name in names)
     return sum(1 for _ in islice(files, MOST_FILES + 1)) > MOST_FILES
-
-
-def _entropy(text: Any) -> float:
-    """Of `text` (`trainmaster.data.files.Text`): all of it if it is small, else evenly spread parts."""
-    each = SAMPLE_BYTES // PROBES
-    spare = max(0, text.size - each)
-    counts: Counter[int] = Counter()
-    if text.size <= SAMPLE_BYTES:
-        counts.update(text.read(0, text.size))
-    else:
-        for probe in range(PROBES):
-            start = probe * spare // (PROBES - 1)
-            counts.update(text.read(start, start + each))
-    total = counts.total()
-    return -sum(n / total * math.log(n / total) for n in counts.values())

@@ -79,12 +79,13 @@ def data_problems(training: TrainingSpec, world_size: int) -> Iterator[Problem]:
         yield from _problems(lambda: heldout.find(training, evaluation))
 
 
-def unigram_entropy(training: TrainingSpec) -> float | None:
-    """Nats per token of the text's own byte frequencies; None for other data, or without the trainer."""
+def unigram_entropy(training: TrainingSpec, at_most: int | None = None) -> float | None:
+    """Nats per token of the text's own byte frequencies, or of a sample of `at_most` bytes; None for other data, or
+    without the trainer."""
     data = trainer("data")
     if data is None or training.data.source != "text":
         return None
-    return float(data.find(training.data).unigram_entropy())
+    return float(data.find(training.data).unigram_entropy(at_most))
 
 
 def _problems(check: Callable[[], Any], above: Path = _TRAINING) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Metrics:
         return any(not math.isnan(loss) for loss in self.losses)
 
     def loss_curve(self) -> Points:
-        return thinned(self.steps, self.losses)
+        return thinned(zip(self.steps, self.losses, strict=True))
 
     def mean_throughput(self) -> float:
         """Tokens per second over all steps that count; 0 when unknown."""
@@ -145,7 +145,7 @@ def _cut(metrics: Metrics, step: int) -> dict[int, float]:
         at -= 1
     steps, losses = metrics.steps[at:], metrics.losses[at:]
     if len(metrics.replaced) < REPLACED:
-        metrics.replaced.append(thinned(steps, losses, 200))
+        metrics.replaced.append(thinned(zip(steps, losses, strict=True), 200))
     for column in (metrics.steps, metrics.losses, metrics.tokens, metrics.seconds, metrics.utilizations):
         del column[at:]
     return dict(zip(steps, losses, strict=True))
@@ -159,9 +159,9 @@ def _compare(metrics: Metrics, step: int, before: float, after: float) -> None:
             metrics.differing.append((step, before, after))
 
 
-def thinned(xs: Sequence[float], ys: Sequence[float], limit: int = POINTS) -> Points:
+def thinned(curve: Iterable[tuple[float, float]], limit: int = POINTS) -> Points:
     """At most `limit` points that keep every peak: the lowest and the highest of each of limit/2 stretches."""
-    points = [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
+    points = [(float(x), float(y)) for x, y in curve if math.isfinite(y)]
     if len(points) <= limit:
         return points
     kept: Points = []

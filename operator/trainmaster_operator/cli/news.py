@@ -98,12 +98,21 @@ class OperatorBack:
 
 def described(failure: Failure, total_steps: int) -> str:
     """A failure on one line: who, why, where, and the beginning of its message. total_steps: of its job; 0: unknown."""
-    who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
     words = (failure.message.strip().splitlines() or [""])[0]
-    end = failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
+    end = ending(failure)
     if end and end not in words:
         words = f"{end}: {words}" if words else end
-    return f"{who}: {failure.cause} {when(failure, total_steps)}" + (f": {cut(words)}" if words else "")
+    return f"{blamed(failure)}: {failure.cause} {when(failure, total_steps)}" + (f": {cut(words)}" if words else "")
+
+
+def blamed(failure: Failure) -> str:
+    """Return who failed: a rank, else a pod, else the job."""
+    return f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
+
+
+def ending(failure: Failure) -> str:
+    """Return the signal or the exit code of a failure; "" if it has none."""
+    return failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
 
 
 def when(failure: Failure, total_steps: int) -> str:

@@ -20,7 +20,7 @@ from typing import TextIO
 from trainmaster_operator.api.meta import unpack_ranges
 from trainmaster_operator.cli.news import News
 from trainmaster_operator.cli.output import LOGS
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.state import Failure, JobPhase, JobState
 
 LAST_LINES = 12
 CHUNK = 65536  # bytes of one file that are read at a time
@@ -176,11 +176,17 @@ class LastWords:
     lines: tuple[str, ...] = ()
 
 
+def log_of(out: Path, failure: Failure | None) -> Path | None:
+    """Return the log of the pod that failed; None: there was no failure, it names no pod, or that has no log."""
+    log = out / LOGS / f"{failure.pod}.log" if failure is not None and failure.pod else None
+    return log if log is not None and log.is_file() else None
+
+
 def last_words(out: Path, status: JobState) -> LastWords | None:
     """Return where a run's logs lie, and what the rank that made it fail said last; None when nothing was printed."""
     logs, failure = out / LOGS, status.lastFailure
-    log = logs / f"{failure.pod}.log" if failure is not None and failure.pod else None
-    if status.phase is not JobPhase.FAILED or failure is None or log is None or not log.is_file():
+    log = log_of(out, failure)
+    if status.phase is not JobPhase.FAILED or failure is None or log is None:
         return LastWords(logs) if pod_logs(logs) else None
     with open(log, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))

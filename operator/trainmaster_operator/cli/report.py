@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from trainmaster_operator.cli.report_failure import Printed
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning import step_count
 from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.times import seconds_of
 
 _TONES = {
     JobPhase.SUCCEEDED: "good",
@@ -177,7 +177,7 @@ def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[Fact]:
     if metrics.mean_utilization():
         yield Fact("MFU", f"{metrics.mean_utilization():.1%}", "share of the most that the devices can compute")
     if status.startTime and status.completionTime:
-        yield Fact("duration", seconds(_moment(status.completionTime) - _moment(status.startTime)))
+        yield Fact("duration", seconds(seconds_of(status.completionTime) - seconds_of(status.startTime)))
     yield Fact("restarts", str(status.restarts.total), "after failures")
     if status.goodput:
         yield Fact("goodput", status.goodput, "share of the time that went into steps that count")
@@ -231,7 +231,3 @@ def _recoveries(status: JobState) -> str:
     if every > len(status.recoveries):
         content.append(page.note(f"The last {len(status.recoveries)} of {every} restarts."))
     return page.section("Recoveries", *content)
-
-
-def _moment(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

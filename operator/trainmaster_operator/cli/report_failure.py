@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster_operator.cli import page, printed
-from trainmaster_operator.cli.news import MESSAGE_LIMIT, described, logs_command
+from trainmaster_operator.cli.news import MESSAGE_LIMIT, blamed, described, ending, logs_command
 from trainmaster_operator.cli.output import LOGS
 from trainmaster_operator.planning.state import Failure, JobPhase, JobState
 
@@ -35,8 +35,8 @@ def printed_in(out: Path, status: JobState) -> Printed:
     words = printed.last_words(out, status)
     if words is None:
         return Printed()
-    log = out / LOGS / f"{failure.pod}.log" if failure is not None and failure.pod else None
-    if log is None or not log.is_file():
+    log = printed.log_of(out, failure)
+    if log is None:
         return Printed("The logs of all ranks:", str(out / LOGS))
     what = f"The log of rank {failure.rank}:" if failure is not None and failure.rank is not None else "Its log:"
     return Printed(what, str(log), tuple(line[:LINE_LIMIT] for line in words.lines))
@@ -57,8 +57,7 @@ def section(status: JobState, output: Printed) -> str:
         if reason and not (message and message in reason):  # most often it says the same
             content.append(page.note(reason))
         text = _words(failure, output.lines)
-        who = f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
-        content += [page.heading(f"The last words of {who}"), page.preformatted(text)] if text else []
+        content += [page.heading(f"The last words of {blamed(failure)}"), page.preformatted(text)] if text else []
     if output.place:
         content.append(page.place(output.what, output.place))
     return page.section(title, *content)
@@ -66,7 +65,7 @@ def section(status: JobState, output: Printed) -> str:
 
 def _place(failure: Failure) -> str:
     parts = [f"pod {failure.pod}" if failure.pod else "", f"node {failure.node}" if failure.node else ""]
-    parts.append(failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else ""))
+    parts.append(ending(failure))
     return " · ".join(part for part in (*parts, f"round {failure.round}") if part)
 
 

@@ -55,7 +55,7 @@ def over_time(metrics: Metrics, recoveries: Sequence[Recovery]) -> Throughput:
         curve = _averaged(amounts[start:end], metrics.ran_seconds[start:end], window_s, at)
         found.curve += curve
         at, before = curve[-1][0] if curve else at, number
-    found.curve = thinned([x for x, _ in found.curve], [y for _, y in found.curve])
+    found.curve = thinned(found.curve)
     return found
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -98,17 +98,25 @@ class Text:
             digest.update(probe)
         return f"sha256:{digest.hexdigest()}"
 
-    def _probes(self) -> Iterator[bytes]:
-        for probe in range(PROBES):
-            start = probe * max(0, self.size - PROBE_BYTES) // (PROBES - 1)
-            yield self.read(start, min(start + PROBE_BYTES, self.size))
+    def _probes(self, probe_bytes: int = PROBE_BYTES) -> Iterator[bytes]:
+        starts = (probe * max(0, self.size - probe_bytes) // (PROBES - 1) for probe in range(PROBES))
+        return self._parts(starts, probe_bytes)
 
-    def unigram_entropy(self) -> float:
-        """Nats per byte of the byte frequencies. Reads everything once."""
+    def _parts(self, starts: Iterable[int], size: int) -> Iterator[bytes]:
+        return (self.read(start, min(start + size, self.size)) for start in starts)
+
+    def unigram_entropy(self, at_most: int | None = None) -> float:
+        """Nats per byte of the byte frequencies. Reads everything once; of a text of more than `at_most` bytes, only
+        evenly spread parts, which have so many in all."""
+        if at_most is not None and self.size > at_most:
+            parts = self._probes(at_most // PROBES)
+        else:
+            parts = self._parts(range(0, self.size, CHUNK_BYTES), CHUNK_BYTES)
         counts: Counter[int] = Counter()
-        for start in range(0, self.size, CHUNK_BYTES):
-            counts.update(self.read(start, min(start + CHUNK_BYTES, self.size)))
-        return -sum(n / self.size * math.log(n / self.size) for n in counts.values())
+        for part in parts:
+            counts.update(part)
+        total = counts.total()
+        return -sum(n / total * math.log(n / total) for n in counts.values())
 
 
 def find(path: str, options: TextOptions) -> Text:
