@@ -110,6 +110,13 @@ def test_the_condition_replaces_the_error_that_a_former_operator_left() -> None:
     assert rest == status
     assert len(told) == 1
 
+    # The upgrade was undone and made again.
+    store.update_status(JOB, {**store.find(JOB, "space", "job"), "status": {**status, "conditions": [*told, error]}})
+    run_virtual(main())
+    rest, told = stored(store)
+    assert rest == {**status, "conditions": []}
+    assert len(told) == 1
+
 
 def test_an_event_tells_it_where_the_api_server_takes_no_condition() -> None:
     store = left_behind(former_status())

@@ -49,9 +49,10 @@ def _with(job: Object, kind: str, reason: str, message: str, now: float, instead
     status = status if isinstance(status, dict) else {}
     raw = status.get("conditions")
     conditions = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
-    for condition in conditions:
-        if condition.get("type") == kind and condition.get("message") == message:
-            return None
+    others = [c for c in conditions if c.get("type") not in (kind, instead_of)]
+    told = any(c.get("type") == kind and c.get("message") == message for c in conditions)
+    if told and len(others) == len(conditions) - 1:
+        return None
     mine: dict[str, Any] = {
         "type": kind,
         "status": "True",
@@ -61,4 +62,4 @@ def _with(job: Object, kind: str, reason: str, message: str, now: float, instead
     }
     if generation := job["metadata"].get("generation"):
         mine["observedGeneration"] = generation
-    return {**status, "conditions": [*(c for c in conditions if c.get("type") not in (kind, instead_of)), mine]}
+    return {**status, "conditions": [*others, mine]}
