@@ -120,8 +120,8 @@ def operator() -> Any:
                         [
                             Column("namespace", "Namespace"),
                             Column("pod", "Operator"),
-                            Column("sign", "What is wrong"),
-                            Column("command", "Type this first"),
+                            Column("sign", "What is wrong", width=320),
+                            Column("command", "Type this first", width=540),
                             Column("runbook", "Runbook"),
                         ],
                         span=24,

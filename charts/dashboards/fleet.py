@@ -124,8 +124,8 @@ def fleet() -> Any:
                         Query(signs.of_jobs_and_leader(IN)),
                         [
                             *PLACE,
-                            Column("sign", "What is wrong"),
-                            Column("command", "Type this first"),
+                            Column("sign", "What is wrong", width=340),
+                            Column("command", "Type this first", width=560),
                             Column("runbook", "Runbook"),
                         ],
                         span=24,

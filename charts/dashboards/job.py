@@ -125,8 +125,8 @@ def job() -> Any:
                         "which waits until it has lasted.",
                         Query(signs.of_jobs(IN)),
                         [
-                            Column("sign", "What is wrong"),
-                            Column("command", "Type this first"),
+                            Column("sign", "What is wrong", width=400),
+                            Column("command", "Type this first", width=700),
                             Column("runbook", "Runbook"),
                         ],
                         span=24,
