@@ -21,8 +21,9 @@ TOKENS = 8192
 """That a step of all ranks is said to consume."""
 DATA_ERROR = 91
 """The exit code of a rank whose data are bad (docs/exit-codes.md)."""
-LEAK_BYTES = 24 * 2**20
+LEAK_BYTES = 32 * 2**20
 """That a leak takes in each step."""
+MOST_LEAKS = 25
 
 
 def arguments() -> argparse.Namespace:
@@ -68,7 +69,7 @@ class Trouble:
     def _leak(self) -> None:
         """Memory that is never given back, and at some point isn't had. The machine has others too, so that the limit
         is told here and not found by the kernel."""
-        if len(self._kept) >= 40:
+        if len(self._kept) >= MOST_LEAKS:
             raise MemoryError(f"can't allocate memory: {LEAK_BYTES} bytes")
         self._kept.append(bytearray(b"\1") * LEAK_BYTES)
 

@@ -85,7 +85,7 @@ async def no_leader(stage: Stage, incident: Incident) -> None:
 
 
 async def out_of_memory(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], "leaks", 15)
+    await stage.submit(incident.ill[0], "leaks", 10)
 
 
 async def lost_node(stage: Stage, incident: Incident) -> None:

@@ -202,7 +202,8 @@ async def opened(folder: Path, socket: Path, leak_bytes: float = 0.0) -> AsyncIt
                 await asyncio.sleep(LOOK_S)
             yield stage
     finally:
-        kubelet.send_signal(signal.SIGCONT)
+        if kubelet.returncode is None:
+            kubelet.send_signal(signal.SIGCONT)
         await asyncio.gather(*(replica.end(3.0) for replica in replicas), children.end(kubelet, 9.0))
         for task in tasks:
             task.cancel()
