@@ -20,7 +20,7 @@ ILL, HEALTHY = Cast("language", "pretrain"), Cast("vision", "detector")
 
 async def held(stage: Stage, incident: Incident) -> None:
     rules = [{"causes": ["DataError"], "action": "Hold"}]
-    await stage.submit(ILL, "reads-badly", pods=1, recovery={"rules": rules})
+    await stage.submit(ILL, "exit:rank=0,step=5,code=91", pods=1, recovery={"rules": rules})
     await stage.until_phase(ILL, JobPhase.HELD)
     await stage.until_steps(HEALTHY)
 

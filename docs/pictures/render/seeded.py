@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docs.pictures.render.stage import LIMIT_S, Cast, Stage
+from docs.pictures.render.stage import LIMIT_S, PACE_S, STEPS, Cast, Stage, paced
 from tests.dashboards.world import SCRAPE_S
+from trainmaster.contract.wire import ExitCode
 from trainmaster_operator.cluster.kubelet import LOST
 from trainmaster_operator.cluster.local_pod import base_environment
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden, Object
@@ -40,7 +41,7 @@ class Incident:
     cause: str
     command: str
     how: str = RUN
-    seconds: float = 150.0
+    seconds: float = 110.0
     leak_bytes: float = 0.0
 
     @property
@@ -53,12 +54,13 @@ class Incident:
 
 
 async def crash_loop(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], "crashes", 18)
+    await stage.submit(incident.ill[0], *again("raise", 45))
 
 
 async def held(stage: Stage, incident: Incident) -> None:
     rules = [{"causes": ["DataError"], "action": "Hold"}]
-    await stage.submit(incident.ill[0], "reads-badly", 50, recovery={"rules": rules})
+    bad_data = f"exit:rank=0,step=110,code={ExitCode.DATA_ERROR.value}"
+    await stage.submit(incident.ill[0], bad_data, recovery={"rules": rules})
     await stage.until_phase(incident.ill[0], JobPhase.HELD)
 
 
@@ -74,18 +76,19 @@ async def image(stage: Stage, incident: Incident) -> None:
 
 
 async def straggler(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], "slows", 45, pods=3, rank=1, recovery={"straggler": {"windowSeconds": 20}})
+    slow = paced(90, [1], 2.5 * PACE_S)
+    await stage.submit(incident.ill[0], *slow, pods=3, recovery={"straggler": {"windowSeconds": 20}})
 
 
 async def no_leader(stage: Stage, incident: Incident) -> None:
     for job in incident.healthy:
         await stage.until_steps(job)
-    await asyncio.sleep(40)
+    await asyncio.sleep(30)
     stage.store.admission = refuse_lease
 
 
 async def out_of_memory(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], "leaks", 10)
+    await stage.submit(incident.ill[0], *again("oom", 60, ",where=host"))
 
 
 async def lost_node(stage: Stage, incident: Incident) -> None:
@@ -114,8 +117,8 @@ async def quota(stage: Stage, incident: Incident) -> None:
 
 
 async def hang(stage: Stage, incident: Incident) -> None:
-    recovery = {"hang": {"limitSeconds": 40, "mode": "Notify"}}
-    await stage.submit(incident.ill[0], "hangs", 60, rank=1, recovery=recovery)
+    recovery = {"hang": {"limitSeconds": 60, "mode": "Notify"}}
+    await stage.submit(incident.ill[0], "stop:rank=1,step=110", recovery=recovery)
 
 
 async def operator_out_of_memory(stage: Stage, incident: Incident) -> None:
@@ -131,13 +134,21 @@ async def operator_out_of_memory(stage: Stage, incident: Incident) -> None:
 
 
 async def diverged(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], "diverges", 60)
+    await stage.submit(incident.ill[0], "nan:rank=0,step=130")
+    await stage.until_phase(incident.ill[0], JobPhase.FAILED)
 
 
 async def slow_files(stage: Stage, incident: Incident) -> None:
     paths = [str(SLOW), base_environment(os.environ).get("PYTHONPATH", "")]
-    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SLOW_FILES": "40,15"}
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SLOW_FILES": "30,12"}
     await stage.submit(incident.ill[0], variables=variables)
+
+
+def again(kind: str, every: int, more: str = "") -> Iterator[str]:
+    """Faults in rank 0 every so many steps. What is started again after one goes on at the same pace."""
+    for step in range(every, STEPS, every):
+        yield f"{kind}:rank=0,step={step}{more}"
+        yield from paced(step + 1, range(2))
 
 
 def refuse_lease(kind: str, new: Object, old: Object | None) -> None:
@@ -229,7 +240,7 @@ INCIDENTS: tuple[Incident, ...] = (
         ("vision/diffusion",),
         ("speech/asr", "search/embedder"),
         "storage gets slower: saves take longer and longer",
-        seconds=210.0,
+        seconds=170.0,
     ),
     _incident(
         8,
@@ -259,7 +270,7 @@ INCIDENTS: tuple[Incident, ...] = (
         ("speech/seq2seq",),
         ("vision/tracker", "documents/parser"),
         "a rank hangs: the job makes no step any more",
-        seconds=430.0,
+        seconds=390.0,
     ),
     _incident(
         11,
@@ -267,7 +278,8 @@ INCIDENTS: tuple[Incident, ...] = (
         diverged,
         ("language/gpt-medium",),
         ("vision/mae", "growth/uplift"),
-        "its loss is NaN",
+        "its loss became NaN, so it failed: Diverged",
+        seconds=40.0,
     ),
     _incident(
         12,

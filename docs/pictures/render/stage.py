@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,10 @@ from trainmaster_operator.control.sessions import KEY_BYTES
 from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
-RANK = Path(__file__).with_name("rank.py")
+STEPS = 1200
+SAVE_EVERY = 20
+PACE_S = 0.4
+"""The length of a step."""
 LOOK_S = 0.25
 LIMIT_S = 300.0
 """Ends a run that never comes to what is waited for."""
@@ -65,35 +68,40 @@ class Stage:
     async def submit(
         self,
         job: Cast,
-        does: str = "",
-        after_s: float = 0.0,
-        *,
+        *faults: str,
         pods: int = 2,
         ranks: int = 1,
-        rank: int = 0,
         recovery: Mapping[str, Any] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Submit a job whose rank `rank` does something `after_s` after each of its starts (rank.py says what)."""
-        command = ["python", str(RANK), "--rank", str(rank), "--after", f"{after_s:g}", "--does", does or "nothing"]
-        env = [{"name": name, "value": value} for name, value in (variables or {}).items()]
-        container = {"name": "trainer", "command": command, "env": env}
+        """Submit a job that trains a small model at a steady pace. `faults`: as `trainmaster run` takes them."""
+        container = {
+            "name": "trainer",
+            "env": [{"name": name, "value": value} for name, value in (variables or {}).items()],
+        }
         document = {
             "apiVersion": API_VERSION,
             "kind": JOB,
             "metadata": {"name": job.name, "namespace": job.namespace},
             "spec": {
-                "framework": "PyTorch",
                 "workers": {
                     "replicas": pods,
                     "ranksPerPod": ranks,
                     "template": {"spec": {"containers": [container]}},
                 },
-                "checkpoint": {"ram": {"limit": "64Mi", "every": 5}},
+                "training": {
+                    "model": {"name": "gpt", "options": {"layers": 1, "heads": 2, "width": 32, "context": 32}},
+                    "data": {"source": "text", "path": "@stdlib"},
+                    "steps": STEPS,
+                    "batch": {"global": 12},
+                    "optimizer": {"name": "adamw", "lr": 0.005},
+                    "device": "CPU",
+                },
+                "checkpoint": {"every": SAVE_EVERY},
                 "recovery": dict(recovery or {}),
             },
         }
-        await self.world.submit(document)
+        await self.world.submit(document, (*paced(1, range(pods * ranks)), *faults))
         self.jobs.append(job)
 
     def status(self, job: Cast) -> JobState:
@@ -132,6 +140,12 @@ class Stage:
         waiting = {"name": "trainer", "ready": False, "state": {"waiting": {"reason": reason, "message": message}}}
         obj = self.store.get(POD, meta["namespace"], meta["name"])
         self.store.update_status(POD, {**obj, "status": {"phase": "Pending", "containerStatuses": [waiting]}})
+
+
+def paced(step: int, ranks: Iterable[int], seconds: float = PACE_S) -> Iterator[str]:
+    """Faults by which steps from this one on take so long, until the ranks are started again."""
+    for rank in ranks:
+        yield f"slow:rank={rank},step={step},seconds={seconds:g},steps=100000"
 
 
 @contextmanager
