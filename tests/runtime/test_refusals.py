@@ -70,11 +70,11 @@ def test_a_pod_that_the_quota_refuses_is_told_in_the_servers_words_and_tried_aga
             await asyncio.sleep(5)
             assert pods(store) == ["job-worker-0-0"]
             condition = scheduled(store)
-            assert (condition["status"], condition["reason"]) == ("False", "Refused")
+            assert (condition["status"], condition["reason"]) == ("False", "QuotaExceeded")
             assert 'pods "job-worker-1-0" is forbidden: exceeded quota' in condition["message"]
             assert "ReconcileError" not in {c["type"] for c in conditions(store)}
             assert operator.queue.failures(("space", "job")) == 0
-            told = [event for event in store.list(EVENT).items if event["reason"] == "Refused"]
+            told = [event for event in store.list(EVENT).items if event["reason"] == "QuotaExceeded"]
             assert len(told) == 1
             store.admission = None
             await asyncio.sleep(60)

@@ -98,7 +98,7 @@ class SaveFailed:
 class Refusal:
     """Why pods that ought to be there couldn't be created. Soft state of this leader, which tries again."""
 
-    reason: str  # Refused, ConfigError, NameTaken, NameInUse
+    reason: str  # Refused, QuotaExceeded, ConfigError, NameTaken, NameInUse
     message: str
     again_in_s: float  # 0: now
     fatal: bool = False  # it would be refused each time

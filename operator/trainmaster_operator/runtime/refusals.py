@@ -17,6 +17,8 @@ FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 NAME_TAKEN = "NameTaken"  # by an object of somebody else
 NAME_IN_USE = "NameInUse"  # by one of an earlier job of this name, which is on its way out
+QUOTA_EXCEEDED = "QuotaExceeded"  # there is room again when something else of the namespace ends
+_FULL_QUOTA = "exceeded quota"  # how the API server's own admission of quotas says so
 
 
 class Refused(Exception):
@@ -31,7 +33,8 @@ class Refused(Exception):
 def refused(error: ApiError) -> Refused | None:
     """A refusal in the server's words; None for an error that isn't one."""
     if isinstance(error, Forbidden):
-        return Refused(Cause.REFUSED.value, str(error))
+        full = _FULL_QUOTA in str(error)
+        return Refused(QUOTA_EXCEEDED if full else Cause.REFUSED.value, str(error))
     if isinstance(error, Invalid):
         return Refused(Cause.CONFIG_ERROR.value, str(error))
     return None
