@@ -152,7 +152,7 @@ class PodToDelete:
     name: str
     uid: str
     reason: str
-    grace_s: float | None = None  # None: the pod's own; 0: at once, it is fenced
+    grace_s: float | None = None  # None: the pod's own; 0: removed without its kubelet's word, since it is dead
     replaced: bool = False  # another takes its place: its name must no longer lead to it
 
 

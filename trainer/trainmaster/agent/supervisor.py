@@ -478,7 +478,8 @@ class Supervisor:
         self.stores.end()
         self.peers.close()
         self.last_saves.close()
-        await self.uploads.drained(_LAST_UPLOADS_S)
+        if not self.reporter.fenced:  # another pod takes this one's place, and waits for its end
+            await self.uploads.drained(_LAST_UPLOADS_S)
         await self.reporter.last_words()
         self.zygotes.close()
         self.uploads.close()
