@@ -11,10 +11,11 @@ import yaml
 
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.memory import MemoryCluster
-from trainmaster_operator.cluster.port import JOB, POD, Object
+from trainmaster_operator.cluster.port import JOB, LEASE, POD, NotFound, Object
 from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import write_status
+from trainmaster_operator.runtime.lease import LEASE_LABEL
 
 SPACE = "team-a"
 
@@ -63,7 +64,19 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line.removeprefix("trainmaster: ")
 
 
+def lead(store: MemoryStore, renewed: str = "2999-01-01T00:00:00.000000Z", holder: str = "operator-0") -> None:
+    """Let the cluster's operator have led until `renewed`; by default it leads whenever somebody looks."""
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed, "leaseTransitions": 1}
+    labels = {LEASE_LABEL: "trainmaster-operator"}
+    meta = {"name": "trainmaster-operator", "namespace": "trainmaster-system", "labels": labels}
+    try:
+        store.update(LEASE, {**store.find(LEASE, meta["namespace"], meta["name"]), "spec": spec})
+    except NotFound:
+        store.create(LEASE, {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE, "metadata": meta, "spec": spec})
+
+
 def put(store: MemoryStore, file: Path, name: str = "tiny", now: JobState | None = None) -> Object:
+    lead(store)
     job = yaml.safe_load(file.read_text())
     job["metadata"].update(name=name, namespace=SPACE)
     made = store.create(JOB, job)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
 USER = 65532
 """Of our images, as of other "nonroot" ones."""
 

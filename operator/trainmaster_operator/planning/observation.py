@@ -105,6 +105,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class OperatorAbsence:
+    """No operator led between these times (seconds since 1970), as far as the Lease tells."""
+
+    since: float
+    until: float
+
+
+@dataclass(frozen=True)
 class Observation:
     """All that a pass decides from. `agents` holds no entry for an agent that this leader hasn't heard yet."""
 
@@ -114,6 +122,7 @@ class Observation:
     generation: int
     deleting: bool
     epoch: int
+    absence: OperatorAbsence | None = None  # before this leader
     pods: tuple[PodRecord, ...] = ()
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None  # the newest that agents reported
@@ -182,6 +191,7 @@ __all__ = [
     "JobSpec",
     "JobState",
     "Observation",
+    "OperatorAbsence",
     "PlannedEvent",
     "PodRecord",
     "PodToCreate",

@@ -98,9 +98,9 @@ def next_incarnation(view: View) -> int:
 def stale(view: View) -> tuple[PodToDelete, ...]:
     """Pods whose incarnation is over. The round of those that had a rank is over too: the same write raised it.
 
-    A pod is removed by force only when it is known to be dead, or that it can do no harm: it has ended; its node is lost
-    and the storage fence holds off what may still run there; or its node took no note of it, and its agent, should it
-    come to life after all, is refused. A script's own files have no fence: on a lost node its pod is removed after the
+    A pod is removed by force only when it is known to be dead, or to do no harm: it has ended; its node is lost and the
+    storage fence holds off what may still run there; or its node took no note of it, and its agent, should it come to
+    life after all, is refused. A script's own files have no fence: on a lost node its pod is removed after the
     time in which its agent has ended its ranks.
 
     A living pod gets the grace period of the template. That is for its sidecars and hooks: its agent, which is refused

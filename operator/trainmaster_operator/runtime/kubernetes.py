@@ -229,6 +229,7 @@ def _lease(options: argparse.Namespace) -> LeaseSettings:
         retry_s=seconds * 2 / 15,
         watch=True,
         address=_address(options),
+        pod_uid=options.pod_uid,
     )
 
 
@@ -305,6 +306,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--namespace-of-operator", required=True, metavar="NS", help="where its Lease and its Secret lie")
     add("--identity", default=socket.gethostname(), help="unique among the replicas: the pod's name")
+    add("--pod-uid", default="", metavar="UID", help="of the pod of this replica, whose name is the identity")
     add("--address", default="127.0.0.1", metavar="IP", help="of this replica, for agents that met another one")
     add("--control-port", type=int, default=8443, metavar="PORT", help="for agents (default: 8443)")
     add("--health-port", type=int, default=8080, metavar="PORT", help="for probes (default: 8080)")

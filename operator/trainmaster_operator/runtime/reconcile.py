@@ -276,6 +276,7 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
+            absence=self._leader.absence,
             pods=pods if self._troubles is None else self._troubles.told(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
@@ -471,8 +472,8 @@ class Reconciler:
     def _tell_of_one_node(self, record: JobRecord) -> None:
         if claim := self._surroundings.claim_of_one_node(record.key):
             words = (
-                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit there, "
-                "use a ReadWriteMany claim"
+                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
+                "there, use a ReadWriteMany claim"
             )
             self._events.remark(record, EventType.NORMAL, "OneNode", words)
 
