@@ -89,7 +89,10 @@ def update(store: MemoryStore, job: Object, now: JobState) -> Object:
     return store.update_status(JOB, {**store.find(JOB, SPACE, name), "status": body})
 
 
-def put_pod(store: MemoryStore, job: Object, slot: int, incarnation: int = 0, **state: Any) -> Object:
+def put_pod(
+    store: MemoryStore, job: Object, slot: int, incarnation: int = 0, url: str = "https://o", **state: Any
+) -> Object:
+    """`url`: where its agent finds the operator."""
     name = f"{job['metadata']['name']}-worker-{slot}-{incarnation}"
     labels = {"job": job["metadata"]["name"], "role": "worker", "slot": str(slot), "incarnation": str(incarnation)}
     owner = {"apiVersion": job["apiVersion"], "kind": JOB, "name": job["metadata"]["name"], "controller": True}
@@ -99,7 +102,8 @@ def put_pod(store: MemoryStore, job: Object, slot: int, incarnation: int = 0, **
         "labels": {f"trainmaster.dev/{key}": value for key, value in labels.items()},
         "ownerReferences": [{**owner, "uid": job["metadata"]["uid"]}],
     }
-    spec = {"containers": [{"name": "trainer", "image": "i"}], "nodeName": f"node-{slot}"}
+    env = [{"name": "TRAINMASTER_OPERATOR_URL", "value": url}]
+    spec = {"containers": [{"name": "trainer", "image": "i", "env": env}], "nodeName": f"node-{slot}"}
     made = store.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
     state = state or {"running": {}}
     phase = "Running" if "running" in state else "Failed" if "terminated" in state else "Pending"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import WriteJob
-from tests.cli.on_cluster import SPACE, Cluster, lead, put, put_pod
+from tests.cli.on_cluster import Cluster, lead, put, put_pod
 from tests.cli.runs import status
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.objects import timestamp
@@ -121,10 +121,7 @@ def test_the_lease_is_looked_for_where_the_pods_say_that_their_operator_is(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = put(cluster.store, write_job(), now=stepping(age_s=1.0))
-    pod = put_pod(cluster.store, job, 0)
-    url = "https://trainmaster-operator.trainmaster-system.svc:8443"
-    container = {**pod["spec"]["containers"][0], "env": [{"name": "TRAINMASTER_OPERATOR_URL", "value": url}]}
-    cluster.store.patch("Pod", SPACE, pod["metadata"]["name"], {"spec": {"containers": [container]}})
+    put_pod(cluster.store, job, 0, url="https://trainmaster-operator.trainmaster-system.svc:8443")
     lead(cluster.store, micro(time.time() - 600))
     listed = cluster.list
 

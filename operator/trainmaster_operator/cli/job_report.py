@@ -95,7 +95,7 @@ def sections(found: Found) -> Iterator[str]:
 
 
 _NEVER_KNOWN = (
-    "The loss of every single step, the evaluations and the memory of each rank are kept by a run on one machine alone.",
+    "The loss of every single step, evaluations and the memory of each rank are kept by a run on one machine alone.",
 )
 
 

@@ -16,8 +16,8 @@ def declare(command: Parser) -> None:
     command.describe(
         "Writes a page about a run or a job, and prints the name of the file. The page needs no network. That of a run "
         "has the curves of loss, throughput and memory; `trainmaster run` writes it too when it ends. That of a job on "
-        "a cluster has its recoveries, its last failure, where its time went and its events, and says what could not be "
-        "read.\n\n" + common.WHAT,
+        "a cluster has its recoveries, its last failure, where its time went and its events, and says what could not "
+        "be read.\n\n" + common.WHAT,
         ("trainmaster report runs/my-gpt", "writes runs/my-gpt/report.html"),
         ("trainmaster report my-gpt -n team-a --file my-gpt.html", "a job on a cluster"),
         ("trainmaster report my-gpt --prometheus http://localhost:9090", "a job on a cluster, with its curves"),
