@@ -64,6 +64,22 @@ def test_the_operator_understands_its_command_line(situation: str) -> None:
     assert container["command"] == ["python3", "-m", kubernetes.__name__]
 
 
+@pytest.mark.parametrize(
+    ("values", "user", "group", "fs_group", "restricts"),
+    [
+        ({}, 65532, 65532, 65532, False),
+        ({"jobPods": {"securityContext": {"runAsUser": 1, "fsGroup": 2_000_000_000}}}, 1, 65532, 2_000_000_000, False),
+        (values_file("values-openshift.yaml"), None, None, None, True),
+    ],
+)
+def test_the_operator_is_told_as_whom_the_pods_of_jobs_run(
+    values: dict[str, Any], user: int | None, group: int | None, fs_group: int | None, restricts: bool
+) -> None:
+    options = kubernetes.parser().parse_args(operator_pod(render(values))["containers"][0]["args"])
+    assert (options.job_user, options.job_group, options.job_fs_group) == (user, group, fs_group)
+    assert options.restrict_user_images is restricts
+
+
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_fewer_than_two_operators_have_no_disruption_budget(replicas: int) -> None:
     assert "PodDisruptionBudget" not in {kind for kind, _ in ids(render({"replicas": replicas}))}
