@@ -14,7 +14,7 @@ from trainmaster_operator.runtime import kubernetes
 
 KUBERNETES = "1.36"
 PROMETHEUS = {"name": "prometheus-k8s", "namespace": "monitoring"}
-CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml", "values-kind.yaml"]
+CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml", "values-openshift.yaml", "values-kind.yaml"]
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "Certificate"}  # of other projects: no schema here
 
 SITUATIONS: dict[str, dict[str, Any]] = {
