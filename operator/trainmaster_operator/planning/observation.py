@@ -122,7 +122,6 @@ class Observation:
     generation: int
     deleting: bool
     epoch: int
-    absence: OperatorAbsence | None = None  # before this leader
     pods: tuple[PodRecord, ...] = ()
     agents: dict[int, AgentRecord] = field(default_factory=dict)
     checkpoint: CheckpointSeen | None = None  # the newest that agents reported
@@ -135,6 +134,7 @@ class Observation:
     revision_lost: bool = False  # what this run keeps can't be had any more
     in_cluster: bool = False  # its pods are containers; else processes, which share the files of one machine
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
+    absence: OperatorAbsence | None = None  # before this leader
 
 
 class EventType(str, Enum):
