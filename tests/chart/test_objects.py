@@ -187,6 +187,18 @@ def test_the_values_that_the_page_on_monitoring_shows_let_its_prometheus_in() ->
         assert only(objects, kind)["metadata"]["labels"]["release"] == "monitoring"
 
 
+def test_the_values_that_the_page_on_pod_security_shows_reach_the_operator() -> None:
+    page = (ROOT / "docs" / "install-openshift.md").read_text()
+    mark = "which tests/chart/test_objects.py renders -->\n```\n"
+    filled, chosen = (yaml.safe_load(part.split("```")[0]) for part in page.split(mark)[1:])
+    assert "--restrict-user-images" in operator_pod(render(filled))["containers"][0]["args"]
+    objects = render(chosen)
+    wanted = chosen["jobPods"]["securityContext"]
+    assert [argument(objects, name) for name in ("job-user", "job-group", "job-fs-group")] == [
+        str(wanted[name]) for name in ("runAsUser", "runAsGroup", "fsGroup")
+    ]
+
+
 def test_a_pod_monitor_scrapes_the_same_port_of_the_operators_pods() -> None:
     for secure, name in ((True, "metrics"), (False, "health")):
         objects = _monitored(secure=secure, kind="PodMonitor", tokenSecret={"name": "scraper"})
