@@ -10,6 +10,7 @@ import pytest
 from charts.generate import CHART
 from tests.chart.rendering import ids, only, render
 from trainmaster_operator.runtime import metrics_access
+from trainmaster_operator.runtime.lease import LeaseSettings
 
 READER = "trainmaster-metrics-reader"
 
@@ -60,7 +61,7 @@ def test_what_is_granted_where_jobs_run_is_what_the_readme_tells(values: dict[st
 
 
 def test_what_is_granted_in_the_operators_namespace_is_what_the_readme_tells() -> None:
-    role = only(render(), "Role")
+    role = only(render(), "Role", "trainmaster-operator")
     assert granted(role) == told()["own"]
     assert role["metadata"]["namespace"] == "trainmaster-system"
 
@@ -75,7 +76,7 @@ def test_without_secure_metrics_no_right_is_granted_for_them() -> None:
     objects = render({"metrics": {"secure": False}})
     tokens = granted(only(objects, "ClusterRole", "trainmaster-operator-tokens"))
     assert tokens == told()["tokens"] - {("subjectaccessreviews", "", "create")}
-    own = granted(only(objects, "Role"))
+    own = granted(only(objects, "Role", "trainmaster-operator"))
     assert own == told()["own"] - {("configmaps", "trainmaster-ca", "patch")}
     assert ("ClusterRole", READER) not in ids(objects)
 
@@ -92,7 +93,8 @@ def test_scrapers_may_get_metrics_and_nothing_else() -> None:
 
 
 def test_every_role_of_the_operator_is_bound_to_it_and_to_nobody_else() -> None:
-    for values in ({"rbac": {"aggregateRoles": False}}, {"watchNamespace": "a", "rbac": {"aggregateRoles": False}}):
+    for_itself = {"aggregateRoles": False, "showLeader": False}
+    for values in ({"rbac": for_itself}, {"watchNamespace": "a", "rbac": for_itself}):
         objects = render(values)
         roles = {_place(obj) for obj in objects if obj["kind"] in ("Role", "ClusterRole")}
         roles -= {role for role in roles if role[2].startswith(READER)}  # is for scrapers
@@ -109,6 +111,15 @@ def test_every_role_of_the_operator_is_bound_to_it_and_to_nobody_else() -> None:
 
 def _place(role: dict[str, Any]) -> tuple[str, str | None, str]:
     return role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"]
+
+
+def test_every_user_may_get_the_one_lease_that_tells_who_leads_unless_the_installation_forbids_it() -> None:
+    name = "trainmaster-operator-lease-reader"
+    objects = render()
+    assert granted(only(objects, "Role", name)) == {("leases", LeaseSettings.name, "get")}
+    (subject,) = only(objects, "RoleBinding", name)["subjects"]
+    assert (subject["kind"], subject["name"]) == ("Group", "system:authenticated")
+    assert ("Role", name) not in ids(render({"rbac": {"showLeader": False}}))
 
 
 def test_no_rule_has_a_wildcard() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.manifests.pods import build_pod
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.manifests import (
     PodDefaults,
+    PodSecurity,
     build_ca_bundle,
     build_service,
     max_job_name_length,
@@ -27,6 +29,7 @@ CLUSTER = PodDefaults(
     agent_image="trainmaster/operator:1.2.3",
     in_cluster=True,
 )
+OPENSHIFT = replace(CLUSTER, security=PodSecurity(None, None, None, restrict=True))
 
 TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 8}, "parallelism": {"dpShard": 2}}
 
@@ -129,6 +132,8 @@ OBJECTS = {
     "cluster-pod-script": build_pod(script({"image": "python:3.12-slim"}), "worker", 0, 0, CLUSTER),
     "cluster-pod-script-our-image": build_pod(script(), "worker", 0, 0, CLUSTER),
     "cluster-pod-everything": build_pod(EVERYTHING, "worker", 11, 3, CLUSTER),
+    "cluster-pod-openshift": build_pod(SMALLEST, "worker", 1, 0, OPENSHIFT),
+    "cluster-pod-openshift-script": build_pod(script({"image": "python:3.12-slim"}), "worker", 0, 0, OPENSHIFT),
     "service-smallest": build_service(SMALLEST),
     "config-map-ca": build_ca_bundle("team", "-----BEGIN CERTIFICATE-----\n"),
 }

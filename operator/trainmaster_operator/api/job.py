@@ -126,9 +126,9 @@ class CheckpointVolume(Strict):
 
     claim: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = Field(
         None,
-        description="The name of a PersistentVolumeClaim in the namespace of the job. If the job has several pods, "
-        "the claim must have the access mode ReadWriteMany. It excludes hostPath; one of the two fields "
-        "is required.",
+        description="The name of a PersistentVolumeClaim in the namespace of the job. Pods on several nodes need a "
+        "claim with the access mode ReadWriteMany. With ReadWriteOnce all pods of the job are scheduled to one node. "
+        "It excludes hostPath; one of the two fields is required.",
     )
     hostPath: Annotated[str, Field(max_length=4096, pattern="^/.")] | None = Field(
         None,

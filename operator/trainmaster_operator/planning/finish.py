@@ -79,7 +79,9 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
     policy = view.spec.cleanPodPolicy
     waited = since(view.status.completionTime, view.now)
     deletes: list[PodToDelete] = [
-        PodToDelete(p.name, p.uid, "stale", 0.0) for p in view.others if p.phase not in ENDED and not p.deleting
+        PodToDelete(p.name, p.uid, "stale", 0.0 if p.node_lost else None)
+        for p in view.others
+        if p.phase not in ENDED and not p.deleting
     ]
     waiting = False
     for pod in view.pods:

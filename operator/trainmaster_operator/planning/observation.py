@@ -105,6 +105,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class OperatorAbsence:
+    """No operator led between these times (seconds since 1970), as far as the Lease tells."""
+
+    since: float
+    until: float
+
+
+@dataclass(frozen=True)
 class Observation:
     """All that a pass decides from. `agents` holds no entry for an agent that this leader hasn't heard yet."""
 
@@ -126,6 +134,7 @@ class Observation:
     revision_lost: bool = False  # what this run keeps can't be had any more
     in_cluster: bool = False  # its pods are containers; else processes, which share the files of one machine
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
+    absence: OperatorAbsence | None = None  # before this leader
 
 
 class EventType(str, Enum):
@@ -152,7 +161,7 @@ class PodToDelete:
     name: str
     uid: str
     reason: str
-    grace_s: float | None = None  # None: the pod's own; 0: at once, it is fenced
+    grace_s: float | None = None  # None: the pod's own; 0: removed without its kubelet's word, since it is dead
     replaced: bool = False  # another takes its place: its name must no longer lead to it
 
 
@@ -182,6 +191,7 @@ __all__ = [
     "JobSpec",
     "JobState",
     "Observation",
+    "OperatorAbsence",
     "PlannedEvent",
     "PodRecord",
     "PodToCreate",

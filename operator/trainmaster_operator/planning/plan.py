@@ -19,6 +19,7 @@ from trainmaster_operator.planning import (
     hang,
     hold,
     nodes,
+    operator_absence,
     pending,
     progress,
     rejection,
@@ -144,7 +145,7 @@ def _decided(view: View) -> Change | None:
 
 def _told(view: View, status: JobState) -> JobState:
     """`status` with what people are told beside the intent."""
-    status = pending.update(view, progress.update(view, status))
+    status = operator_absence.update(view, pending.update(view, progress.update(view, status)))
     return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 

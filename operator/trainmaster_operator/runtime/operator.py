@@ -12,6 +12,7 @@ from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
+    SERVICE,
     ApiError,
     Cluster,
     Conflict,
@@ -36,7 +37,15 @@ from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.records import JobRecord, PodEntry, job_key, job_record, owning_job, pod_entry
+from trainmaster_operator.runtime.records import (
+    JobRecord,
+    PodEntry,
+    controller_uid,
+    job_key,
+    job_record,
+    owning_job,
+    pod_entry,
+)
 from trainmaster_operator.runtime.rivals import Rivalry
 from trainmaster_operator.runtime.waiting import until_one_ends
 
@@ -124,6 +133,19 @@ class Operator:
             minor=lambda entry: entry.thrives,
             changed_little=self._mark_later,
         )
+        # Only pods of a cluster have names that a Service makes.
+        self.services: Informer[str] | None = None
+        if settings.pods is not None and settings.pods.in_cluster:
+            self.services = Informer(
+                cluster,
+                SERVICE,
+                slim=lambda obj, known: controller_uid(obj),
+                owner=owning_job,
+                changed=self._mark,
+                chance=chance,
+                labels={f"{GROUP}/job": None},
+                namespace=settings.namespace,
+            )
         self.fleet = Fleet(
             clock,
             self._authenticate,
@@ -143,6 +165,7 @@ class Operator:
             clock=clock,
             jobs=self.jobs,
             pods=self.pods,
+            services=self.services,
             fleet=self.fleet,
             leader=self.leader,
             policies=self._policies,
@@ -209,7 +232,8 @@ class Operator:
         """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was
         lost."""
         try:
-            await until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), self._lead())
+            services = [self.services.run()] if self.services is not None else []
+            await until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), *services, self._lead())
         finally:
             self._serving = False
             self.queue.shutdown()

@@ -67,6 +67,7 @@ from trainmaster_operator.runtime.vertical import Vertical
 
 log = logging.getLogger(__name__)
 
+SERVICE_AGAIN_S = 10.0  # after a Service could not be made
 MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
 
 
@@ -90,7 +91,8 @@ class Policies:
 
 
 class Reconciler:
-    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
+    """`services`: the uids of the jobs that own them; None where nobody needs names of pods.
+    `ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
     `peer_key`: what secrets of agents among themselves are derived from; None: they get none.
     `looks`: told when a job is looked at from scratch, which answers whatever asked for a look until then."""
 
@@ -109,6 +111,7 @@ class Reconciler:
         events: EventWriter,
         metrics: Metrics,
         ledger: Ledger | None = None,
+        services: Informer[str] | None = None,
         ca_bundle: Callable[[], str] | None = None,
         peer_key: Callable[[], bytes] | None = None,
         looks: Callable[[JobKey], None] = lambda key: None,
@@ -137,7 +140,10 @@ class Reconciler:
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
-        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
+        self._services = services
+        self._unserved_until: dict[JobKey, float] = {}  # when a Service that could not be made is tried again
+        served = services.wrote if services is not None else lambda service: None
+        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
 
     def leads_from_now(self) -> None:
         self._led_since = self._clock.monotonic()
@@ -220,6 +226,7 @@ class Reconciler:
         self._inherited.forget(key)
         self._events.forget(key)
         self._surroundings.forget(key)
+        self._unserved_until.pop(key, None)
         self._vertical.forget(key)
         self._revisions.forget(key)
         if self._ledger is not None:
@@ -269,6 +276,7 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
+            absence=self._leader.absence,
             pods=pods if self._troubles is None else self._troubles.told(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
@@ -411,6 +419,7 @@ class Reconciler:
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
+            self._tell_of_one_node(record)
             await run_all((self._create(record, pod, run) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
@@ -426,19 +435,32 @@ class Reconciler:
 
     async def _serve(self, record: JobRecord, observed: Observation) -> None:
         """A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
-        ask for each other's names at once. Refusals stop nothing, since most don't ask."""
-        if not self._surroundings.lacks_service(record) or record.deleting or record.status.phase.finished:
+        ask for each other's names at once. A Service that somebody has deleted comes back as soon as the watch tells.
+        Refusals stop nothing, since most don't ask."""
+        if record.deleting or record.status.phase.finished:
             return
         assert record.job is not None
-        running = sum(1 for pod in observed.pods if pod.phase == "Running")
-        if not record.status.roundStore and running < record.job.spec.workers.replicas:
+        if self._surroundings.lacks_service(record):
+            running = sum(1 for pod in observed.pods if pod.phase == "Running")
+            if not record.status.roundStore and running < record.job.spec.workers.replicas:
+                return
+        elif not observed.pods or not self._has_lost_service(record):
             return
         try:
             await self._surroundings.serve(record)
         except (Refused, ApiError) as error:
+            self._unserved_until[record.key] = self._clock.monotonic() + SERVICE_AGAIN_S
             log.warning("%s: its Service could not be made: %s", record.key, error)
             if isinstance(error, Refused) or refused(error) is not None:
                 self._events.remark(record, EventType.WARNING, "ServiceRefused", f"its pods have no DNS names: {error}")
+
+    def _has_lost_service(self, record: JobRecord) -> bool:
+        """Whether the Service that was made before the first pod is not there any more."""
+        if self._services is None or not self._services.synced.is_set():
+            return False
+        if self._clock.monotonic() < self._unserved_until.get(record.key, 0.0):
+            return False
+        return self._services.get(record.key) != record.uid
 
     def _await_predecessor(self, record: JobRecord) -> None:
         """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
@@ -446,6 +468,14 @@ class Reconciler:
         if old:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"
             raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
+
+    def _tell_of_one_node(self, record: JobRecord) -> None:
+        if claim := self._surroundings.claim_of_one_node(record.key):
+            words = (
+                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
+                "there, use a ReadWriteMany claim"
+            )
+            self._events.remark(record, EventType.NORMAL, "OneNode", words)
 
     async def _create(self, record: JobRecord, pod: PodToCreate, run: Run) -> None:
         status = record.status
@@ -456,6 +486,7 @@ class Reconciler:
             self._pod_defaults,
             revision=status.revision,
             avoid=status.avoidNodes,
+            together=self._surroundings.claim_of_one_node(record.key) != "",
         )
         self._leader.check()
         self._metrics.writes.labels("create").inc()

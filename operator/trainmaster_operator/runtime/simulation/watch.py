@@ -7,8 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.cluster import objects
 from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
 from trainmaster_operator.planning.migration import former_status
+from trainmaster_operator.planning.start import PATIENCE_S
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
@@ -103,9 +105,20 @@ class Watch:
         if event.type == ADDED and not world.late_writes:
             place = _place(pod)
             for other in world.store.list(POD, world.namespace).items:
-                if other is not pod and _place(other) == place and not _of_an_earlier_job(other, pod):
+                if other is not pod and _place(other) == place and not self._need_not_wait_for(other, pod):
                     world.violation(f"pod {meta['name']} was created beside {other['metadata']['name']}")
         world.kubelet.saw(event)
+
+    def _need_not_wait_for(self, other: Object, pod: Object) -> bool:
+        """Whether a pod may be created beside another one of its slot: one of an earlier job, or one that has been
+        ending for long and whose writes storage refuses."""
+        if _of_an_earlier_job(other, pod):
+            return True
+        meta = other["metadata"]
+        if self._world.workload.script or not meta.get("deletionTimestamp"):
+            return False
+        began = objects.seconds(meta["deletionTimestamp"]) - meta["deletionGracePeriodSeconds"]
+        return bool(self._world.store.now() - began >= PATIENCE_S - 1.0)  # times of objects are whole seconds
 
     def _job_changed(self, event: WatchEvent) -> None:
         world, job = self._world, event.object
