@@ -15,9 +15,8 @@ from trainmaster_operator.cluster.kubernetes_connection import (
     ApiCalls,
     Connection,
     Request,
-    unanswered,
 )
-from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream
+from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream, unanswered
 from trainmaster_operator.cluster.lines import LineSplitter
 from trainmaster_operator.cluster.port import (
     EVENT,
