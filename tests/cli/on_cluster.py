@@ -30,6 +30,7 @@ class Cluster(MemoryCluster):
         self.refuses_pods: Exception | None = None
         self.tried: list[Object] = []
         self.asked: dict[str, Any] = {}
+        self.budgets: list[Object] | Exception = []
 
     async def list(self, kind: str, *rest: Any) -> Any:
         if self.refuses:
@@ -51,6 +52,11 @@ class Cluster(MemoryCluster):
         if refusal:
             raise refusal
         self.tried.append(obj)
+
+    async def disruption_budgets(self, namespace: str) -> list[Object]:
+        if isinstance(self.budgets, Exception):
+            raise self.budgets
+        return self.budgets
 
     async def close(self) -> None:
         """Nothing to close."""

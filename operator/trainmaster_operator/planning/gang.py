@@ -57,7 +57,7 @@ def _due_s(view: View) -> float | None:
     hold = view.spec.scheduling.releaseSeconds
     if hold == 0 or view.round_is_open or not any(_holds(pod) for pod in view.pods):
         return None
-    if view.observed.refusal is None and not any(_finds_no_place(pod) for pod in view.pods):
+    if view.refusal is None and not any(_finds_no_place(pod) for pod in view.pods):
         return None
     known = next((c for c in view.status.conditions if c.type == SCHEDULED and c.status == "False"), None)
     if known is None:

@@ -98,10 +98,11 @@ class SaveFailed:
 class Refusal:
     """Why pods that ought to be there couldn't be created. Soft state of this leader, which tries again."""
 
-    reason: str  # Refused, QuotaExceeded, ConfigError, NameTaken, NameInUse
+    reason: str  # Refused, QuotaExceeded, ConfigError, NameTaken, NameInUse, or the API server's own
     message: str
-    again_in_s: float  # 0: now
-    fatal: bool = False  # it would be refused each time
+    again_in_s: float  # 0: now; infinity: never, since it would be in vain
+    fatal: bool = False  # it would be refused each time, and the job is to blame
+    passing: bool = False  # it may be over in a moment: it is waited for, and nobody is told
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,13 @@ from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key,
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning import saving
 from trainmaster_operator.planning.observation import EventType
+from trainmaster_operator.runtime.api_failures import (
+    STATUS_WRITE,
+    ApiFailures,
+    is_terminating,
+    reason_of,
+    words_of,
+)
 from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
@@ -52,6 +59,7 @@ from trainmaster_operator.runtime.waiting import until_one_ends
 log = logging.getLogger(__name__)
 
 CONFLICT_LIMIT_S = 0.5
+REFUSED_LIMIT_S = 30.0  # a role that was made narrower by mistake is corrected, and nobody tells the operator
 OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after the back-off of a bad job
 PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
 STUCK_S = 120.0  # bookmarks come every minute
@@ -159,6 +167,7 @@ class Operator:
         self.ledger: Ledger | None = None
         if settings.judge_nodes:
             self.ledger = Ledger(cluster, clock, self.leader, settings.lease.namespace, self._node_names)
+        self.failures = ApiFailures(clock)
         self._budget = ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate)
         self.reconciler = Reconciler(
             cluster=cluster,
@@ -291,6 +300,10 @@ class Operator:
 
     async def _process(self, key: JobKey) -> None:
         """One pass. Whatever a job does wrong harms that job only; a lost lease ends the process."""
+        asked_s = self.failures.wait_s(key)
+        if asked_s > 0:
+            self.queue.add_after(key, asked_s)  # all that happens until then is seen by that pass
+            return
         started = self._clock.monotonic()
         self.leader.check()
         slow_s = SLOW_PASS_S + self.pods.count(key) * SLOW_PASS_S_PER_POD
@@ -299,10 +312,13 @@ class Operator:
             after_s = await self.reconciler.reconcile(key)
         except NotLeading:
             raise
-        except Conflict:
+        except Conflict as error:
             result = "conflict"
+            lasts = self.failures.note(key, error)
             await self._refresh(key)
-            self.queue.add_rate_limited(key, CONFLICT_LIMIT_S)
+            self.queue.add_rate_limited(key, OUTAGE_LIMIT_S if lasts else CONFLICT_LIMIT_S)
+            if lasts:
+                await self._quarantine(key, error)
         except Rivalry as error:
             result = "error"
             self._tell(key, error)  # and write nothing: the other one would answer with a write
@@ -311,6 +327,7 @@ class Operator:
             await self._refresh(key)
             if self.jobs.get(key) is None:
                 result = "ok"  # the job itself is gone, and its DELETED is on its way or was lost
+                self.failures.passed(key)
                 self.queue.add(key)
             else:
                 result = "error"
@@ -318,8 +335,15 @@ class Operator:
         except (Unavailable, TooManyRequests) as error:
             result = "unavailable"
             self.fleet.tell_unable(key, True)
-            delay_s = self.queue.add_rate_limited(key, OUTAGE_LIMIT_S)
-            log.warning("%s: %s: again in %.3f s", key, error, delay_s)
+            lasts = self.failures.note(key, error)
+            delay_s = max(error.wait_s, self.queue.add_rate_limited(key, OUTAGE_LIMIT_S))
+            log.warning("%s: %s: again in %.3f s", key, words_of(error), delay_s)
+            if lasts:
+                await self._quarantine(key, error)
+        except ApiError as error:
+            result = "error"
+            self.failures.note(key, error)
+            await self._bad(key, error)
         except Exception as error:
             log.exception("%s: a pass failed", key)
             result = "error"
@@ -328,6 +352,7 @@ class Operator:
             result = "ok"
             self.fleet.tell_unable(key, False)
             self.queue.forget(key)
+            self.failures.passed(key)
             if after_s is not None:
                 self.queue.add_after(key, max(after_s, 0.001))
         finally:
@@ -336,8 +361,12 @@ class Operator:
         self.metrics.pass_seconds.observe(self._clock.monotonic() - started)
 
     async def _bad(self, key: JobKey, error: Exception) -> None:
-        delay_s = self.queue.add_rate_limited(key)
-        log.error("%s: %s: %s: again in %.3f s", key, type(error).__name__, error, delay_s)
+        if isinstance(error, ApiError) and is_terminating(error):
+            log.warning("%s: %s: not tried again", key, words_of(error))
+        else:
+            limit_s = REFUSED_LIMIT_S if isinstance(error, ApiError) else None
+            delay_s = self.queue.add_rate_limited(key, limit_s)
+            log.error("%s: %s: %s: again in %.3f s", key, type(error).__name__, words_of(error), delay_s)
         await self._quarantine(key, error)
 
     async def _refresh(self, key: JobKey) -> None:
@@ -347,16 +376,21 @@ class Operator:
             log.warning("%s: not refreshed: %s", key, error)
 
     async def _quarantine(self, key: JobKey, error: Exception) -> None:
+        """Tell a person, by an event, and by a condition unless no status may be written now."""
         self._tell(key, error)
+        if isinstance(error, ApiError) and error.wait_s > 0 and error.attempt == STATUS_WRITE:
+            return
+        reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
         try:
-            await self.reconciler.quarantine(key, error)
+            await self.reconciler.quarantine(key, reason, words_of(error))
         except ApiError as refusal:
             log.warning("%s: could not be told of its error: %s", key, refusal)
 
     def _tell(self, key: JobKey, error: Exception) -> None:
         record = self.jobs.get(key)
         if record is not None:
-            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{type(error).__name__}: {error}")
+            reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
+            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{reason}: {words_of(error)}")
 
     async def _resync(self) -> None:
         """Looks at every job now and then, whatever events may have been lost."""

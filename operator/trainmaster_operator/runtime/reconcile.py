@@ -43,13 +43,20 @@ from trainmaster_operator.planning.observation import (
     PodToCreate,
     PodToDelete,
 )
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.planning.suspicion import Suspicion
 from trainmaster_operator.planning.view import WORKER
+from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting, words_of
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.conditions import set_needs_migration, set_reconcile_error, without_reconcile_error
+from trainmaster_operator.runtime.conditions import (
+    RECONCILE_ERROR,
+    remove_reconcile_error,
+    set_needs_migration,
+    set_reconcile_error,
+    without_reconcile_error,
+)
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.inherited import Inherited
@@ -67,7 +74,6 @@ from trainmaster_operator.runtime.vertical import Vertical
 
 log = logging.getLogger(__name__)
 
-SERVICE_AGAIN_S = 10.0  # after a Service could not be made
 MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
 
 
@@ -134,6 +140,7 @@ class Reconciler:
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
+        self._service_refusals = Refusals(clock)  # of Services that pods don't wait for
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
@@ -141,7 +148,6 @@ class Reconciler:
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
         self._services = services
-        self._unserved_until: dict[JobKey, float] = {}  # when a Service that could not be made is tried again
         served = services.wrote if services is not None else lambda service: None
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
 
@@ -183,13 +189,13 @@ class Reconciler:
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
             wait_s = await self._write_status(record, decision)
-            if wait_s is None or await self._act(record, decision, kept.run):
+            if wait_s is None or await self._act(record, observed, decision, kept.run):
                 continue
             await self._vertical.fit(record, kept.run.pod)
             news, look_s = await self._ask_around(record)
-            if news:
+            if news or await self._tell_standing(record, observed):
                 continue
-            return _sooner(decision.requeue_after_s, min(wait_s, look_s))
+            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service_due_s(record)))
         raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
 
     async def bundle_changed(self) -> None:
@@ -209,12 +215,12 @@ class Reconciler:
             if record is not None:
                 self._jobs.removed(key, record.uid)
 
-    async def quarantine(self, key: JobKey, error: Exception) -> None:
+    async def quarantine(self, key: JobKey, reason: str, message: str) -> None:
         """Tells the job's owner that we can't handle it. Raises ApiError when it can't be told."""
         record = self._jobs.get(key)
         if record is None:
             return
-        await self._write_raw(record, set_reconcile_error(record.raw, error, self._clock.now()))
+        await self._write_raw(record, set_reconcile_error(record.raw, reason, message, self._clock.now()))
 
     def forget(self, key: JobKey) -> None:
         self._fleet.forget(key)
@@ -222,11 +228,11 @@ class Reconciler:
         self._published.pop(key, None)
         self._refused_condition.pop(key, None)
         self._refusals.forget(key)
+        self._service_refusals.forget(key)
         self._rivals.forget(key)
         self._inherited.forget(key)
         self._events.forget(key)
         self._surroundings.forget(key)
-        self._unserved_until.pop(key, None)
         self._vertical.forget(key)
         self._revisions.forget(key)
         if self._ledger is not None:
@@ -254,7 +260,8 @@ class Reconciler:
         """Write a status as it is; None: nothing is to be written. Raises ApiError."""
         if status is not None:
             self._metrics.writes.labels("intent").inc()
-            self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
+            with attempting(STATUS_WRITE):
+                self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
 
     # -- observe
 
@@ -297,6 +304,29 @@ class Reconciler:
             return False, float("inf")
         return await self._troubles.look(record.key, [entry.record for entry in own_pods(self._pods, record)])
 
+    async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
+        """The end of a pass that went well. Tell what the API server still doesn't take, where the condition Scheduled
+        can't, and tell no more what it takes by now. Return whether the job has changed by that."""
+        standing, event = self._service_refusals.of(record.key, record.uid), "ServiceRefused"
+        words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
+        refusal, status = observed.refusal, record.status
+        if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
+            standing, event = refusal, "PodsRefused"
+            words = f"pods beside those that train can't be created: {standing.message}"
+        if standing is None:
+            if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
+                return False
+            await self._write_raw(record, remove_reconcile_error(record.raw))
+            return True
+        if standing.passing:
+            return False
+        new = set_reconcile_error(record.raw, standing.reason, words, self._clock.now())
+        if new is None:
+            return False
+        self._events.remark(record, EventType.WARNING, event, words)
+        await self._write_raw(record, new)
+        return True
+
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
         """Tells agents what the written status says. False when they know, or mustn't: the next write says more."""
         if self._published.get(record.key) == (record.version, self._leader.epoch):
@@ -327,10 +357,12 @@ class Reconciler:
     async def _write_status(self, record: JobRecord, decision: Decision) -> float | None:
         """None: it was written, and the job has to be looked at again. Else it need not be now: infinity, or after how
         many seconds progress may be."""
-        old, new = record.status, without_reconcile_error(decision.status)
+        old, new = record.status, decision.status
         if new is old or new == old:
             return float("inf")
-        only_progress = new is decision.status and not decision.intent
+        if new.phase.finished:
+            new = without_reconcile_error(new)  # no further pass may come
+        only_progress = not decision.intent
         if only_progress:
             wait_s = self._budget.wait_s(record.key)
             if wait_s > 0:
@@ -342,7 +374,8 @@ class Reconciler:
         self._budget.spend(record.key, counts=only_progress)
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
         body = {**record.raw, "status": write_status(new, record.unknown)}
-        written = await self._cluster.update_status(JOB, body)
+        with attempting(STATUS_WRITE):
+            written = await self._cluster.update_status(JOB, body)
         self._metrics.wrote(record.key, old, new, self._clock.monotonic())
         self._inherited.wrote(record.key, record.uid, new.incarnations)
         known = self._jobs.wrote(written)
@@ -357,7 +390,7 @@ class Reconciler:
 
     # -- act
 
-    async def _act(self, record: JobRecord, decision: Decision, run: Run) -> bool:
+    async def _act(self, record: JobRecord, observed: Observation, decision: Decision, run: Run) -> bool:
         """True when something was done, or must be looked at again first."""
         if decision.delete or decision.delete_job:
             live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
@@ -373,13 +406,15 @@ class Reconciler:
             await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
             await self._create_all(record, decision.create, run)
+        elif observed.refusal is not None and observed.refusal.again_in_s <= 0:
+            self._refusals.forget(record.key)  # what was refused is wanted no more
         return bool(decision.delete or decision.create)
 
     async def _delete_job(self, record: JobRecord) -> None:
         """Its pods and its Service belong to it, and follow."""
         self._leader.check()
         self._metrics.writes.labels("delete").inc()
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotFound), attempting("the job can't be deleted"):
             await self._cluster.delete(JOB, record.key.namespace, record.key.name, uid=record.uid)
         log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
         self._jobs.removed(record.key, record.uid)
@@ -392,12 +427,16 @@ class Reconciler:
         try:
             if pod.replaced and grace_s != 0:
                 await self._hide(key, pod)
-            await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
+            with attempting(f"pod {pod.name} can't be deleted"):
+                await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
         except NotFound:
             self._pods.removed(key, pod.uid)
             return
-        except Conflict:
-            self._pods.wrote(await self._cluster.get(POD, key.namespace, key.name))
+        except (Conflict, Invalid):  # Invalid is how an API server says of a patch that the uid is another
+            found = await self._cluster.get(POD, key.namespace, key.name)
+            if found["metadata"]["uid"] == pod.uid:
+                raise  # it is about something else
+            self._pods.wrote(found)
             return
         log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
         if grace_s == 0:
@@ -409,27 +448,28 @@ class Reconciler:
     async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
         """The Service must not lead to a pod that is on its way out: its successor has the same host name."""
         patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
-        try:
+        with attempting(f"the labels of pod {pod.name} can't be changed"):
             await self._cluster.patch(POD, key.namespace, key.name, patch)
-        except Invalid as error:
-            raise Conflict(str(error)) from error  # how an API server says that the uid is another
 
     async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried."""
+        """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried. After a
+        refusal one pod is tried before the others."""
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
             self._tell_of_one_node(record)
+            if self._refusals.of(record.key, record.uid) is not None:
+                await self._create(record, pods[0], run)
+                pods = pods[1:]
             await run_all((self._create(record, pod, run) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
+        except NotFound:
+            raise  # the namespace, or the job's own end is on its way
         except ApiError as error:
-            words = refused(error)
-            if words is None:
-                raise
-            self._refusals.note(record.key, record.uid, words)
-            log.warning("%s: %s", record.key, error)
+            self._refusals.note(record.key, record.uid, refused(error))
+            log.warning("%s: %s", record.key, words_of(error))
         else:
             self._refusals.forget(record.key)
 
@@ -437,28 +477,35 @@ class Reconciler:
         """A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
         ask for each other's names at once. A Service that somebody has deleted comes back as soon as the watch tells.
         Refusals stop nothing, since most don't ask."""
-        if record.deleting or record.status.phase.finished:
+        lacking = self._surroundings.lacks_service(record)
+        lost = not lacking and bool(observed.pods) and self._has_lost_service(record)
+        if not (lacking or lost) or record.deleting or record.status.phase.finished:
+            self._service_refusals.forget(record.key)
             return
         assert record.job is not None
-        if self._surroundings.lacks_service(record):
+        if lacking:
             running = sum(1 for pod in observed.pods if pod.phase == "Running")
             if not record.status.roundStore and running < record.job.spec.workers.replicas:
                 return
-        elif not observed.pods or not self._has_lost_service(record):
+        known = self._service_refusals.of(record.key, record.uid)
+        if known is not None and known.again_in_s > 0:
             return
         try:
             await self._surroundings.serve(record)
         except (Refused, ApiError) as error:
-            self._unserved_until[record.key] = self._clock.monotonic() + SERVICE_AGAIN_S
             log.warning("%s: its Service could not be made: %s", record.key, error)
-            if isinstance(error, Refused) or refused(error) is not None:
-                self._events.remark(record, EventType.WARNING, "ServiceRefused", f"its pods have no DNS names: {error}")
+            words = error if isinstance(error, Refused) else refused(error)
+            self._service_refusals.note(record.key, record.uid, words)
+        else:
+            self._service_refusals.forget(record.key)
+
+    def _service_due_s(self, record: JobRecord) -> float:
+        refusal = self._service_refusals.of(record.key, record.uid)
+        return refusal.again_in_s if refusal is not None else float("inf")
 
     def _has_lost_service(self, record: JobRecord) -> bool:
         """Whether the Service that was made before the first pod is not there any more."""
         if self._services is None or not self._services.synced.is_set():
-            return False
-        if self._clock.monotonic() < self._unserved_until.get(record.key, 0.0):
             return False
         return self._services.get(record.key) != record.uid
 
@@ -490,17 +537,22 @@ class Reconciler:
         )
         self._leader.check()
         self._metrics.writes.labels("create").inc()
+        name = body["metadata"]["name"]
         try:
             created = await self._cluster.create(POD, body)
         except AlreadyExists:
             # A reply of ours was lost, or somebody else was first.
-            name = body["metadata"]["name"]
             try:
                 created = await self._cluster.get(POD, record.key.namespace, name)
             except NotFound:
                 raise Conflict(f"pod {name} was there and has gone") from None
             check_owner(POD, created, record)
         self._pods.wrote(created)
+
+
+def _rests(phase: JobPhase) -> bool:
+    """No pods are created in it."""
+    return phase.finished or phase in (JobPhase.SUSPENDED, JobPhase.HELD)
 
 
 def _sooner(a: float | None, b: float) -> float | None:

@@ -12,6 +12,7 @@ from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, JOB, SERVICE, A
 from trainmaster_operator.manifests.certificates import build_ca_bundle
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.manifests.volumes import claim_problem, serves_one_node
+from trainmaster_operator.runtime.api_failures import attempting
 from trainmaster_operator.runtime.informer import JobKey
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.records import JobRecord
@@ -126,15 +127,22 @@ class Surroundings:
         if self._bundles.get(namespace) == bundle:
             return
         self._leader.check()
-        await self._cluster.apply(CONFIG_MAP, build_ca_bundle(namespace, bundle))
+        body = build_ca_bundle(namespace, bundle)
+        with attempting(f"ConfigMap {body['metadata']['name']} can't be written"):
+            await self._cluster.apply(CONFIG_MAP, body)
         self._bundles[namespace] = bundle
 
     async def _service(self, record: JobRecord, make: bool = True) -> None:
         """Applied, so that a newer operator's form reaches it, but never over somebody else's."""
         assert record.job is not None
         body = self._build_service(record.job)
+        name = body["metadata"]["name"]
+        with attempting(f"Service {name} can't be created or changed"):
+            await self._apply_service(record, name, body, make)
+
+    async def _apply_service(self, record: JobRecord, name: str, body: Object, make: bool) -> None:
         try:
-            found = await self._cluster.get(SERVICE, record.key.namespace, body["metadata"]["name"])
+            found = await self._cluster.get(SERVICE, record.key.namespace, name)
         except NotFound:
             pass
         else:
@@ -157,7 +165,8 @@ class Surroundings:
         if not self._in_cluster or volume is None or volume.claim is None:
             return True
         try:
-            claim = await self._cluster.get(CLAIM, record.key.namespace, volume.claim)
+            with attempting(f"PersistentVolumeClaim {volume.claim} can't be read"):
+                claim = await self._cluster.get(CLAIM, record.key.namespace, volume.claim)
         except NotFound:
             return False
         pods = spec.workers.replicas + spec.workers.spares

@@ -22,6 +22,7 @@ from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
+from trainmaster_operator.runtime.refusals import NEVER_S, Refusals
 from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_runs
 from trainmaster_operator.runtime.simulation.run import run_seed
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Storage
@@ -117,7 +118,7 @@ def _act_before_intent(writes: Any) -> Any:
             kept = self._revisions._known[record.key].kept
             seen = self._observe(record, kept)
             ahead = self._policies.plan(record.job.spec, decision.status, seen, self._clock.now())
-            await self._act(record, ahead, kept.run)
+            await self._act(record, seen, ahead, kept.run)
         done: float | None = await writes(self, record, decision)
         return done
 
@@ -333,6 +334,26 @@ def _build_from_the_live_spec(create: Any) -> Any:
     return fresh
 
 
+def _keep_a_refusal_from_people(of: Any) -> Any:
+    """A server that is in trouble may be well again in a moment, however long it has been in trouble."""
+
+    def patient(self: Any, key: Any, uid: str) -> Any:
+        refusal = of(self, key, uid)
+        may_pass = refusal is not None and refusal.reason not in ("Refused", "ConfigError")
+        return replace(refusal, passing=True) if may_pass else refusal
+
+    return patient
+
+
+def _give_up_after_a_refusal(wait_s: Any) -> Any:
+    """What was refused a few times would be refused each time."""
+
+    def impatient(self: Any, uid: str, error: Any, tries: int) -> float:
+        return NEVER_S if tries > 3 else float(wait_s(self, uid, error, tries))
+
+    return impatient
+
+
 BUGS = (
     Bug("count in memory", _planned(_count_in_memory), "two rungs spent"),
     Bug("forget a spending at restart", _planned(_forget_a_spending_at_restart), "two rungs spent"),
@@ -346,6 +367,8 @@ BUGS = (
     Bug("build a pod from the live spec", _patched(Reconciler, "_create", _build_from_the_live_spec)),
     Bug("create a pod beside the old one", _patched(start, "_absent", _create_beside)),
     Bug("open a round before all old pods are gone", _patched(rounds, "_may_still_write", _open_too_early)),
+    Bug("keep a refusal from people", _patched(Refusals, "of", _keep_a_refusal_from_people)),
+    Bug("give up after a refusal", _patched(Refusals, "_wait_s", _give_up_after_a_refusal)),
     Bug("forget the timer", _planned(_forget_the_timer)),
     Bug("overwrite on conflict", _patched(Reconciler, "_write_status", _overwrite)),
     Bug("count a verdict of an older round", _planned(_count_on_any_round)),

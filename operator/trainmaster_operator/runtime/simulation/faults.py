@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 
-from trainmaster_operator.runtime.simulation import changes, mishaps, weather
+from trainmaster_operator.runtime.simulation import changes, mishaps, weather, webhook
 from trainmaster_operator.runtime.simulation.fault import Fault
 from trainmaster_operator.runtime.simulation.world import World
 
 _TROUBLES = {**mishaps.KINDS, **weather.KINDS}
-KINDS = {**_TROUBLES, **changes.KINDS}
+KINDS = {**_TROUBLES, **changes.KINDS, **webhook.KINDS}
 
 MOST = 6
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, edits, schedule
+from trainmaster_operator.runtime.simulation.webhook import refusals
 from trainmaster_operator.runtime.simulation.world import Workload
 
 FORMAT = 1
@@ -47,6 +48,7 @@ class Schedule:
         workload = Workload(**shape)
         faults = schedule(random.Random(f"{seed}/faults"), workload.steps)
         faults += edits(random.Random(f"{seed}/edits"), workload.steps)
+        faults += refusals(random.Random(f"{seed}/refusals"), workload.steps)
         return cls(f"seed {seed}", workload, tuple(faults), may_fail=tight)
 
     def to_json(self, **more: object) -> str:

@@ -27,6 +27,7 @@ from trainmaster_operator.runtime.simulation.watch import Watch
 
 MOST_PODS = 4
 LOST_WORDS = 0.1  # the share of agents' datagrams
+LATENCY_S = (0.0005, 0.004)  # of the API server when nothing is wrong with it
 
 DiesAt = Callable[[int, Literal["before", "after"]], bool]
 
@@ -111,7 +112,7 @@ class World:
         self.store = MemoryStore(now=self.clock.now, history=512, on_change=self.watch.changed, shares=True)
         self.encodes = self.chance("wire").random() < ENCODED  # what agents and operators tell each other
         self.rates = Rates()  # of faults between the operator and its API server
-        self.latency_s = (0.0005, 0.004)
+        self.latency_s = LATENCY_S
         self.outage_until = 0.0
         self.skew_s = 0.0  # of operators' wall clocks
         self.dies_at: DiesAt | None = None  # a write of the first operator, and whether "before" or "after" it
