@@ -13,11 +13,8 @@ from trainmaster_operator.planning.observation import Observation, PodRecord
 from trainmaster_operator.planning.start import ignored, raised
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.suspicion import EXCLUDED_FROM, MOST, WEIGHTS, Mark, Suspicion, score
-from trainmaster_operator.planning.times import seconds_of, since
+from trainmaster_operator.planning.times import seconds_of
 from trainmaster_operator.planning.view import View
-
-RELAX_AFTER_S = 60.0
-"""How long new pods that find no place keep away from nodes."""
 
 _BROKEN = ("UnexpectedAdmissionError",)
 
@@ -42,7 +39,7 @@ def of_rejection(uid: str, pod: PodRecord, now: float) -> tuple[str, Mark] | Non
 def avoid(spec: JobSpec, status: JobState, observed: Observation, now: float) -> list[str]:
     """The nodes that pods made from now on keep away from, most suspect first. `status`: with the newest failure and
     the new incarnations."""
-    if not spec.recovery.nodes.avoid:
+    if not spec.recovery.nodes.avoid or status.avoidedInVain:
         return []
     known = observed.suspicion
     marks = {node: list(given) for node, given in known.marks.items()}
@@ -52,7 +49,9 @@ def avoid(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
             marks[node].append(mark)
     scores = {node: score(given, now, known.half_life_s) for node, given in marks.items()}
     suspect = sorted((n for n, s in scores.items() if s >= EXCLUDED_FROM), key=lambda n: (-scores[n], n))
-    return list(dict.fromkeys([*_ignoring(status, observed), *_silent(status, observed), *suspect]))[: _most(known)]
+    # Nodes that answer nobody are no matter of opinion, so they don't count against the share of suspect ones.
+    dead = [*_ignoring(status, observed), *_silent(status, observed)]
+    return list(dict.fromkeys([*dead, *suspect[: _most(known)]]))[:MOST]
 
 
 def _given_up(status: JobState, observed: Observation) -> list[PodRecord]:
@@ -83,26 +82,26 @@ def _most(known: Suspicion) -> int:
 
 
 def relaxed(view: View) -> Change | None:
-    """A suspect node is better than none: pods that find no place may go anywhere again."""
+    """Let pods go anywhere as soon as one that keeps away from nodes finds no place.
+
+    A suspect node is better than none. And a node autoscaler may bring another one, but Karpenter ignores pods that
+    exclude nodes by name (kubernetes-sigs/karpenter#3214). Where nodes are tainted instead, no pod excludes any.
+    """
     status = view.status
     if not status.avoidNodes or view.round_is_open:
         return None
-    slots = tuple(pod.slot for pod in _kept_away(view))
-    if not slots or since(status.roundOpenedAt or status.startTime, view.now) < RELAX_AFTER_S:
+    slots = tuple(pod.slot for pod in view.pods if pod is not None and _is_kept_from_a_place(pod))
+    if not slots:
         return None
     words = f"no other place is found: {', '.join(status.avoidNodes)} may be used again"
-    return changed(status, warning("NodesAllowed", words[:512]), avoidNodes=[], incarnations=raised(view, slots))
+    return changed(
+        status,
+        warning("NodesAllowed", words[:512]),
+        avoidNodes=[],
+        avoidedInVain=True,
+        incarnations=raised(view, slots),
+    )
 
 
-def due_s(view: View) -> float | None:
-    status = view.status
-    if not status.avoidNodes or view.round_is_open or not _kept_away(view):
-        return None
-    wait = RELAX_AFTER_S - since(status.roundOpenedAt or status.startTime, view.now)
-    return wait if wait > 0 else None
-
-
-def _kept_away(view: View) -> list[PodRecord]:
-    """Pods without a place, where affinity is a reason."""
-    waiting = (pod for pod in view.pods if pod is not None and pod.phase == "Pending" and not pod.deleting)
-    return [pod for pod in waiting if pod.reason == "Unschedulable" and "affinity" in pod.message]
+def _is_kept_from_a_place(pod: PodRecord) -> bool:
+    return pod.keeps_away and pod.phase == "Pending" and pod.reason == "Unschedulable" and not pod.deleting

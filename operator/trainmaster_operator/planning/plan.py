@@ -15,6 +15,7 @@ from trainmaster_operator.planning import (
     failure,
     finish,
     gang,
+    gates,
     grant,
     hang,
     hold,
@@ -95,7 +96,6 @@ def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float)
             rounds.due_s(view),
             elastic.due_s(view),
             spares.replace_due_s(view),
-            nodes.due_s(view),
             grant.due_s(view),
         ),
     )
@@ -144,7 +144,7 @@ def _decided(view: View) -> Change | None:
 
 def _told(view: View, status: JobState) -> JobState:
     """`status` with what people are told beside the intent."""
-    status = pending.update(view, progress.update(view, status))
+    status = gates.update(view, pending.update(view, progress.update(view, status)))
     return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 
@@ -152,6 +152,8 @@ def _written(spec: JobSpec, before: JobState, change: Change, observed: Observat
     status = change.status
     if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
         status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
+    if status.avoidedInVain and status.roundStore:
+        status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
         status = status.model_copy(update={"roundMinor": 0})  # a leader's own
     status = status.model_copy(

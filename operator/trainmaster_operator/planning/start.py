@@ -17,9 +17,10 @@ UNHEARD_S = 15.0
 FORCE_AFTER_S = 5.0
 """How long the kubelet may take to confirm the end of a pod that is fenced off anyway, before its object is removed."""
 
-SCRIPT_FORCE_AFTER_S = 30.0
-"""The same for a script's pod on a node that the cluster doesn't hear: after its agent, which reaches nobody either,
-has ended its ranks. That takes it 25 s at most (`trainmaster.agent.isolation`), and it was silent before."""
+SCRIPT_FORCE_AFTER_S = 20.0
+"""The same for a script's pod on a node that the cluster doesn't hear, since a leader last answered its agent. By then
+the agent, which reaches nobody, has ended its ranks: that takes it 18 s at most (`trainmaster.agent.isolation`), and
+two more are for the end itself."""
 
 
 class DamagedStatus(Exception):
@@ -109,7 +110,7 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
             continue  # from a status newer than this one: the next pass will see it
         ended = pod.phase in ENDED and not pod.lingers
         if view.scripted:
-            given_up = pod.node_lost and pod.deleting_s >= SCRIPT_FORCE_AFTER_S
+            given_up = pod.node_lost and _unanswered_s(pod) >= SCRIPT_FORCE_AFTER_S
         else:
             given_up = pod.node_lost or pod.deleting_s >= FORCE_AFTER_S
         if ended or given_up or ignored(pod):
@@ -131,9 +132,17 @@ def ignored(pod: PodRecord) -> bool:
 
 def stale_due_s(view: View) -> float | None:
     """When a pod is removed whose end nobody has confirmed."""
-    limit = SCRIPT_FORCE_AFTER_S if view.scripted else FORCE_AFTER_S
-    waits = [limit - pod.deleting_s for pod in view.others if pod.deleting]
+    waits = [
+        SCRIPT_FORCE_AFTER_S - _unanswered_s(pod) if view.scripted else FORCE_AFTER_S - pod.deleting_s
+        for pod in view.others
+        if pod.deleting
+    ]
     return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _unanswered_s(pod: PodRecord) -> float:
+    """Seconds since a leader of the job last answered the pod's agent, which is then sure to know of no later one."""
+    return pod.unanswered_s or pod.deleting_s
 
 
 def missing(view: View) -> tuple[PodToCreate, ...]:

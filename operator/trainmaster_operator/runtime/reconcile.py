@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.cluster.nodes import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -38,6 +39,7 @@ from trainmaster_operator.planning.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.observation import (
     Decision,
     EventType,
+    NewPlaces,
     Observation,
     PodRecord,
     PodToCreate,
@@ -56,6 +58,8 @@ from trainmaster_operator.runtime.inherited import Inherited
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.new_places import NewPlacesSeen
+from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
@@ -109,6 +113,8 @@ class Reconciler:
         events: EventWriter,
         metrics: Metrics,
         ledger: Ledger | None = None,
+        node_taints: NodeTaints | None = None,
+        nodes: Nodes | None = None,
         ca_bundle: Callable[[], str] | None = None,
         peer_key: Callable[[], bytes] | None = None,
         looks: Callable[[JobKey], None] = lambda key: None,
@@ -128,11 +134,13 @@ class Reconciler:
         self._peer_key = peer_key
         self._looks = looks
         self._ledger = ledger
+        self._node_taints = node_taints
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
+        self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
@@ -226,6 +234,8 @@ class Reconciler:
             self._ledger.forget(key)
         if self._troubles is not None:
             self._troubles.forget(key)
+        if self._new_places is not None:
+            self._new_places.forget(key)
 
     async def _leave_alone(self, record: JobRecord) -> None:
         """Tell that a former version started the job, and do nothing else. Its agents are told nothing either: they go
@@ -259,7 +269,14 @@ class Reconciler:
             agent = agents.get(entry.record.slot)
             # How long a pod has run matters where its agent hasn't been heard.
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            return entry.observed(now) if aged else entry.record
+            if not aged:
+                return entry.record
+            pod = entry.observed(now)
+            if not pod.deleting:
+                return pod
+            # No leader before this one has answered anybody since this one leads.
+            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
+            return replace(pod, unanswered_s=unanswered_s)
 
         pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
         return Observation(
@@ -281,13 +298,19 @@ class Reconciler:
             in_cluster=self._pod_defaults.in_cluster,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
+            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
         )
 
     async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
         """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
-        if self._troubles is None or record.status.roundStore or record.status.phase.finished:
+        if self._troubles is None or self._new_places is None:
             return False, float("inf")
-        return await self._troubles.look(record.key, [entry.record for entry in own_pods(self._pods, record)])
+        if record.status.roundStore or record.status.phase.finished:
+            return False, float("inf")
+        pods = [entry.record for entry in own_pods(self._pods, record)]
+        troubles, wait_s = await self._troubles.look(record.key, pods)
+        places, places_wait_s = await self._new_places.look(record.key, pods)
+        return troubles or places, min(wait_s, places_wait_s)
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
         """Tells agents what the written status says. False when they know, or mustn't: the next write says more."""
@@ -411,7 +434,10 @@ class Reconciler:
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
-            await run_all((self._create(record, pod, run) for pod in pods), len(pods))
+            avoid = record.status.avoidNodes
+            if self._node_taints is not None:
+                avoid = await self._node_taints.keep_off(avoid)
+            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
@@ -447,16 +473,9 @@ class Reconciler:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"
             raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
 
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run) -> None:
-        status = record.status
-        body = fill_pod(
-            run.pod,
-            pod.slot,
-            pod.incarnation,
-            self._pod_defaults,
-            revision=status.revision,
-            avoid=status.avoidNodes,
-        )
+    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
+        revision = record.status.revision
+        body = fill_pod(run.pod, pod.slot, pod.incarnation, self._pod_defaults, revision=revision, avoid=avoid)
         self._leader.check()
         self._metrics.writes.labels("create").inc()
         try:

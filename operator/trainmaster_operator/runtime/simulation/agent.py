@@ -42,7 +42,7 @@ def _contents(pod: Object) -> Object:
     """What all pods of one run have in common, in a form that can be compared."""
     main, *others = pod["spec"]["containers"]
     env = [variable for variable in main["env"] if variable["name"] not in _OF_ONE_POD]
-    spec = {name: value for name, value in pod["spec"].items() if name not in ("hostname", "nodeName")}
+    spec = {name: value for name, value in pod["spec"].items() if name not in ("hostname", "nodeName", "affinity")}
     return {**spec, "containers": [{**main, "env": env}, *others]}
 
 
@@ -53,6 +53,7 @@ class SimAgent:
         env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0].get("env") or []}
         self.world = world
         self.pod = pod["metadata"]["name"]
+        self.node = pod["spec"].get("nodeName", "")
         self.identity = Identity(
             job_uid=env[environment.JOB_UID],
             namespace=env[environment.NAMESPACE],

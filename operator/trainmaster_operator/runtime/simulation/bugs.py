@@ -325,10 +325,10 @@ def _leave_the_chain(newest: Any) -> Any:
 def _build_from_the_live_spec(create: Any) -> Any:
     """A pod is as the job and the operator would have it now, whatever its run began with."""
 
-    async def fresh(self: Any, record: Any, pod: Any, run: Run) -> None:
+    async def fresh(self: Any, record: Any, pod: Any, run: Run, avoid: Any) -> None:
         job = DistributedTrainingJob.model_validate(record.raw)
         rendered = self._policies.render_pod(job, pod.role, self._pod_defaults)
-        await create(self, record, pod, replace(run, pod=rendered))
+        await create(self, record, pod, replace(run, pod=rendered), avoid)
 
     return fresh
 
