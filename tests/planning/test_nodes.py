@@ -175,26 +175,54 @@ def unplaced(**fields: Any) -> Cluster:
     world.agent(2, verdict=verdict(rank=2, cause=Cause.HARDWARE_FAULT), verdict_age_s=0.1)
     world.settle()
     message = "0/4 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
-    world.pod(2, **{"phase": "Pending", "reason": "Unschedulable", "message": message, "node": "", **fields})
+    known = {"phase": "Pending", "reason": "Unschedulable", "message": message, "node": "", "keeps_away": True}
+    world.pod(2, **{**known, **fields})
     return world
 
 
-def test_a_suspect_node_is_better_than_none() -> None:
-    world = unplaced()
-    world.now += nodes.RELAX_AFTER_S - 1
-    assert world.settle().requeue_after_s == pytest.approx(1.0)
-    assert world.status.avoidNodes == ["n2"]
-    world.now += 1
-    decision = world.write()
+@pytest.mark.parametrize(
+    "message",
+    [
+        "0/4 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
+        "0/4 nodes are available: 4 Insufficient cpu.",  # an autoscaler would help, but not a pod that names nodes
+    ],
+)
+def test_a_pod_that_keeps_away_and_finds_no_place_may_go_anywhere_at_once(message: str) -> None:
+    world = unplaced(message=message)
+    decisions = [world.write() for _ in range(2)]
     assert world.status.avoidNodes == []
     assert world.status.incarnations == "0*2,2,0"
-    assert [event.reason for event in decision.events] == ["NodesAllowed"]
+    assert "NodesAllowed" in [event.reason for decision in decisions for event in decision.events]
 
 
-def test_pods_that_lack_something_else_stay_away() -> None:
-    world = unplaced(message="0/4 nodes are available: 4 Insufficient cpu.")
-    world.now += nodes.RELAX_AFTER_S + 1
+def test_a_pod_that_waits_beside_a_tainted_node_is_left_alone() -> None:
+    world = unplaced(keeps_away=False)
     world.settle()
+    world.now += 600
+    world.settle()
+    assert (world.status.avoidNodes, world.status.incarnations) == (["n2"], "0*2,1,0")
+
+
+def test_until_the_next_round_no_other_pod_keeps_away_in_vain() -> None:
+    world = unplaced()
+    world.settle()
+    world.pods[2] = replace(world.pods[2], name="job-worker-2-2", uid="new", incarnation=2, keeps_away=False)
+    world.pod(1, phase="Failed", exit_code=1, node="n1")  # while the round forms
+    world.settle()
+    assert world.status.incarnations == "0,1,2,0"
+    assert world.status.avoidNodes == []
+    for slot in world.slots:
+        world.pod(slot, phase="Running", node=f"m{slot}", reason="", running_s=1.0)
+        world.agent(slot)
+    world.settle()
+    assert world.status.roundStore
+    assert not world.status.avoidedInVain
+
+
+def test_a_node_that_answers_nobody_is_avoided_however_few_nodes_are_known() -> None:
+    world = on_nodes(running(), Suspicion({}, 0))
+    world.agent(2, silent_s=20.0)
+    world.write()
     assert world.status.avoidNodes == ["n2"]
 
 

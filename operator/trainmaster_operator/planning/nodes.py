@@ -5,16 +5,24 @@ The choice is written with the incarnations that it is for, so that pods are mad
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning import gates
+from trainmaster_operator.planning.change import Change, changed, known_condition, warning
+from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.observation import Observation, PodRecord
 from trainmaster_operator.planning.start import ignored, raised
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.suspicion import EXCLUDED_FROM, MOST, WEIGHTS, Mark, Suspicion, score
-from trainmaster_operator.planning.times import seconds_of
+from trainmaster_operator.planning.times import seconds_of, since
 from trainmaster_operator.planning.view import View
+
+PATIENCE_S = 600.0
+"""How long pods find no place before they may use nodes that are tainted; and for so long nothing may show that an
+autoscaler brings others."""
 
 _BROKEN = ("UnexpectedAdmissionError",)
 
@@ -82,26 +90,38 @@ def _most(known: Suspicion) -> int:
 
 
 def relaxed(view: View) -> Change | None:
-    """Let pods go anywhere as soon as one that keeps away from nodes finds no place.
+    """Let pods go anywhere when they find no place elsewhere: a suspect node is better than none.
 
-    A suspect node is better than none. And a node autoscaler may bring another one, but Karpenter ignores pods that
-    exclude nodes by name (kubernetes-sigs/karpenter#3214). Where nodes are tainted instead, no pod excludes any.
+    At once for pods whose affinity excludes nodes by name: an autoscaler might bring another node, but Karpenter
+    ignores such pods (kubernetes-sigs/karpenter#3214). Where nodes are tainted, an autoscaler is given its time first.
     """
     status = view.status
-    if not status.avoidNodes or view.round_is_open:
+    slots = tuple(pod.slot for pod in view.pods if pod is not None and pod.keeps_away and _lacks_a_place(pod))
+    if status.avoidNodes and slots and not view.round_is_open:
+        return _allowed(view, status.avoidNodes, avoidNodes=[], incarnations=raised(view, slots))
+    due = due_s(view)
+    if due is None or due > 0:
         return None
-    slots = tuple(pod.slot for pod in view.pods if pod is not None and _is_kept_from_a_place(pod))
-    if not slots:
-        return None
-    words = f"no other place is found: {', '.join(status.avoidNodes)} may be used again"
-    return changed(
-        status,
-        warning("NodesAllowed", words[:512]),
-        avoidNodes=[],
-        avoidedInVain=True,
-        incarnations=raised(view, slots),
-    )
+    return _allowed(view, view.observed.tainted, avoidNodes=list(view.observed.tainted[:MOST]))
 
 
-def _is_kept_from_a_place(pod: PodRecord) -> bool:
-    return pod.keeps_away and pod.phase == "Pending" and pod.reason == "Unschedulable" and not pod.deleting
+def due_s(view: View) -> float | None:
+    """Seconds until pods may use nodes that this operator has tainted."""
+    if view.round_is_open or view.status.avoidedInVain or not view.observed.tainted or gates.hold(view):
+        return None
+    if not any(pod is not None and _lacks_a_place(pod) for pod in view.pods):
+        return None
+    known = known_condition(view.status, SCHEDULED)
+    if known is None or known.status != "False":
+        return None  # this pass writes it
+    places = view.observed.new_places
+    return PATIENCE_S - min(since(known.lastTransitionTime, view.now), places.asked_s, places.joined_s)
+
+
+def _allowed(view: View, names: Sequence[str], **fields: object) -> Change:
+    words = f"no other place is found: {', '.join(names)} may be used again"
+    return changed(view.status, warning("NodesAllowed", words[:512]), avoidedInVain=True, **fields)
+
+
+def _lacks_a_place(pod: PodRecord) -> bool:
+    return pod.phase == "Pending" and pod.reason == "Unschedulable" and not pod.deleting

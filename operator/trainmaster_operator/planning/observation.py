@@ -133,6 +133,7 @@ class Observation:
     report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
     suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
     new_places: NewPlaces = field(default_factory=NewPlaces)
+    tainted: tuple[str, ...] = ()  # nodes that this operator keeps free of pods by a taint
     revision: str = ""  # the name of what a run would keep that began now
     waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
     revision_lost: bool = False  # what this run keeps can't be had any more

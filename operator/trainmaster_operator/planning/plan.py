@@ -96,6 +96,7 @@ def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float)
             rounds.due_s(view),
             elastic.due_s(view),
             spares.replace_due_s(view),
+            nodes.due_s(view),
             grant.due_s(view),
         ),
     )

@@ -4,8 +4,8 @@ The cluster autoscaler writes the Event TriggeredScaleUp about a pod for which i
 Nominated. An operator may read Events wherever jobs run. To see nodes join it needs a right that the chart grants with
 `nodes.list`; without it, that sign is missing.
 
-Both are asked for only while some pods of a job hold places and others find none, since then the job may give them back
-(`planning.gang`).
+Both are asked for only where they matter: while some pods of a job hold places and others find none, since then the job
+may give them back (`planning.gang`); and while pods wait beside nodes that the operator has tainted.
 """
 
 from __future__ import annotations
@@ -61,10 +61,14 @@ class NewPlacesSeen:
         now = self._clock.now()
         return NewPlaces(max(0.0, now - waiting.asked_at), max(0.0, now - self._joined_at))
 
-    async def look(self, key: JobKey, pods: Sequence[PodRecord]) -> tuple[bool, float]:
-        """Return whether there is a new sign for a job, and the seconds until the next look. `pods`: all of the job."""
+    async def look(
+        self, key: JobKey, pods: Sequence[PodRecord], *, even_if_none_is_held: bool = False
+    ) -> tuple[bool, float]:
+        """Return whether there is a new sign for a job, and the seconds until the next look. `pods`: all of the job.
+        `even_if_none_is_held`: whether signs matter too where no pod of it has a place."""
         lacking = [pod for pod in pods if pod.node == "" and pod.reason == "Unschedulable" and not pod.deleting]
-        if not lacking or not any(pod.node and not pod.deleting for pod in pods):
+        held = even_if_none_is_held or any(pod.node and not pod.deleting for pod in pods)
+        if not lacking or not held:
             self._waiting.pop(key, None)
             return False, float("inf")
         now = self._clock.monotonic()

@@ -74,6 +74,23 @@ class NodeTaints:
                 left.append(name)
         return left
 
+    @property
+    def tainted(self) -> tuple[str, ...]:
+        """The nodes that have our taint, as far as this leader knows."""
+        return tuple(sorted(self._until))
+
+    async def allow(self, names: Sequence[str]) -> None:
+        """Take the taint from these nodes: somebody needs them. Raises NotLeading."""
+        for name in [name for name in names if name in self._until]:
+            try:
+                await self._change(name, _without_ours)
+            except NotFound:
+                pass
+            except ApiError as error:
+                log.warning("node %s keeps its taint for now: %s", name, error)
+                continue
+            del self._until[name]
+
     async def run(self) -> None:
         """Take the taint from nodes that are suspect no more, while this operator leads."""
         known = False

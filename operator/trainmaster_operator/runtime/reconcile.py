@@ -188,6 +188,8 @@ class Reconciler:
             if wait_s is None or await self._act(record, decision, kept.run):
                 continue
             await self._vertical.fit(record, kept.run.pod)
+            if self._node_taints is not None and record.status.avoidedInVain:
+                await self._node_taints.allow(record.status.avoidNodes)
             news, look_s = await self._ask_around(record)
             if news:
                 continue
@@ -298,6 +300,7 @@ class Reconciler:
             in_cluster=self._pod_defaults.in_cluster,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
+            tainted=self._node_taints.tainted if self._node_taints is not None else (),
             new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
         )
 
@@ -309,7 +312,8 @@ class Reconciler:
             return False, float("inf")
         pods = [entry.record for entry in own_pods(self._pods, record)]
         troubles, wait_s = await self._troubles.look(record.key, pods)
-        places, places_wait_s = await self._new_places.look(record.key, pods)
+        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
+        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
         return troubles or places, min(wait_s, places_wait_s)
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
@@ -434,7 +438,7 @@ class Reconciler:
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
-            avoid = record.status.avoidNodes
+            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
             if self._node_taints is not None:
                 avoid = await self._node_taints.keep_off(avoid)
             await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))

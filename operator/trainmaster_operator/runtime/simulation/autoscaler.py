@@ -112,6 +112,11 @@ class GrowingCluster:
                 agent = self.world.kubelet.agents.get(pod["metadata"]["uid"])
                 if agent is not None and agent.alive:
                     agent.die(137, "its node is gone")
+        if self.growth.fails == 1.0:  # nobody else would ever bring another one
+            self.world.later(self.chance.uniform(*self.growth.late_s), lambda: self._return(found))
+
+    def _return(self, node: _Node) -> None:
+        self.nodes[node.name] = _Node(node.name, rfc3339(self.world.clock.now()), rival=node.rival)
 
     # -- nodes, as an operator sees them
 

@@ -21,7 +21,7 @@ LONGEST_S = 900.0
 """Every fault is over within two minutes, and the longest job without any takes half a minute. An operator that has
 forgotten to look at it again in time is too late: it looks at all jobs every ten minutes or so."""
 
-LONGEST_GROWING_S = 12 * 3600.0
+LONGEST_GROWING_S = 6 * 3600.0
 """The same where nodes come late and another job holds places: a job gives its places back after half an hour, tries
 again, and meets orders of nodes that bring nothing."""
 
