@@ -10,7 +10,7 @@ import pytest
 from tests.planning.world import NOW, World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning import nodes
-from trainmaster_operator.planning.observation import Observation, PodRecord
+from trainmaster_operator.planning.observation import NewPlaces, Observation, PodRecord
 from trainmaster_operator.planning.state import Failure, JobState
 from trainmaster_operator.planning.suspicion import HALF_LIFE_S, Mark, Suspicion, score
 from trainmaster_operator.planning.times import rfc3339
@@ -201,6 +201,42 @@ def test_a_pod_that_waits_beside_a_tainted_node_is_left_alone() -> None:
     world.now += 600
     world.settle()
     assert (world.status.avoidNodes, world.status.incarnations) == (["n2"], "0*2,1,0")
+
+
+def beside_tainted(**signs: float) -> Cluster:
+    """Slot 2 finds no place beside a node that is tainted."""
+    world = unplaced(keeps_away=False)
+
+    class Seen(Cluster):
+        def observed(self) -> Observation:
+            return replace(super().observed(), tainted=("n2",), new_places=NewPlaces(**signs))
+
+    fields = dict(vars(world))
+    known = fields.pop("suspicion")
+    seen = Seen(**{**fields, "spec": job_spec(scheduling={"releaseSeconds": 0})})
+    seen.suspicion = known
+    seen.settle()
+    return seen
+
+
+def test_a_tainted_node_may_be_used_when_no_other_place_appears() -> None:
+    world = beside_tainted()
+    world.now += nodes.PATIENCE_S - 1
+    assert world.settle().requeue_after_s == pytest.approx(1.0)
+    world.now += 1
+    decision = world.write()
+    assert [event.reason for event in decision.events] == ["NodesAllowed"]
+    assert (world.status.avoidNodes, world.status.avoidedInVain) == (["n2"], True)
+    assert world.status.incarnations == "0*2,1,0", "the pod that waits need not be made again"
+    world.now += 10 * nodes.PATIENCE_S
+    assert not world.plan().intent
+
+
+@pytest.mark.parametrize("sign", ["asked_s", "joined_s"])
+def test_a_tainted_node_is_left_alone_while_an_autoscaler_brings_others(sign: str) -> None:
+    world = beside_tainted(**{sign: 10.0})
+    world.now += 10 * nodes.PATIENCE_S
+    assert not world.plan().intent
 
 
 def test_until_the_next_round_no_other_pod_keeps_away_in_vain() -> None:

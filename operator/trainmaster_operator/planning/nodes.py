@@ -107,7 +107,7 @@ def relaxed(view: View) -> Change | None:
 
 def due_s(view: View) -> float | None:
     """Seconds until pods may use nodes that this operator has tainted."""
-    if view.round_is_open or view.status.avoidedInVain or not view.observed.tainted or gates.hold(view):
+    if view.round_is_open or not _unallowed(view) or gates.hold(view):
         return None
     if not any(pod is not None and _lacks_a_place(pod) for pod in view.pods):
         return None
@@ -116,6 +116,12 @@ def due_s(view: View) -> float | None:
         return None  # this pass writes it
     places = view.observed.new_places
     return PATIENCE_S - min(since(known.lastTransitionTime, view.now), places.asked_s, places.joined_s)
+
+
+def _unallowed(view: View) -> list[str]:
+    """Tainted nodes that the job has not been allowed to use yet."""
+    allowed = view.status.avoidNodes if view.status.avoidedInVain else []
+    return [node for node in view.observed.tainted if node not in allowed]
 
 
 def _allowed(view: View, names: Sequence[str], **fields: object) -> Change:
