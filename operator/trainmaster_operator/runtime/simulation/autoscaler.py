@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 10.0  # of the autoscaler: it collects pods for so long
 SCHEDULER_LOOK_S = 2.0
+SEEN_AFTER_S = 30.0  # by then an operator has seen a pod's new place, if it misses events too
 TOLD_AFTER_S = 90.0  # by then an operator that lives has read an Event or a list of nodes
 RIVAL_S = (60.0, 600.0)  # how long the other job trains once it has all its places
 
@@ -140,7 +141,7 @@ class GrowingCluster:
         """The job gives its places back: never while a pod of it is gated, nor while places appear for it."""
         now = self.world.clock.monotonic()
         fresh_s = min(self.growth.release_s, FRESH_S)
-        if now - self.bound_at < fresh_s - 1.0:
+        if SEEN_AFTER_S <= now - self.bound_at < fresh_s - 1.0:
             self.world.violation(f"places are given back {now - self.bound_at:.0f} s after a pod found one")
         for order in self.orders:
             told_s = now - order.at
