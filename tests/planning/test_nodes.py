@@ -195,6 +195,16 @@ def test_a_pod_that_keeps_away_and_finds_no_place_may_go_anywhere_at_once(messag
     assert "NodesAllowed" in [event.reason for decision in decisions for event in decision.events]
 
 
+def test_a_spare_that_keeps_away_and_finds_no_place_may_go_anywhere_while_the_others_train() -> None:
+    spec = job_spec()
+    world = on_nodes(running(spec.model_copy(update={"workers": spec.workers.model_copy(update={"spares": 1})})))
+    world.status = world.status.model_copy(update={"avoidNodes": ["n9"]})
+    world.pod(4, phase="Pending", reason="Unschedulable", node="", keeps_away=True, running_s=0.0)
+    world.settle()
+    assert (world.status.incarnations, world.status.avoidNodes) == ("0*4,1", [])
+    assert world.status.roundStore
+
+
 def test_a_pod_that_waits_beside_a_tainted_node_is_left_alone() -> None:
     world = unplaced(keeps_away=False)
     world.settle()

@@ -97,7 +97,7 @@ def relaxed(view: View) -> Change | None:
     """
     status = view.status
     slots = tuple(pod.slot for pod in view.pods if pod is not None and pod.keeps_away and _lacks_a_place(pod))
-    if status.avoidNodes and slots and not view.round_is_open:
+    if status.avoidNodes and slots:  # of spares too, while a round is open: its members all have a place
         return _allowed(view, status.avoidNodes, avoidNodes=[], incarnations=raised(view, slots))
     due = due_s(view)
     if due is None or due > 0:
