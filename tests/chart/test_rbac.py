@@ -9,7 +9,7 @@ import pytest
 
 from charts.generate import CHART
 from tests.chart.rendering import ids, only, render
-from trainmaster_operator.runtime import metrics_access
+from trainmaster_operator.runtime import metrics_access, remove_taints
 from trainmaster_operator.runtime.lease import LeaseSettings
 
 READER = "trainmaster-metrics-reader"
@@ -17,7 +17,13 @@ READER = "trainmaster-metrics-reader"
 Grants = set[tuple[str, str, str]]
 """(resource, its name or "", verb)"""
 
-SECTIONS = {"namespaces of jobs": "jobs", "its own namespace": "own", "cluster": "tokens"}
+SECTIONS = {
+    "namespaces of jobs": "jobs",
+    "its own namespace": "own",
+    "cluster": "tokens",
+    "cluster, with `nodes.taint`": "taint",
+    "cluster, with `nodes.list`": "list",
+}
 
 
 def told() -> dict[str, Grants]:
@@ -79,6 +85,27 @@ def test_without_secure_metrics_no_right_is_granted_for_them() -> None:
     own = granted(only(objects, "Role", "trainmaster-operator"))
     assert own == told()["own"] - {("configmaps", "trainmaster-ca", "patch")}
     assert ("ClusterRole", READER) not in ids(objects)
+
+
+@pytest.mark.parametrize("value", ["taint", "list"])
+def test_rights_to_nodes_are_granted_only_where_a_value_says_so(value: str) -> None:
+    name = "trainmaster-operator-nodes"
+    objects = render({"nodes": {value: True}})
+    assert granted(only(objects, "ClusterRole", name)) == told()[value]
+    assert ("ClusterRole", name) not in ids(render())
+    arguments = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"--{value}-nodes" in arguments
+
+
+def test_before_an_uninstall_the_taint_is_taken_from_all_nodes_by_a_pod_that_no_service_selects() -> None:
+    objects = render({"nodes": {"taint": True}})
+    job = only(objects, "Job", "trainmaster-operator-remove-taints")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    template = job["spec"]["template"]
+    assert template["spec"]["containers"][0]["command"][-1] == remove_taints.__name__
+    chosen = only(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert not chosen.items() <= template["metadata"]["labels"].items()
+    assert ("Job", "trainmaster-operator-remove-taints") not in ids(render())
 
 
 def test_scrapers_may_get_metrics_and_nothing_else() -> None:

@@ -147,6 +147,14 @@ def test_an_object_is_as_its_golden_file_says(name: str) -> None:
     assert yaml.safe_load(path.read_text()) == OBJECTS[name]
 
 
+@pytest.mark.parametrize("name", sorted(name for name in OBJECTS if "pod" in name))
+def test_no_pod_names_nodes_so_that_karpenter_brings_some(name: str) -> None:
+    """It ignores pods whose node affinity names a host or has matchFields, required or preferred."""
+    affinity = (yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())["spec"].get("affinity") or {}).get("nodeAffinity")
+    assert "kubernetes.io/hostname" not in str(affinity)
+    assert "matchFields" not in str(affinity)
+
+
 def test_every_golden_file_has_its_object() -> None:
     assert {path.stem for path in GOLDEN.glob("*.yaml") if not path.stem.startswith("chart-")} == set(OBJECTS)
 

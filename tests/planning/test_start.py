@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
+from trainmaster.agent import isolation
 from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.planning import start
 from trainmaster_operator.planning.observation import PodToCreate
 from trainmaster_operator.planning.start import DamagedStatus
 from trainmaster_operator.planning.state import JobPhase, JobState
@@ -87,7 +89,7 @@ def test_a_pod_whose_end_takes_long_is_not_waited_for_and_not_removed_if_the_sto
 
 @pytest.mark.parametrize(
     ("node_lost", "deleting_s", "removed"),
-    [(False, 5000.0, False), (True, 29.0, False), (True, 30.0, True)],
+    [(False, 5000.0, False), (True, 19.0, False), (True, 20.0, True)],
     ids=["a kubelet answers", "its agent may have ranks", "its agent has ended them"],
 )
 def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
@@ -99,6 +101,25 @@ def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
     world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=deleting_s, node_lost=node_lost)
     assert [d.grace_s for d in world.plan().delete] == [0.0] * removed
     assert world.plan().create == ()
+
+
+def test_a_scripts_agent_ends_its_ranks_before_the_operator_takes_them_for_dead() -> None:
+    assert isolation.LEASE_S + isolation.LOOK_S + isolation.CONNECT_S < start.SCRIPT_FORCE_AFTER_S
+
+
+@pytest.mark.parametrize(("unanswered_s", "removed"), [(19.0, False), (20.0, True)])
+def test_how_long_a_scripts_agent_is_waited_for_counts_from_its_last_answer(unanswered_s: float, removed: bool) -> None:
+    """It was silent before its pod was given up, and may have been answered after somebody deleted the pod."""
+    world = running(script_spec())
+    world.agent(1, silent_s=30.0)
+    world.write()
+    gone = {"deleting": True, "node_lost": True, "unanswered_s": unanswered_s}
+    for deleting_s in (1.0, 100.0):
+        world.pods[1] = replace(world.pods[1], deleting_s=deleting_s, **gone)
+        decision = world.plan()
+        assert [d.grace_s for d in decision.delete] == [0.0] * removed
+        if not removed:
+            assert decision.requeue_after_s == pytest.approx(1.0)
 
 
 def test_a_pod_whose_sidecars_run_on_is_not_taken_for_gone() -> None:

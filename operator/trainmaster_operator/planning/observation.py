@@ -34,6 +34,9 @@ class PodRecord:
     unheard_s: float = 0.0  # since this process saw it bound to a node whose kubelet hasn't taken note of it
     rejected: bool = False  # it ended before anything in it ran: its node turned it away
     lingers: bool = False  # the agent's container has ended, others of the pod still run
+    placed_at: str = ""  # when the scheduler found its node, as the cluster tells; "" where it doesn't
+    keeps_away: bool = False  # its affinity excludes nodes by name
+    unanswered_s: float = 0.0  # since this leader last answered its agent, or began to lead; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,14 @@ class OperatorAbsence:
 
 
 @dataclass(frozen=True)
+class NewPlaces:
+    """Signs that a cluster makes room for a job whose pods wait: seconds since the newest of each."""
+
+    asked_s: float = float("inf")  # an event told that an autoscaler brings a node for one of the pods
+    joined_s: float = float("inf")  # a node joined the cluster
+
+
+@dataclass(frozen=True)
 class Observation:
     """All that a pass decides from. `agents` holds no entry for an agent that this leader hasn't heard yet."""
 
@@ -130,6 +141,8 @@ class Observation:
     refusal: Refusal | None = None
     report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
     suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
+    new_places: NewPlaces = field(default_factory=NewPlaces)
+    tainted: tuple[str, ...] = ()  # nodes that this operator keeps free of pods by a taint
     revision: str = ""  # the name of what a run would keep that began now
     waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
     revision_lost: bool = False  # what this run keeps can't be had any more
@@ -191,6 +204,7 @@ __all__ = [
     "EventType",
     "JobSpec",
     "JobState",
+    "NewPlaces",
     "Observation",
     "OperatorAbsence",
     "PlannedEvent",

@@ -18,9 +18,10 @@ PATIENCE_S = 5.0
 """How long the successor of a pod that storage fences off waits for its kubelet to confirm its end. After that it is
 created beside it. The old pod stays in the cluster's books until it has ended, so its devices are given to nobody."""
 
-SCRIPT_FORCE_AFTER_S = 30.0
-"""The same for a script's pod on a node that the cluster doesn't hear: after its agent, which reaches nobody either,
-has ended its ranks. That takes it 25 s at most (`trainmaster.agent.isolation`), and it was silent before."""
+SCRIPT_FORCE_AFTER_S = 20.0
+"""The same for a script's pod on a node that the cluster doesn't hear, since a leader last answered its agent. By then
+the agent, which reaches nobody, has ended its ranks: that takes it 18 s at most (`trainmaster.agent.isolation`), and
+two more are for the end itself."""
 
 
 class DamagedStatus(Exception):
@@ -111,7 +112,7 @@ def stale(view: View) -> tuple[PodToDelete, ...]:
         if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
             continue  # from a status newer than this one: the next pass will see it
         ended = pod.phase in ENDED and not pod.lingers
-        lost = pod.node_lost and (not view.scripted or pod.deleting_s >= SCRIPT_FORCE_AFTER_S)
+        lost = pod.node_lost and (not view.scripted or _unanswered_s(pod) >= SCRIPT_FORCE_AFTER_S)
         grace: float | None
         if ended or lost or ignored(pod):
             grace = 0.0
@@ -139,9 +140,17 @@ def ignored(pod: PodRecord) -> bool:
 
 def stale_due_s(view: View) -> float | None:
     """When a pod whose end nobody has confirmed is removed, or waited for no more."""
-    limit = SCRIPT_FORCE_AFTER_S if view.scripted else PATIENCE_S
-    waits = [limit - pod.deleting_s for pod in view.others if pod.deleting]
+    waits = [
+        SCRIPT_FORCE_AFTER_S - _unanswered_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s
+        for pod in view.others
+        if pod.deleting
+    ]
     return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _unanswered_s(pod: PodRecord) -> float:
+    """Seconds since a leader of the job last answered the pod's agent, which is then sure to know of no later one."""
+    return pod.unanswered_s or pod.deleting_s
 
 
 def missing(view: View) -> tuple[PodToCreate, ...]:

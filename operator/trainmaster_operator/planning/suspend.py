@@ -67,6 +67,7 @@ def resumed(view: View) -> Change | None:
         roundMap="",
         workers=status.workers.model_copy(update={"replicas": size, "shrunkAt": "", "nextIncarnation": following}),
         released=None,
+        gates=None,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + (0 if untouched else 1)}),
         **rounds.forming(view),
     )

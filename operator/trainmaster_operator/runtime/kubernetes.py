@@ -27,6 +27,7 @@ from prometheus_client import ProcessCollector, disable_created_metrics
 
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
+from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
 from trainmaster_operator.cluster.port import ApiError
 from trainmaster_operator.control.http import ControlServer
 from trainmaster_operator.control.turns import TurnLoop
@@ -98,6 +99,7 @@ class Replica:
                 authenticator=PodTokens(cluster, clock, authority.session_key),
                 leader=election,
                 metrics=metrics,
+                nodes=KubernetesNodes(cluster.connection),
             )
             ProcessCollector(registry=metrics.registry)
             control_socket = _bound(options.control_port)
@@ -249,6 +251,8 @@ def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
         ca_bundle=authority.bundle,
         peer_key=authority.session_key,
         judge_nodes=True,
+        taint_nodes=options.taint_nodes,
+        list_nodes=options.list_nodes,
         namespace=options.watch_namespace,
         relist_jobs_s=RELIST_JOBS_S,
         job_metrics=options.job_metrics,
@@ -331,6 +335,8 @@ def parser() -> argparse.ArgumentParser:
     add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
     add("--tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key and ca.crt that somebody else renews")
     add("--lease-seconds", type=_lease_seconds, default=15, metavar="S", help="a dead leader is replaced after (15)")
+    add("--taint-nodes", action="store_true", help="taint suspect nodes: it may get, list and patch nodes")
+    add("--list-nodes", action="store_true", help="see nodes join, for jobs that wait for places: it may list nodes")
     add("--no-job-metrics", dest="job_metrics", action="store_false", help="no metrics of single jobs")
     add(
         "--finished-metrics-seconds",

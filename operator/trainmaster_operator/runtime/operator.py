@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cluster.nodes import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -42,6 +43,7 @@ from trainmaster_operator.runtime.job_metrics import FINISHED_S, JobMetrics
 from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
 from trainmaster_operator.runtime.records import (
@@ -77,6 +79,8 @@ class Settings:
     ca_bundle: Callable[[], str] | None = None  # PEM, by which agents know the operator; None: no TLS
     peer_key: Callable[[], bytes] | None = None  # what agents' secrets among themselves are derived from; None: none
     judge_nodes: bool = False  # new pods keep away from those that failed jobs lately
+    taint_nodes: bool = False  # those are tainted, if the operator is given `nodes`
+    list_nodes: bool = False  # jobs that wait for places see nodes join, if the operator is given `nodes`
     namespace: str | None = None  # None: all
     workers: int = 8
     resync_s: float = 600.0
@@ -111,6 +115,7 @@ class Operator:
         authenticator: Authenticator | None = None,
         leader: Leadership | None = None,
         metrics: Metrics | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics()
@@ -165,8 +170,11 @@ class Operator:
         )
         self.events = EventWriter(cluster, clock, counted=lambda result: self.metrics.events.labels(result).inc())
         self.ledger: Ledger | None = None
+        self.node_taints: NodeTaints | None = None
         if settings.judge_nodes:
             self.ledger = Ledger(cluster, clock, self.leader, settings.lease.namespace, self._node_names)
+            may_taint = nodes if settings.taint_nodes else None
+            self.node_taints = NodeTaints(may_taint, clock, self.leader, self.ledger.score)
         self.failures = ApiFailures(clock)
         self._budget = ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate)
         self.reconciler = Reconciler(
@@ -182,6 +190,8 @@ class Operator:
             ca_bundle=settings.ca_bundle,
             peer_key=settings.peer_key,
             ledger=self.ledger,
+            node_taints=self.node_taints,
+            nodes=nodes if settings.list_nodes else None,
             budget=self._budget,
             events=self.events,
             metrics=self.metrics,
@@ -258,8 +268,8 @@ class Operator:
 
     async def _lead(self) -> None:
         await self.leader.acquire()
-        ledger = [self.ledger.run()] if self.ledger is not None else []
-        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *ledger, self._serve())
+        of_nodes = [part.run() for part in (self.ledger, self.node_taints) if part is not None]
+        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *of_nodes, self._serve())
 
     async def _serve(self) -> None:
         await self.jobs.synced.wait()

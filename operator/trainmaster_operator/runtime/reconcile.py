@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.cluster.nodes import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -38,6 +39,7 @@ from trainmaster_operator.planning.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.observation import (
     Decision,
     EventType,
+    NewPlaces,
     Observation,
     PodRecord,
     PodToCreate,
@@ -63,6 +65,8 @@ from trainmaster_operator.runtime.inherited import Inherited
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.new_places import NewPlacesSeen
+from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
@@ -118,6 +122,8 @@ class Reconciler:
         metrics: Metrics,
         ledger: Ledger | None = None,
         services: Informer[str] | None = None,
+        node_taints: NodeTaints | None = None,
+        nodes: Nodes | None = None,
         ca_bundle: Callable[[], str] | None = None,
         peer_key: Callable[[], bytes] | None = None,
         looks: Callable[[JobKey], None] = lambda key: None,
@@ -137,12 +143,14 @@ class Reconciler:
         self._peer_key = peer_key
         self._looks = looks
         self._ledger = ledger
+        self._node_taints = node_taints
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
         self._service_refusals = Refusals(clock)  # of Services that pods don't wait for
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
+        self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
@@ -192,6 +200,8 @@ class Reconciler:
             if wait_s is None or await self._act(record, observed, decision, kept.run):
                 continue
             await self._vertical.fit(record, kept.run.pod)
+            if self._node_taints is not None and record.status.avoidedInVain:
+                await self._node_taints.allow(record.status.avoidNodes)
             news, look_s = await self._ask_around(record)
             if news or await self._tell_standing(record, observed):
                 continue
@@ -239,6 +249,8 @@ class Reconciler:
             self._ledger.forget(key)
         if self._troubles is not None:
             self._troubles.forget(key)
+        if self._new_places is not None:
+            self._new_places.forget(key)
 
     async def _leave_alone(self, record: JobRecord) -> None:
         """Tell that a former version started the job, and do nothing else. Its agents are told nothing either: they go
@@ -273,7 +285,14 @@ class Reconciler:
             agent = agents.get(entry.record.slot)
             # How long a pod has run matters where its agent hasn't been heard.
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            return entry.observed(now) if aged else entry.record
+            if not aged:
+                return entry.record
+            pod = entry.observed(now)
+            if not pod.deleting:
+                return pod
+            # No leader before this one has answered anybody since this one leads.
+            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
+            return replace(pod, unanswered_s=unanswered_s)
 
         pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
         return Observation(
@@ -296,13 +315,21 @@ class Reconciler:
             in_cluster=self._pod_defaults.in_cluster,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
+            tainted=self._node_taints.tainted if self._node_taints is not None else (),
+            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
         )
 
     async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
         """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
-        if self._troubles is None or record.status.roundStore or record.status.phase.finished:
+        if self._troubles is None or self._new_places is None:
             return False, float("inf")
-        return await self._troubles.look(record.key, [entry.record for entry in own_pods(self._pods, record)])
+        if record.status.roundStore or record.status.phase.finished:
+            return False, float("inf")
+        pods = [entry.record for entry in own_pods(self._pods, record)]
+        troubles, wait_s = await self._troubles.look(record.key, pods)
+        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
+        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
+        return troubles or places, min(wait_s, places_wait_s)
 
     async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
         """The end of a pass that went well. Tell what the API server still doesn't take, where the condition Scheduled
@@ -458,10 +485,13 @@ class Reconciler:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
             self._tell_of_one_node(record)
+            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
+            if self._node_taints is not None:
+                avoid = await self._node_taints.keep_off(avoid)
             if self._refusals.of(record.key, record.uid) is not None:
-                await self._create(record, pods[0], run)
+                await self._create(record, pods[0], run, avoid)
                 pods = pods[1:]
-            await run_all((self._create(record, pod, run) for pod in pods), len(pods))
+            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
@@ -524,15 +554,14 @@ class Reconciler:
             )
             self._events.remark(record, EventType.NORMAL, "OneNode", words)
 
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run) -> None:
-        status = record.status
+    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
         body = fill_pod(
             run.pod,
             pod.slot,
             pod.incarnation,
             self._pod_defaults,
-            revision=status.revision,
-            avoid=status.avoidNodes,
+            revision=record.status.revision,
+            avoid=avoid,
             together=self._surroundings.claim_of_one_node(record.key) != "",
         )
         self._leader.check()

@@ -159,6 +159,8 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
             node_lost=state.node_lost,
             rejected=state.rejected,
             lingers=state.lingers,
+            placed_at=state.placed_at,
+            keeps_away=state.keeps_away,
         ),
         job_uid=controller_uid(obj),
         token_sha256=status.get("tokenSha256", ""),

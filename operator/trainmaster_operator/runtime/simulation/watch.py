@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.world import World
 
 STORM_OF_WRITES = 5_000
+STORM_IN_HOURS = 50_000  # where a job may wait so long: leaders renew their lease every two seconds
 ENDS = ("Succeeded", "Failed")
 RUNGS = ("inPlace", "pod", "full")
 
@@ -50,10 +51,12 @@ class Watch:
         self.pairs: dict[tuple[State, State], None] = {}
         """Neighbouring states of a job: how much of what can follow what these schedules have seen."""
         self._world = world
+        self._storm = STORM_OF_WRITES if world.workload.growth is None else STORM_IN_HOURS
         self._seen = Seen("")
         self._state: State = ()
         self._line = ""
         self._incidents = 0
+        self._released = 0  # how often in a row the job gave its places back
         self._failed_rounds: set[tuple[int, int]] = set()  # (number, minor)
         self._charged: Counter[tuple[str, str]] = Counter()  # (rung, cause) since the job's step last rose
         self._charged_at = 0
@@ -93,8 +96,8 @@ class Watch:
             self._job_changed(event)
         elif kind == EVENT and _NOTHING.search(message := event.object.get("message", "")):
             self._world.violation(f"an event tells a person None: {message}")
-        if self._world.store.version == STORM_OF_WRITES:
-            self._world.violation(f"{STORM_OF_WRITES} writes: somebody writes without end")
+        if self._world.store.version == self._storm:
+            self._world.violation(f"{self._storm} writes: somebody writes without end")
             self._world.finished.set()
 
     def _pod_changed(self, event: WatchEvent) -> None:
@@ -151,6 +154,10 @@ class Watch:
             world.violation(f"condition {told.type} has no reason, or does not say which generation of the job it saw")
         if seen.restarts > self._seen.restarts:
             self._charge(job, status)
+        released = status.released.times if status.released is not None else 0
+        if released > self._released and world.cluster is not None:
+            world.cluster.given_back()
+        self._released = released
         self._seen = seen
         self._tell(job, status)
         if seen.phase in ENDS:
