@@ -17,6 +17,8 @@ FOUND_WITHIN = {
     "count a verdict of an older round": 10,
     "delete by name without uid": 10,
     "ignore the leader epoch": 50,
+    "keep a refusal from people": 50,
+    "give up after a refusal": 50,
     "forget the timer": 50,
     "build a pod from the live spec": 50,
     "resume from an incomplete checkpoint": 50,

@@ -334,6 +334,10 @@ class Reconciler:
     async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
         """The end of a pass that went well. Tell what the API server still doesn't take, where the condition Scheduled
         can't, and tell no more what it takes by now. Return whether the job has changed by that."""
+        known = self._jobs.get(record.key)
+        if known is None or known.uid != record.uid:
+            return False
+        record = known  # this pass may have written progress
         standing, event = self._service_refusals.of(record.key, record.uid), "ServiceRefused"
         words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
         refusal, status = observed.refusal, record.status
