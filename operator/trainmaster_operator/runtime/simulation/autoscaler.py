@@ -93,12 +93,13 @@ class GrowingCluster:
                 await asyncio.sleep(gate_ends - self.world.clock.monotonic())
                 continue
             if (node := self._free_for(pod)) is not None:
+                # An API server writes both at once: nobody may see a place without the time at which it was found.
+                self._tell(pod, "", "")
                 try:
                     self.world.store.bind(self.world.namespace, name, node.name)
                 except (NotFound, Conflict):
                     return
                 self.bound_at = self.world.clock.monotonic()
-                self._tell(self.world.store.get(POD, self.world.namespace, name), "", "")
                 return
             self._tell(pod, "Unschedulable", f"0/{len(self.nodes)} nodes are available")
             await asyncio.sleep(SCHEDULER_LOOK_S)
