@@ -170,7 +170,7 @@ states = st.builds(
     )
     | st.none(),
     pauses=st.dictionaries(
-        words, st.builds(Pause, count=counts, typical=rates, longest=rates, total=rates), max_size=2
+        words, st.builds(Pause, count=st.integers(1, 2**40), typical=rates, longest=rates, total=rates), max_size=2
     ),
     pausesRound=counts,
     suspicion=st.builds(
