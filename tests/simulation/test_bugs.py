@@ -31,10 +31,10 @@ FOUND_WITHIN = {
     "count in memory": 50,
     "forget a spending at restart": 50,
     "act before intent": 50,
-    "keep away from nodes for ever": 20,
-    "give places back by the clock alone": 20,
-    "believe an autoscaler for ever": 20,
-    "count the time of gates": 20,
+    "keep away from nodes for ever": 50,
+    "give places back by the clock alone": 50,
+    "believe an autoscaler for ever": 50,
+    "count the time of gates": 50,
 }
 """So many random schedules, from seed 0 on, or runs of a scenario of the crash matrix.
 `python -m trainmaster_operator.runtime.simulation bugs` tells the exact numbers, which change with the operator."""
