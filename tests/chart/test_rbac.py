@@ -9,7 +9,7 @@ import pytest
 
 from charts.generate import CHART
 from tests.chart.rendering import ids, only, render
-from trainmaster_operator.runtime import metrics_access
+from trainmaster_operator.runtime.observability import metrics_access
 
 READER = "trainmaster-metrics-reader"
 

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, Object
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import write_status
 
 SPACE = "team-a"

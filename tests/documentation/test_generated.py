@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import trainmaster
-from documentation import __main__ as command
-from documentation import api, decisions, examples, fields
-from documentation.api import ApiError
+from docs.generate import __main__ as command
+from docs.generate import api_page, decisions_page, examples_page, fields_page
+from docs.generate.api_page import ApiError
 from tests.api.test_crd import schemas
 from trainmaster_operator.api import crd
 
@@ -37,8 +37,8 @@ class Thing:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(api, "_MORE", {})
-    folder = tmp_path / api.PACKAGE
+    monkeypatch.setattr(api_page, "_MORE", {})
+    folder = tmp_path / api_page.PACKAGE
     folder.mkdir(parents=True)
     for name, text in {"__init__": PACKAGE, "told": TOLD, "parts": PARTS, "thing": THING}.items():
         (folder / f"{name}.py").write_text(text)
@@ -51,7 +51,7 @@ def test_the_committed_pages_are_as_they_would_be_generated() -> None:
 
 def test_every_field_of_the_schema_is_on_the_page_once() -> None:
     shown, block = [], ""
-    for line in fields.render().splitlines():
+    for line in fields_page.render().splitlines():
         if heading := re.match(r"#{2,4} (\S+)$", line):
             block = f".{heading[1]}"
         elif line.startswith("## "):
@@ -64,7 +64,7 @@ def test_every_field_of_the_schema_is_on_the_page_once() -> None:
 
 
 def test_a_field_is_shown_with_its_type_its_limits_and_its_description() -> None:
-    page = fields.render()
+    page = fields_page.render()
     assert (
         "- **`replicas`** (integer, at least 1, at most 100000): Number of pods that train. If `workers.min` or" in page
     )
@@ -74,18 +74,18 @@ def test_a_field_is_shown_with_its_type_its_limits_and_its_description() -> None
 
 
 def test_every_rule_across_fields_is_on_the_page() -> None:
-    last = fields.render().partition("## What is refused")[2]
+    last = fields_page.render().partition("## What is refused")[2]
     assert last.count("\n- ") == len(crd.SPEC_RULES) + len(crd.RULE_RULES)
 
 
 def test_all_public_names_of_the_trainer_are_on_the_page() -> None:
-    page = api.render(command.ROOT)
+    page = api_page.render(command.ROOT)
     public = set(trainmaster.__all__) - {"__version__"}
     assert public == {name for name in public if f"\n## tm.{name}\n" in page}
 
 
 def test_the_page_has_signatures_docstrings_members_and_fields(package: Path) -> None:
-    page = api.render(package)
+    page = api_page.render(package)
     assert "## tm.begin\n\n`begin(where: str = '') -> None`\n\nBegin.\n\n- `where`: a folder.\n" in page
     assert "## tm.Thing\n\nA thing.\n" in page
     assert "### Thing.size\n\n`size: int`\n\nIts size.\n" in page
@@ -95,25 +95,25 @@ def test_the_page_has_signatures_docstrings_members_and_fields(package: Path) ->
 
 
 def test_a_public_name_without_a_docstring_is_refused(package: Path) -> None:
-    (package / api.PACKAGE / "told.py").write_text("def begin() -> None: ...\n")
+    (package / api_page.PACKAGE / "told.py").write_text("def begin() -> None: ...\n")
     with pytest.raises(ApiError, match="begin is public and has no docstring"):
-        api.render(package)
+        api_page.render(package)
 
 
 def test_a_public_name_that_its_module_lacks_is_refused(package: Path) -> None:
-    (package / api.PACKAGE / "told.py").write_text("")
+    (package / api_page.PACKAGE / "told.py").write_text("")
     with pytest.raises(ApiError, match=r"trainmaster\.told has no begin"):
-        api.render(package)
+        api_page.render(package)
 
 
 def test_each_example_is_a_block_below_a_heading_of_its_name(tmp_path: Path) -> None:
-    (tmp_path / examples.FOLDER).mkdir(parents=True)
-    (tmp_path / examples.FOLDER / "small.yaml").write_text("# a job\nkind: Job\n")
-    assert examples.render(tmp_path).endswith("\n## small\n\n```yaml\n# a job\nkind: Job\n```\n")
+    (tmp_path / examples_page.FOLDER).mkdir(parents=True)
+    (tmp_path / examples_page.FOLDER / "small.yaml").write_text("# a job\nkind: Job\n")
+    assert examples_page.render(tmp_path).endswith("\n## small\n\n```yaml\n# a job\nkind: Job\n```\n")
 
 
 def test_the_list_of_decisions_has_their_titles_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    (tmp_path / decisions.FOLDER).mkdir(parents=True)
+    (tmp_path / decisions_page.FOLDER).mkdir(parents=True)
     for name, text in {"002-b.md": "# 002 · B\n", "001-a.md": "# 001 · A\n", "README.md": "# All\n"}.items():
-        (tmp_path / decisions.FOLDER / name).write_text(text)
-    assert decisions.render(tmp_path).endswith("\n\n- [001 · A](001-a.md)\n- [002 · B](002-b.md)\n")
+        (tmp_path / decisions_page.FOLDER / name).write_text(text)
+    assert decisions_page.render(tmp_path).endswith("\n\n- [001 · A](001-a.md)\n- [002 · B](002-b.md)\n")

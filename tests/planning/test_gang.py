@@ -10,8 +10,8 @@ from tests.planning.test_pending import waiting
 from tests.planning.world import World, job_spec, opened, running
 from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.planning import plan
-from trainmaster_operator.planning.observation import Observation, PodRecord, Refusal
-from trainmaster_operator.planning.state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.observation import Observation, PodRecord, Refusal
 
 
 def partial(**spec: Any) -> World:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.planning.observation import PodToCreate
-from trainmaster_operator.planning.start import DamagedStatus
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.observation import PodToCreate
+from trainmaster_operator.planning.placement.pod_slots import DamagedStatus
 
 
 def test_a_new_job_gets_its_first_status_before_any_pod() -> None:

@@ -18,7 +18,7 @@ from trainmaster.planner.estimate import best_first, estimate
 from trainmaster.planner.layouts import Layout, legal, nearest
 from trainmaster.planner.machine import Machine
 from trainmaster.planner.survey import Survey
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.validation.job_validation import validate
 
 
 def config(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_operator.manifests.objects import Object
+from trainmaster_operator.manifests.keyed_lists import Object
 
 USER = 65532
 """Of our images, as of other "nonroot" ones."""
