@@ -34,6 +34,7 @@ from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.job_state import JobState
+from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 from trainmaster_operator.planning.facts.observation import (
     Decision,
     EventType,
@@ -44,7 +45,6 @@ from trainmaster_operator.planning.facts.observation import (
 )
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
-from trainmaster_operator.planning.placement.node_score import Suspicion
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
