@@ -31,7 +31,8 @@ from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPTS
 
 OURS = "this checkout"
-OPERATOR = "trainmaster_operator.local.local_operator"
+OPERATORS = (b"trainmaster_operator.local.local_operator", b"trainmaster_operator.runtime.local")
+"""The operator's module, and its name in checkouts from before it moved."""
 LOOK_S = 0.01
 AFTER_S = 1.0
 SETTLE_S = (4.0, 2.0)  # before the first kill of a run, and before later ones
@@ -82,7 +83,7 @@ def operator_of(command: int) -> int | None:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == command and OPERATOR.encode() in (folder / "cmdline").read_bytes():
+            if int(fields[1]) == command and any(name in (folder / "cmdline").read_bytes() for name in OPERATORS):
                 return int(folder.name)
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from docs.generate import api_page, decisions_page, examples_page, fields_page, link_check, nav_check
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def generated(root: Path) -> dict[str, str]:

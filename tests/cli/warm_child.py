@@ -1,4 +1,4 @@
-"""The trainer's commands as `trainmaster_operator.cli.this_machine.trainer_process` runs them, but in forks that have torch already."""
+"""The trainer's commands as `cli/this_machine/trainer_process.py` runs them, but in forks that have torch already."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.trainer.ranks import shared
 
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:
-    """Do what `child.run` does, and return the exit code. Ranks and their parents always have one thread."""
+    """Do what `trainer_process.run` does, and return the exit code. Ranks and their parents always have one thread."""
     code, out, err = shared().call(_run, module, [*arguments], (given or b"").decode())
     os.write(1, out.encode())
     os.write(2, err.encode())

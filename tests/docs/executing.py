@@ -29,7 +29,8 @@ WITH_TORCH = ("plan", "export", "import", "tokenize")
 
 
 class Executor:
-    """`Execute` of tests/docs/sessions.py. The working folder is the session's, and `child.run` is `run_child_here`."""
+    """`Execute` of tests/docs/sessions.py. The working folder is the session's, and
+    `trainer_process.run` is `run_child_here`."""
 
     def __init__(self, captured: pytest.CaptureFixture[str]) -> None:
         self._captured = captured
@@ -52,7 +53,7 @@ class Executor:
 def run_child_here(
     module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None
 ) -> int:
-    """Do what `trainmaster_operator.cli.this_machine.trainer_process.run` does, in this process's working folder, and return the exit code."""
+    """Do what `trainer_process.run` does, in this process's working folder, and return the exit code."""
     code, out, err = shared().call(_run_in, os.getcwd(), module, [*arguments], (given or b"").decode())
     os.write(1, out.encode())
     os.write(2, err.encode())

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.docs.blocks import ROOT
 from trainmaster_operator.cli.argument_parser import parser
 
-_OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims", "documentation")
+_OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims", "docs/generate", "simulation")
 _UNCHECKED = (
     *(".", "cd", "docker", "export", "git", "kind", "python3", "torchrun", "uv"),
     *("aws", "az", "eksctl", "gcloud"),  # of clouds
@@ -27,7 +27,7 @@ _WRITTEN = ("values-images.yaml", "/var/lib/trainmaster-e2e/values.yaml")
 _FILES = ("-f", "--filename", "--values", "--from-file", "--constraint")
 
 _PATH = re.compile(
-    r"(?:benchmarks|charts|claims|docker|docs|documentation|e2e|examples|manifests|operator|tests|trainer)/\S*$"
+    r"(?:benchmarks|charts|claims|docker|docs|e2e|examples|manifests|operator|simulation|tests|trainer)/\S*$"
 )
 
 

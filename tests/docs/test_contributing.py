@@ -38,7 +38,8 @@ def copied(folder: Path) -> Path:
     shutil.copy2(ROOT / "pyproject.toml", folder / "pyproject.toml")
     (folder / SCHEDULE).parent.mkdir(parents=True)
     shutil.copy2(ROOT / SCHEDULE, folder / SCHEDULE)
-    (folder / "trainer").symlink_to(ROOT / "trainer")
+    for name in ("simulation", "trainer"):
+        (folder / name).symlink_to(ROOT / name)
     return folder
 
 

@@ -1,8 +1,8 @@
 """One of two replicas of the operator for the seeded incidents: `python -m docs.pictures.render.replica`.
 
-It is the operator of a local run (local/local_operator.py) with what a replica on a cluster has besides: it waits for a lease
-that another one holds, sends agents to the leader, and tells of its process and of its calls of the API server. With
-`--leak` it keeps memory while it leads, as a program with a fault would.
+It is the operator of a local run (local/local_operator.py) with what a replica on a cluster has besides: it waits for
+a lease that another one holds, sends agents to the leader, and tells of its process and of its calls of the API server.
+With `--leak` it keeps memory while it leads, as a program with a fault would.
 """
 
 from __future__ import annotations

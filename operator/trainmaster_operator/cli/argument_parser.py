@@ -1,7 +1,7 @@
 """The parser of the command line. An error is one sentence, which names the command and what was meant.
 
-What a command takes, and its help, is in its module of `commands`. Only the modules of commands that a command line
-names are imported, so that each command starts as fast as if it were the only one.
+What a command takes, and its help, is in a module of its own (`command_table.module_of`). Only the modules of commands
+that a command line names are imported, so that each command starts as fast as if it were the only one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import keyword
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -152,10 +151,5 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     )
     for name in command_table.names():
         if words is None or name in words:
-            _module(name).declare(added.add_parser(name))
+            importlib.import_module(command_table.module_of(name)).declare(added.add_parser(name))
     return top
-
-
-def _module(name: str) -> Any:
-    module = f"{name}_" if keyword.iskeyword(name) else name
-    return importlib.import_module(f"{command_table.__name__}.{module}")

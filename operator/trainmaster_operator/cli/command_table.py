@@ -1,4 +1,4 @@
-"""The commands of `trainmaster`. Each has a module here with its help, its arguments and the call that does it.
+"""The commands of `trainmaster`, and the module of each: NAME_command.py, with its help, its arguments and its call.
 
 `declare(command)` of such a module adds the arguments, the help and the call (`func`) to the command's parser.
 A module is imported when its command is given. It imports what does the work only when the command runs: no command
@@ -41,6 +41,17 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
 }
 """The commands with one line each, under the headings of `trainmaster --help`."""
 
+ROOMS: Final[dict[str, tuple[str, ...]]] = {
+    "run": ("run", "demo", "prove"),
+    "job_files": ("init", "validate", "migrate"),
+    "display": ("status", "logs"),
+    "report": ("report",),
+    "cluster": ("submit", "restart", "delete"),
+    "fault_injection": ("fault",),
+    "tools": ("profile", "plan", "tokenize", "import", "export", "parity", "completion"),
+}
+"""The commands whose modules are in each folder of `trainmaster_operator/cli`."""
+
 FORMER: Final[dict[str, str]] = {"watch": "trainmaster status NAME --watch"}
 """Commands that had another name once, with what to type now."""
 
@@ -48,3 +59,9 @@ FORMER: Final[dict[str, str]] = {"watch": "trainmaster status NAME --watch"}
 def names() -> list[str]:
     """Return the names of all commands."""
     return [name for listed in GROUPS.values() for name in listed]
+
+
+def module_of(name: str) -> str:
+    """Return the name of the module that declares this command."""
+    (room,) = (room for room, commands in ROOMS.items() if name in commands)
+    return f"{__package__}.{room}.{name}_command"

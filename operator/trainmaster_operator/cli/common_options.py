@@ -49,7 +49,7 @@ def add_job(command: Parser) -> None:
 
 
 def add_what(command: Parser) -> None:
-    """Add the word that names a run or a job. `meaning` says which of them it is."""
+    """Add the word that names a run or a job. `run_or_job` says which of them it is."""
     action = command.add_argument("what", metavar="WHAT", help="a run or a job; see above")
     completes(action, Completes.RUN)
 

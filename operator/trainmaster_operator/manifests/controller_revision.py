@@ -1,8 +1,8 @@
 """What a run keeps from its beginning to its end: the spec, and the pod as it was rendered then.
 
 It is stored as a ControllerRevision of the job, whose name says what it holds: an operator that would make the same now
-need not ask for it. The live fields of the spec (see `api.edits`) are stored too, for people; they are no part of the
-name, and nobody reads them.
+need not ask for it. The live fields of the spec (see `api.spec_edits`) are stored too, for people; they are no part of
+the name, and nobody reads them.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 from trainmaster_operator.planning.facts.observation import (
     Decision,
     EventType,
@@ -46,7 +47,6 @@ from trainmaster_operator.planning.facts.observation import (
 )
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
-from trainmaster_operator.planning.placement.node_score import Suspicion
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting, words_of

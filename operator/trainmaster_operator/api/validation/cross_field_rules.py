@@ -1,7 +1,7 @@
 """What the fields of a job must be to each other: one function for each kind of rule, over a whole spec.
 
-The models raise the first breach that they find. `validation` asks for all of them, also of a spec of which some fields
-can't be read (`partly`): there a rule that needs such a field tells nothing.
+The models raise the first breach that they find. `job_validation` asks for all of them, also of a spec of which some
+fields can't be read (`partial_model`): there a rule that needs such a field tells nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The spelling that v1alpha1 had before its first release: how it is refused, and how it is rewritten.
 
-Nothing here is read as a job. `validation` asks what a field is called now, and `trainmaster migrate` rewrites a
+Nothing here is read as a job. `job_validation` asks what a field is called now, and `trainmaster migrate` rewrites a
 manifest by the same tables.
 """
 

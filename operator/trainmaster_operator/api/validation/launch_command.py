@@ -1,7 +1,7 @@
 """What a job's command tells before anything runs: launchers that can't work, and how many ranks they should start.
 
-Only `validation` asks, and the command of a person who types it: a stored job keeps running, and its agents refuse by
-the launcher's own parser what our tables don't know.
+Only `job_validation` asks, and the command of a person who types it: a stored job keeps running, and its agents refuse
+by the launcher's own parser what our tables don't know.
 """
 
 from __future__ import annotations

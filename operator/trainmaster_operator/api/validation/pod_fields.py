@@ -1,9 +1,9 @@
 """The names of the fields of a pod template, so that a misspelt one is found without a cluster.
 
 An API server ignores a field that it doesn't know unless it is asked to be strict. The names come from the official
-Kubernetes client, whose import takes seconds: `python -m trainmaster_operator.api.validation.pod_fields` writes them into
-pod_fields.json, and `--check` exits 1 when that file is stale. A cluster may be newer than these names, so a job that
-goes to a cluster is judged by that cluster.
+Kubernetes client, whose import takes seconds: `python -m trainmaster_operator.api.validation.pod_fields` writes them
+into pod_fields.json, and `--check` exits 1 when that file is stale. A cluster may be newer than these names, so a job
+that goes to a cluster is judged by that cluster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Options that a person has set and that nothing would obey: each is refused in a sentence.
 
 An API server writes defaults into a job, so a field at its default doesn't count as set; one without a default counts
-when it is there. A job that is stored keeps running: `validation` asks, and so does the API server (`CEL_RULES`, as far
-as it doesn't depend on how many ranks there are), but the models take what changes nothing.
+when it is there. A job that is stored keeps running: `job_validation` asks, and so does the API server (`CEL_RULES`,
+as far as it doesn't depend on how many ranks there are), but the models take what changes nothing.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import sys
 import time
 from contextlib import suppress
@@ -14,7 +13,7 @@ from trainmaster_operator.cli.cluster_connection import Target, connected, find,
 from trainmaster_operator.cli.display import live_display
 from trainmaster_operator.cli.display.watch_job import follow
 from trainmaster_operator.cli.job_files.dry_run import try_job
-from trainmaster_operator.cli.job_files.job_document import Document
+from trainmaster_operator.cli.job_files.job_document import Document, in_namespace
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
@@ -57,18 +56,6 @@ async def create(target: Target, document: Document, asked: str | None) -> Objec
         ) from None
     except Invalid as error:
         raise Refusal(f"{document.file}: the cluster refuses the job: {one_line(error)}") from None
-
-
-def in_namespace(document: Document, default: str, asked: str | None) -> Object:
-    """The job as it would be created. `asked`: the namespace of the command line. Raises Refusal when the file names
-    another one."""
-    job: Object = copy.deepcopy(document.value)
-    job.pop("status", None)
-    meta = job["metadata"]
-    if asked is not None and meta.get("namespace", asked) != asked:
-        raise Refusal(f"{document.file}: metadata.namespace is {meta['namespace']}, but the command line says {asked}")
-    meta.setdefault("namespace", asked or default)
-    return job
 
 
 def delete(where: Where, name: str) -> int:

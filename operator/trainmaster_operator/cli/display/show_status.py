@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cli import disruption_budgets, output_folder, run_or_job
+from trainmaster_operator.cli import disruption_budgets, output_folder
 from trainmaster_operator.cli.display import live_display, rank_output
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
 from trainmaster_operator.cli.display.scenes import scene_of_job, scene_of_run
@@ -26,25 +26,8 @@ _AGAIN = "To continue it, give the same trainmaster run command again."
 _TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
 
 
-def status(what: str, where: Where, *, watching: bool = False, plain: bool = False) -> int:
-    """Show the state of a run or a job. Return 0; with `watching`, which waits for its end, 1 if it didn't succeed.
-    Raises Refusal when there is no such thing."""
-    out = run_or_job.of(what, where)
-    if out is not None:
-        if watching:
-            from trainmaster_operator.cli.display.watch_run import watch_run
-
-            return watch_run(out, lambda scene: live_display.choose(scene, plain))
-        return of_run(out)
-    if watching:
-        from trainmaster_operator.cli.display.watch_job import watch
-
-        return watch(where, what, plain)
-    return asyncio.run(_of_job(where, what))
-
-
 def of_run(out: Path) -> int:
-    """Raises Refusal when there is no run."""
+    """Show the state of a run on this machine, and return 0. Raises Refusal when there is no run."""
     resource = output_folder.read_run(out)
     job = state_of(resource)
     scene = scene_of_run(resource, out)
@@ -85,6 +68,11 @@ def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
         return job.phase.value, f"The run was stopped. {_AGAIN}"
     was = job.phase.value.lower()
     return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"
+
+
+def of_job(where: Where, name: str) -> int:
+    """Show the state of a job on a cluster, and return 0. Raises Refusal when there is no such job."""
+    return asyncio.run(_of_job(where, name))
 
 
 async def _of_job(where: Where, name: str) -> int:

@@ -32,6 +32,19 @@ def declare(command: Parser) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.display.show_status import status
+    from trainmaster_operator.cli import run_or_job
 
-    return status(options.what, common.where(options), watching=options.watch, plain=options.plain)
+    where = common.where(options)
+    out = run_or_job.of(options.what, where)
+    if options.watch:
+        if out is None:
+            from trainmaster_operator.cli.display.watch_job import watch
+
+            return watch(where, options.what, options.plain)
+        from trainmaster_operator.cli.display.live_display import choose
+        from trainmaster_operator.cli.display.watch_run import watch_run
+
+        return watch_run(out, lambda scene: choose(scene, options.plain))
+    from trainmaster_operator.cli.display.show_status import of_job, of_run
+
+    return of_job(where, options.what) if out is None else of_run(out)

@@ -13,8 +13,7 @@ from dataclasses import replace
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.validation import pod_fields
 from trainmaster_operator.cli.cluster_connection import Target, not_installed, one_line
-from trainmaster_operator.cli.job_files.job_document import Document
-from trainmaster_operator.cli.job_files.validate_job import refuse
+from trainmaster_operator.cli.job_files.job_document import Document, refuse
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.port import JOB, POD, AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Object
 from trainmaster_operator.manifests import PodDefaults, PodSecurity, fill_pod, render_pod

@@ -6,7 +6,9 @@ sees the opposite), and a key that appears twice is an error.
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -205,3 +207,22 @@ def _why(error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return "is a folder; a job in YAML is expected"
     return why(error)
+
+
+def refuse(document: Document, problems: Iterable[job_validation.Problem]) -> None:
+    """Raises Refusal with the problems in the order of their lines, each once, if there are any."""
+    told = sorted(dict.fromkeys(problems), key=lambda problem: document.line(problem.path))
+    if told:
+        raise Refusal(*[document.told(problem) for problem in told])
+
+
+def in_namespace(document: Document, default: str, asked: str | None) -> dict[str, Any]:
+    """The job as it would be created. `asked`: the namespace of the command line. Raises Refusal when the file names
+    another one."""
+    job: dict[str, Any] = copy.deepcopy(document.value)
+    job.pop("status", None)
+    meta = job["metadata"]
+    if asked is not None and meta.get("namespace", asked) != asked:
+        raise Refusal(f"{document.file}: metadata.namespace is {meta['namespace']}, but the command line says {asked}")
+    meta.setdefault("namespace", asked or default)
+    return job

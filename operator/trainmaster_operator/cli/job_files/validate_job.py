@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from trainmaster.contract.config import ParallelismConfig, TrainingSpec
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec, WorkersSpec
 from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, pod_fields
 from trainmaster_operator.cli import kubeconfig
-from trainmaster_operator.cli.job_files.job_document import Document, load
+from trainmaster_operator.cli.job_files.job_document import Document, in_namespace, load, refuse
 from trainmaster_operator.cli.kubeconfig import Where
-from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.this_machine import preflight, trainer_checks
 
 
@@ -60,13 +59,6 @@ def load_training(file: Path) -> tuple[TrainingSpec | None, int]:
     return _training(spec), workers.replicas * workers.ranksPerPod
 
 
-def refuse(document: Document, problems: Iterable[job_validation.Problem]) -> None:
-    """Raises Refusal with the problems in the order of their lines, each once, if there are any."""
-    told = sorted(dict.fromkeys(problems), key=lambda problem: document.line(problem.path))
-    if told:
-        raise Refusal(*[document.told(problem) for problem in told])
-
-
 def validate(file: Path, *, cluster: Where | None = None) -> int:
     """Say that the job is valid. Raises Refusal with all its problems.
 
@@ -88,7 +80,6 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
 
 async def _try_on_cluster(document: Document, where: Where) -> str:
     """The address of the cluster. Raises Refusal when that would take neither the job nor its pods."""
-    from trainmaster_operator.cli.cluster.submit_job import in_namespace
     from trainmaster_operator.cli.cluster_connection import connected
     from trainmaster_operator.cli.job_files.dry_run import try_job
 

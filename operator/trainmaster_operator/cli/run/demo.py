@@ -19,7 +19,7 @@ RANK = 2
 
 def example() -> Path:
     """The demo's job: beside the package when it was installed as a wheel, in the repository otherwise."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     places = [package / "examples" / EXAMPLE, package.parents[1] / "manifests" / "examples" / EXAMPLE]
     found = next((place for place in places if place.is_file()), None)
     if found is None:

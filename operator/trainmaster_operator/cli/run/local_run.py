@@ -35,8 +35,8 @@ from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import run_report
 from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cli.run.local_faults import Troublemaker
+from trainmaster_operator.cli.run.prepared_run import LOOPBACK, Prepared
 from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
-from trainmaster_operator.cli.run.run_job import LOOPBACK, Prepared
 from trainmaster_operator.cli.run.status_file import StatusFile
 from trainmaster_operator.cli.run.surviving_processes import Survivors
 from trainmaster_operator.cli.stored_state import state_of

@@ -18,14 +18,13 @@ from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.fault_injection import run_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.run.prepared_run import LOOPBACK, Prepared
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, preflight, script_interpreter
 from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
 from trainmaster_operator.cli.this_machine.device_plan import DevicePlan, NoDevices
 from trainmaster_operator.cli.this_machine.script_interpreter import Interpreter
 from trainmaster_operator.planning.facts.job_state import JobPhase
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -39,25 +38,6 @@ class RunOptions:
     fresh: bool = False
     digests: bool = False  # of all states after each step
     pods_as_nodes: bool = False  # local ranks are numbered in each pod
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
-    what a person types to go on with it. `devices`: those of the run, which `locks` keeps from other runs."""
-
-    job: DistributedTrainingJob
-    resource: dict[str, Any]  # as it goes into the store, with uid and status
-    faults: str
-    folder: output_folder.OutputFolder
-    control: socket.socket
-    resumes: bool
-    command: str
-    devices: DevicePlan
-    locks: DeviceLocks
-    digests: bool = False
-    python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
-    pods_as_nodes: bool = False
 
 
 def run(options: RunOptions) -> int:

@@ -1,4 +1,4 @@
-"""Which CUDA devices of this machine a run gets: `devices` finds and locks them, and this decides what to do."""
+"""Which CUDA devices of this machine a run gets: `cuda_devices` finds and locks them, and this decides what to do."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str,
 def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     """Yield everything that would fail at once on this machine, where `directory` completes paths.
 
-    spec: fields that are wrong may be absent (`partly`); what needs these is not looked at.
+    spec: fields that are wrong may be absent (`partial_model`); what needs these is not looked at.
     """
     checks = (
         _suspended,
@@ -143,7 +143,7 @@ def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
             yield str(refusal)
             return
     except LaunchRefused:
-        return  # `validation` tells it
+        return  # `job_validation` tells it
     program, entry = command.argv[0], command.entry
     if program not in _BARE and not shutil.which(program, path=None) and not (folder / program).is_file():
         yield f"no program {argv[0] if argv[0] == program else program} is found"

@@ -9,7 +9,7 @@ from trainmaster.contract.wire import Granted, RankReport, StoreAddress, Trained
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.planning.facts.frozen_record import dataclass
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.planning.placement.node_score import Suspicion
+from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Another number of pods for a job that runs: asked for, or because nothing else is left.
 
 A resize is three intents. Slots are added, and training goes on until their pods are ready; then all ranks stop at one
-step and save (`stop`); then a round of the other size opens. Slots that a smaller job leaves go after that.
+step and save (`coordinated_stop`); then a round of the other size opens. Slots that a smaller job leaves go after that.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def ended(view: View) -> Fault | None:
             if view.round_is_open:  # it opened with every pod there
                 found.append((slot, Cause.EVICTED, None))
         elif pod.rejected and not view.round_is_open:
-            continue  # no failure: see `rejection`
+            continue  # no failure: see `node_rejection`
         elif pod.phase in ENDED:
             found.append((slot, _cause(pod), pod))
         elif pod.deleting:

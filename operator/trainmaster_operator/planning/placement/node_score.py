@@ -6,10 +6,10 @@ job's own fault: the first of a job on a node weighs nothing, and one job's cras
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 
 from trainmaster.contract.wire import Cause
+from trainmaster_operator.planning.facts.node_suspicion import HALF_LIFE_S, Mark
 
 WEIGHTS: Mapping[Cause, float] = {
     Cause.HARDWARE_FAULT: 1.0,
@@ -22,30 +22,8 @@ WEIGHTS: Mapping[Cause, float] = {
 }
 EXCLUDED_FROM = 0.95  # a score; below 1, since the newest of several reasons has decayed a little
 CRASHES_WEIGH = 0.4  # of one job on one node, at most
-HALF_LIFE_S = 6 * 3600.0
 FORGOTTEN_BELOW = 0.02
-SHARE = 0.2  # of the nodes that are known, at most; but one, where there are two
 MOST = 32  # names in a status
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One reason to suspect a node. `id` tells reasons apart, so that none counts twice; `at`: seconds since 1970."""
-
-    id: str
-    job: str  # of which it is known
-    cause: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Suspicion:
-    """What all jobs together know. `nodes`: how many are known at all."""
-
-    marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
-    nodes: int = 0
-    half_life_s: float = HALF_LIFE_S
-    share: float = SHARE
 
 
 def weight(mark: Mark, now: float, half_life_s: float) -> float:

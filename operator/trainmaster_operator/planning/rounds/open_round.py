@@ -181,7 +181,7 @@ def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False, 
 
     An agent's record may still hold a store that a round before took: such an offer is none. `others`: than those of
     the round that ends at this moment are in it. Until the agent beside that one's rank 0 has heard, it may open the
-    same number with the old ones (see `grant`), on the store that it keeps; so that one stays theirs.
+    same number with the old ones (see `leaderless_restart`), on the store that it keeps; so that one stays theirs.
     """
     kept = view.members[0] if others and view.members else None
     reached = max((agent.round for agent in view.agents if agent is not None), default=0)

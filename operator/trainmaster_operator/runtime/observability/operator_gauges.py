@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sized
+from typing import Protocol
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.planning.facts.job_state import JobPhase
-from trainmaster_operator.runtime.api_failures import REASONS
-from trainmaster_operator.runtime.cache.cache_records import JobRecord
+from trainmaster_operator.runtime.api_failures import REASONS, ApiFailures
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
+from trainmaster_operator.runtime.cache.informer import Informer
+from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.observability.job_samples import UNREADABLE
-
-if TYPE_CHECKING:
-    from trainmaster_operator.runtime.operator import Operator
+from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
 LAG_LOOK_S = 1.0
 
@@ -36,7 +37,22 @@ class LoopLag:
             self.seconds = max(0.0, loop.time() - asked)
 
 
-def observe(operator: Operator) -> None:
+class Observed(Protocol):
+    """The parts of the operator that are looked at."""
+
+    metrics: Metrics
+    leader: Leadership
+    jobs: Informer[JobRecord]
+    pods: Informer[PodEntry]
+    fleet: Fleet
+    lag: LoopLag
+    failures: ApiFailures
+
+    @property
+    def queue(self) -> Sized: ...
+
+
+def observe(operator: Observed) -> None:
     """Adds them to the operator's registry."""
     watch = operator.metrics.watch
     watch("queue_depth", "Jobs that wait for a pass.", lambda: len(operator.queue))
@@ -57,7 +73,7 @@ def observe(operator: Operator) -> None:
 
 
 class _Watches(Collector):
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Observed) -> None:
         self._operator = operator
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -72,7 +88,7 @@ class _Watches(Collector):
 
 
 class _Jobs(Collector):
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Observed) -> None:
         self._operator = operator
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -92,7 +108,7 @@ class _Jobs(Collector):
 
 
 class _Failing(Collector):
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Observed) -> None:
         self._operator = operator
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

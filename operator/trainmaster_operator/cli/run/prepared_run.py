@@ -1,0 +1,34 @@
+"""A run on this machine that nothing stands against any more: what `run_job` hands to `local_run`."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.cli.output_folder import OutputFolder
+from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
+from trainmaster_operator.cli.this_machine.device_plan import DevicePlan
+from trainmaster_operator.cli.this_machine.script_interpreter import Interpreter
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
+    what a person types to go on with it. `devices`: those of the run, which `locks` keeps from other runs."""
+
+    job: DistributedTrainingJob
+    resource: dict[str, Any]  # as it goes into the store, with uid and status
+    faults: str
+    folder: OutputFolder
+    control: socket.socket
+    resumes: bool
+    command: str
+    devices: DevicePlan
+    locks: DeviceLocks
+    digests: bool = False
+    python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
+    pods_as_nodes: bool = False
