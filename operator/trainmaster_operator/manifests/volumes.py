@@ -144,8 +144,9 @@ def serves_one_node(claim: Object) -> bool:
 
 
 def _modes(claim: Object) -> list[str]:
-    found: list[str] = (claim.get("status") or {}).get("accessModes") or (claim.get("spec") or {}).get("accessModes")
-    return found or []
+    asked, given = claim.get("spec") or {}, claim.get("status") or {}
+    found: list[str] = given.get("accessModes") or asked.get("accessModes") or []
+    return found
 
 
 def with_volumes(pod: Object, container: Object, wanted: list[Mounted]) -> tuple[Object, Object]:
