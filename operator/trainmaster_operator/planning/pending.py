@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning import finish
-from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
+from trainmaster_operator.planning import finish, gates
+from trainmaster_operator.planning.change import Change, changed, condition, known_condition, normal, warning
 from trainmaster_operator.planning.conditions import STARTING
 from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.observation import PodRecord
@@ -31,7 +31,6 @@ _CAUSES = {
         Cause.CONFIG_ERROR,
     ),
     "Unschedulable": Cause.UNSCHEDULABLE,
-    "SchedulingGated": Cause.UNSCHEDULABLE,
 }
 _FIRST = (Cause.IMAGE_ERROR.value, Cause.CONFIG_ERROR.value)
 """What will not pass by itself is told before what may."""
@@ -75,7 +74,8 @@ def noted(view: View) -> Change | None:
     known = known_condition(view.status, SCHEDULED)
     if known is not None and (known.status, known.reason) == ("False", found.reason):
         return None
-    return changed(view.status, warning(found.reason, found.message))
+    told = normal if found.reason == gates.GATED else warning
+    return changed(view.status, told(found.reason, found.message))
 
 
 def update(view: View, status: JobState) -> JobState:
@@ -147,7 +147,10 @@ def overdue_s(view: View) -> float | None:
     limit = view.spec.pendingDeadlineSeconds
     if limit is None or view.round_is_open or all(_runs(view.pods[slot]) for slot in view.members):
         return None
-    return limit - since(view.status.roundOpenedAt or view.status.startTime, view.now)
+    if gates.hold(view):
+        return None
+    waited = since(view.status.roundOpenedAt or view.status.startTime, view.now)
+    return limit - min(waited, gates.since_lifted_s(view.status, view.now))
 
 
 def _starting(view: View) -> str:

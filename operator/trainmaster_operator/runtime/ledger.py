@@ -64,6 +64,10 @@ class Ledger:
             self._refresh(len({*filter(None, self._node_names())} | self._marks.keys()))
         return self._known
 
+    def score(self, node: str) -> float:
+        """The suspicion of a node as it is now."""
+        return score(self._marks.get(node, ()), self._clock.now(), self._half_life_s)
+
     def learn(self, record: JobRecord, pods: Iterable[PodRecord]) -> None:
         """What a job's status, and pods that were turned away, say of nodes."""
         now = self._clock.now()

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cluster.nodes import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
+    SERVICE,
     ApiError,
     Cluster,
     Conflict,
@@ -41,9 +43,18 @@ from trainmaster_operator.runtime.job_metrics import FINISHED_S, JobMetrics
 from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.records import JobRecord, PodEntry, job_key, job_record, owning_job, pod_entry
+from trainmaster_operator.runtime.records import (
+    JobRecord,
+    PodEntry,
+    controller_uid,
+    job_key,
+    job_record,
+    owning_job,
+    pod_entry,
+)
 from trainmaster_operator.runtime.rivals import Rivalry
 from trainmaster_operator.runtime.waiting import until_one_ends
 
@@ -68,6 +79,8 @@ class Settings:
     ca_bundle: Callable[[], str] | None = None  # PEM, by which agents know the operator; None: no TLS
     peer_key: Callable[[], bytes] | None = None  # what agents' secrets among themselves are derived from; None: none
     judge_nodes: bool = False  # new pods keep away from those that failed jobs lately
+    taint_nodes: bool = False  # those are tainted, if the operator is given `nodes`
+    list_nodes: bool = False  # jobs that wait for places see nodes join, if the operator is given `nodes`
     namespace: str | None = None  # None: all
     workers: int = 8
     resync_s: float = 600.0
@@ -102,6 +115,7 @@ class Operator:
         authenticator: Authenticator | None = None,
         leader: Leadership | None = None,
         metrics: Metrics | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics()
@@ -132,6 +146,19 @@ class Operator:
             minor=lambda entry: entry.thrives,
             changed_little=self._mark_later,
         )
+        # Only pods of a cluster have names that a Service makes.
+        self.services: Informer[str] | None = None
+        if settings.pods is not None and settings.pods.in_cluster:
+            self.services = Informer(
+                cluster,
+                SERVICE,
+                slim=lambda obj, known: controller_uid(obj),
+                owner=owning_job,
+                changed=self._mark,
+                chance=chance,
+                labels={f"{GROUP}/job": None},
+                namespace=settings.namespace,
+            )
         self.fleet = Fleet(
             clock,
             self._authenticate,
@@ -143,8 +170,11 @@ class Operator:
         )
         self.events = EventWriter(cluster, clock, counted=lambda result: self.metrics.events.labels(result).inc())
         self.ledger: Ledger | None = None
+        self.node_taints: NodeTaints | None = None
         if settings.judge_nodes:
             self.ledger = Ledger(cluster, clock, self.leader, settings.lease.namespace, self._node_names)
+            may_taint = nodes if settings.taint_nodes else None
+            self.node_taints = NodeTaints(may_taint, clock, self.leader, self.ledger.score)
         self.failures = ApiFailures(clock)
         self._budget = ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate)
         self.reconciler = Reconciler(
@@ -152,6 +182,7 @@ class Operator:
             clock=clock,
             jobs=self.jobs,
             pods=self.pods,
+            services=self.services,
             fleet=self.fleet,
             leader=self.leader,
             policies=self._policies,
@@ -159,6 +190,8 @@ class Operator:
             ca_bundle=settings.ca_bundle,
             peer_key=settings.peer_key,
             ledger=self.ledger,
+            node_taints=self.node_taints,
+            nodes=nodes if settings.list_nodes else None,
             budget=self._budget,
             events=self.events,
             metrics=self.metrics,
@@ -218,7 +251,8 @@ class Operator:
         """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was
         lost."""
         try:
-            await until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), self._lead())
+            services = [self.services.run()] if self.services is not None else []
+            await until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), *services, self._lead())
         finally:
             self._serving = False
             self.queue.shutdown()
@@ -234,8 +268,8 @@ class Operator:
 
     async def _lead(self) -> None:
         await self.leader.acquire()
-        ledger = [self.ledger.run()] if self.ledger is not None else []
-        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *ledger, self._serve())
+        of_nodes = [part.run() for part in (self.ledger, self.node_taints) if part is not None]
+        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *of_nodes, self._serve())
 
     async def _serve(self) -> None:
         await self.jobs.synced.wait()

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.cluster.nodes import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -38,6 +39,7 @@ from trainmaster_operator.planning.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.observation import (
     Decision,
     EventType,
+    NewPlaces,
     Observation,
     PodRecord,
     PodToCreate,
@@ -63,6 +65,8 @@ from trainmaster_operator.runtime.inherited import Inherited
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.new_places import NewPlacesSeen
+from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
@@ -97,7 +101,8 @@ class Policies:
 
 
 class Reconciler:
-    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
+    """`services`: the uids of the jobs that own them; None where nobody needs names of pods.
+    `ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
     `peer_key`: what secrets of agents among themselves are derived from; None: they get none.
     `looks`: told when a job is looked at from scratch, which answers whatever asked for a look until then."""
 
@@ -116,6 +121,9 @@ class Reconciler:
         events: EventWriter,
         metrics: Metrics,
         ledger: Ledger | None = None,
+        services: Informer[str] | None = None,
+        node_taints: NodeTaints | None = None,
+        nodes: Nodes | None = None,
         ca_bundle: Callable[[], str] | None = None,
         peer_key: Callable[[], bytes] | None = None,
         looks: Callable[[JobKey], None] = lambda key: None,
@@ -135,17 +143,21 @@ class Reconciler:
         self._peer_key = peer_key
         self._looks = looks
         self._ledger = ledger
+        self._node_taints = node_taints
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
         self._service_refusals = Refusals(clock)  # of Services that pods don't wait for
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
+        self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
-        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
+        self._services = services
+        served = services.wrote if services is not None else lambda service: None
+        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
 
     def leads_from_now(self) -> None:
         self._led_since = self._clock.monotonic()
@@ -188,6 +200,8 @@ class Reconciler:
             if wait_s is None or await self._act(record, observed, decision, kept.run):
                 continue
             await self._vertical.fit(record, kept.run.pod)
+            if self._node_taints is not None and record.status.avoidedInVain:
+                await self._node_taints.allow(record.status.avoidNodes)
             news, look_s = await self._ask_around(record)
             if news or await self._tell_standing(record, observed):
                 continue
@@ -235,6 +249,8 @@ class Reconciler:
             self._ledger.forget(key)
         if self._troubles is not None:
             self._troubles.forget(key)
+        if self._new_places is not None:
+            self._new_places.forget(key)
 
     async def _leave_alone(self, record: JobRecord) -> None:
         """Tell that a former version started the job, and do nothing else. Its agents are told nothing either: they go
@@ -269,7 +285,14 @@ class Reconciler:
             agent = agents.get(entry.record.slot)
             # How long a pod has run matters where its agent hasn't been heard.
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            return entry.observed(now) if aged else entry.record
+            if not aged:
+                return entry.record
+            pod = entry.observed(now)
+            if not pod.deleting:
+                return pod
+            # No leader before this one has answered anybody since this one leads.
+            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
+            return replace(pod, unanswered_s=unanswered_s)
 
         pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
         return Observation(
@@ -279,6 +302,7 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
+            absence=self._leader.absence,
             pods=pods if self._troubles is None else self._troubles.told(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
@@ -291,13 +315,21 @@ class Reconciler:
             in_cluster=self._pod_defaults.in_cluster,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
+            tainted=self._node_taints.tainted if self._node_taints is not None else (),
+            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
         )
 
     async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
         """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
-        if self._troubles is None or record.status.roundStore or record.status.phase.finished:
+        if self._troubles is None or self._new_places is None:
             return False, float("inf")
-        return await self._troubles.look(record.key, [entry.record for entry in own_pods(self._pods, record)])
+        if record.status.roundStore or record.status.phase.finished:
+            return False, float("inf")
+        pods = [entry.record for entry in own_pods(self._pods, record)]
+        troubles, wait_s = await self._troubles.look(record.key, pods)
+        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
+        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
+        return troubles or places, min(wait_s, places_wait_s)
 
     async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
         """The end of a pass that went well. Tell what the API server still doesn't take, where the condition Scheduled
@@ -456,10 +488,14 @@ class Reconciler:
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
+            self._tell_of_one_node(record)
+            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
+            if self._node_taints is not None:
+                avoid = await self._node_taints.keep_off(avoid)
             if self._refusals.of(record.key, record.uid) is not None:
-                await self._create(record, pods[0], run)
+                await self._create(record, pods[0], run, avoid)
                 pods = pods[1:]
-            await run_all((self._create(record, pod, run) for pod in pods), len(pods))
+            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
@@ -473,14 +509,18 @@ class Reconciler:
 
     async def _serve(self, record: JobRecord, observed: Observation) -> None:
         """A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
-        ask for each other's names at once. Refusals stop nothing, since most don't ask."""
-        if not self._surroundings.lacks_service(record) or record.deleting or record.status.phase.finished:
+        ask for each other's names at once. A Service that somebody has deleted comes back as soon as the watch tells.
+        Refusals stop nothing, since most don't ask."""
+        lacking = self._surroundings.lacks_service(record)
+        lost = not lacking and bool(observed.pods) and self._has_lost_service(record)
+        if not (lacking or lost) or record.deleting or record.status.phase.finished:
             self._service_refusals.forget(record.key)
             return
         assert record.job is not None
-        running = sum(1 for pod in observed.pods if pod.phase == "Running")
-        if not record.status.roundStore and running < record.job.spec.workers.replicas:
-            return
+        if lacking:
+            running = sum(1 for pod in observed.pods if pod.phase == "Running")
+            if not record.status.roundStore and running < record.job.spec.workers.replicas:
+                return
         known = self._service_refusals.of(record.key, record.uid)
         if known is not None and known.again_in_s > 0:
             return
@@ -497,6 +537,12 @@ class Reconciler:
         refusal = self._service_refusals.of(record.key, record.uid)
         return refusal.again_in_s if refusal is not None else float("inf")
 
+    def _has_lost_service(self, record: JobRecord) -> bool:
+        """Whether the Service that was made before the first pod is not there any more."""
+        if self._services is None or not self._services.synced.is_set():
+            return False
+        return self._services.get(record.key) != record.uid
+
     def _await_predecessor(self, record: JobRecord) -> None:
         """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
         old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
@@ -504,15 +550,23 @@ class Reconciler:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"
             raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
 
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run) -> None:
-        status = record.status
+    def _tell_of_one_node(self, record: JobRecord) -> None:
+        if claim := self._surroundings.claim_of_one_node(record.key):
+            words = (
+                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
+                "there, use a ReadWriteMany claim"
+            )
+            self._events.remark(record, EventType.NORMAL, "OneNode", words)
+
+    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
         body = fill_pod(
             run.pod,
             pod.slot,
             pod.incarnation,
             self._pod_defaults,
-            revision=status.revision,
-            avoid=status.avoidNodes,
+            revision=record.status.revision,
+            avoid=avoid,
+            together=self._surroundings.claim_of_one_node(record.key) != "",
         )
         self._leader.check()
         self._metrics.writes.labels("create").inc()

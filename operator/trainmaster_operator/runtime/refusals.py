@@ -28,6 +28,8 @@ NEVER_S = float("inf")
 
 NAME_TAKEN = "NameTaken"  # by an object of somebody else
 NAME_IN_USE = "NameInUse"  # by one of an earlier job of this name, which is on its way out
+QUOTA_EXCEEDED = "QuotaExceeded"  # there is room again when something else of the namespace ends
+_FULL_QUOTA = "exceeded quota"  # how the API server's own admission of quotas says so
 
 
 class Refused(Exception):
@@ -56,7 +58,8 @@ def refused(error: ApiError) -> Refused:
     """A refusal in the server's words."""
     words, final = words_of(error), is_terminating(error)
     if isinstance(error, Forbidden):
-        reason = reason_of(error) if final else Cause.REFUSED.value
+        full = _FULL_QUOTA in str(error)
+        reason = QUOTA_EXCEEDED if full else reason_of(error) if final else Cause.REFUSED.value
         return Refused(reason, words, final=final, wait_s=error.wait_s)
     if isinstance(error, Invalid):
         return Refused(Cause.CONFIG_ERROR.value, words, wait_s=error.wait_s)

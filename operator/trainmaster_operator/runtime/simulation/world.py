@@ -18,6 +18,7 @@ from trainmaster_operator.planning.status_mapping import read_status
 from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.simulation.agent import SimAgent
+from trainmaster_operator.runtime.simulation.autoscaler import GrowingCluster, Growth
 from trainmaster_operator.runtime.simulation.grant import Word
 from trainmaster_operator.runtime.simulation.kubelet import SimKubelet
 from trainmaster_operator.runtime.simulation.process import OperatorProcess
@@ -54,6 +55,7 @@ class Workload:
     script: bool = False  # a user's own script: no stop_at, no storage fence, steps counted from 0 in each process
     spares: int = 0
     elastic: bool = False  # from one pod to MOST_PODS
+    growth: Growth | None = None  # of the cluster; None: there is always a place
 
     def job(self) -> Object:
         what = self._script() if self.script else self._training()
@@ -70,8 +72,15 @@ class Workload:
                     "hang": {"limitSeconds": int(self.hang_limit_s)},
                     "agentLostSeconds": int(self.agent_lost_s),
                 },
+                **self._waiting(),
             },
         }
+
+    def _waiting(self) -> Object:
+        if self.growth is None:
+            return {}
+        limit = {} if self.growth.pending_s is None else {"pendingDeadlineSeconds": self.growth.pending_s}
+        return {"scheduling": {"releaseSeconds": self.growth.release_s}, **limit}
 
     def _workers(self) -> Object:
         sizes = {"min": 1, "max": MOST_PODS} if self.elastic else {}
@@ -121,6 +130,7 @@ class World:
         self.storage = Storage()
         self.uploads: dict[Upload, None] = {}
         self.kubelet = SimKubelet(self)
+        self.cluster = GrowingCluster(self, workload.growth) if workload.growth is not None else None
         self.operator: OperatorProcess | None = None
         self.operators = 0
         self.release = 1  # of operators that start from now on
