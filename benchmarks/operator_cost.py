@@ -31,7 +31,7 @@ from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPTS
 
 OURS = "this checkout"
-OPERATORS = (b"trainmaster_operator.local.local_operator", b"trainmaster_operator.runtime.local")
+OPERATORS = (b"trainmaster_operator.local.local_operator", b"trainmaster_operator.local.local_operator")
 """The operator's module, and its name in checkouts from before it moved."""
 LOOK_S = 0.01
 AFTER_S = 1.0

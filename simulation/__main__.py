@@ -20,7 +20,7 @@ from simulation.schedule_runs.crash_matrix import SCENARIOS, crash_matrix
 from simulation.schedule_runs.minimise import minimise
 from simulation.schedule_runs.schedule import BadSchedule, Schedule
 from simulation.schedule_runs.simulated_run import Outcome, run_growing_seed, run_schedule, run_seed
-from trainmaster import stdout
+from trainmaster.tools import closed_stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     except BrokenPipeError:
-        return stdout.closed()
+        return closed_stdout.closed()
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec
-from trainmaster.agent.rhythm import Rhythm, told
-from trainmaster.contract.wire.progress import Phase, Progress
+from trainmaster.contract.wire.progress_record import Phase, Progress
+from trainmaster.host.step_timing import Rhythm, told
 from trainmaster_operator.planning.facts.job_state import JobPhase, Pause
 from trainmaster_operator.planning.facts.view import look
 from trainmaster_operator.planning.liveness import hang_thresholds

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from simulation.schedule_runs.crash_matrix import count_runs, crash_matrix
 from simulation.schedule_runs.scenario import Scenario
 from simulation.schedule_runs.simulated_run import Outcome
-from trainmaster.agent import processes
+from trainmaster.host import processes
 
 Matrix = list[tuple[str, Outcome]]
 

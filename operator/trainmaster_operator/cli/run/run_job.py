@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.launch.frameworks import PACKAGES
+from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.fault_injection import run_faults
