@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.world import DDP_SCRIPT, World
-from trainmaster.agent.processes import children
 from trainmaster.contract.wire import Cause, DirectiveState, ExitCode
+from trainmaster.host.processes import children
 
 pytestmark = pytest.mark.processes
 
