@@ -51,7 +51,7 @@ def install(*, own_loop: bool = False) -> None:
         words = original(**fields)
         if "-c" in words:
             code = words.index("-c") + 1
-            words[code] = f"{find_package('own_store', 'install')}; {words[code]}"
+            words[code] = f"{find_package(__name__, 'install')}; {words[code]}"
         return words
 
     multiprocessing.spawn.get_command_line = get_command_line

@@ -29,7 +29,10 @@ CHARACTERS = 3000  # of a stack that are told
 ALTOGETHER = 64_000  # of one report
 _READ = 128 * 1024
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+|\?\?\?) in (.+)$', re.MULTILINE)
-_OURS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen runpy>", "<frozen importlib", "<string>")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OWN_FOLDERS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("agent", "rank", "host"))
+"""Where the code lies that runs above a script in its rank's process. People aren't shown these frames."""
+_OURS = (*OWN_FOLDERS, "<frozen runpy>", "<frozen importlib", "<string>")
 
 
 def listen(fd: int) -> None:

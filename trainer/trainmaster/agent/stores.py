@@ -67,7 +67,8 @@ class Stores:
         entry: dict[str, object] = {"kind": "store", "host": host}
         if link is None:
             link = self._zygotes.root()
-            entry = {"kind": "exec", "argv": [sys.executable, "-c", find_package("store", "main"), host]}
+            program = find_package("trainmaster.agent.store", "main")
+            entry = {"kind": "exec", "argv": [sys.executable, "-c", program, host]}
         fds = {"output": store.output.write_fd, "channel": theirs.fileno()}
         try:
             store.process = self._zygotes.start(link, entry, env, "/", fds, lambda _: self._ended(store))

@@ -165,7 +165,7 @@ class Zygotes:
     def _start_own(self, *, bare: bool) -> socket.socket:
         ours, theirs = packets.pair()
         # The agent may lie in a folder of its own that the image's Python doesn't know.
-        argv = [sys.executable, "-c", find_package("zygote", "main"), "--fd", str(theirs.fileno())]
+        argv = [sys.executable, "-c", find_package("trainmaster.agent.zygote", "main"), "--fd", str(theirs.fileno())]
         # A command may set or take away variables that are read at load: its ranks' zygote starts with them.
         others = {name: value for name, value in os.environ.items() if name not in load_environment(os.environ)}
         self._own = subprocess.Popen(
