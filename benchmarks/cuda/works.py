@@ -58,8 +58,8 @@ def config(setting: Setting, precision: str, recompute: str = "None", compiled: 
 
 
 def train(job: dict[str, Any], output: Path) -> Numbers:
-    """Train a job to its end, as its only rank, in this process. Returns its losses, the seconds of each step, and the
-    most memory of the device that its tensors took, in bytes."""
+    """Train a job to its end, as its only rank, in this process. Returns its losses, the seconds of each step, the most
+    memory of the device that its tensors took, in bytes, and the number of graphs that torch.compile captured."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ.update({environment.CONFIG: json.dumps(job), environment.OUTPUT_DIR: str(output)})
     from trainmaster import loop
@@ -76,7 +76,14 @@ def train(job: dict[str, Any], output: Path) -> Numbers:
         "losses": [float(line["loss"]) for line in lines],
         "seconds": [line["seconds"] for line in lines],
         "peak_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0,
+        "graphs": _captured_graphs() if job["compile"] else 0,
     }
+
+
+def _captured_graphs() -> int:
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
 
 
 def difference(losses: Sequence[float], expected: Sequence[float]) -> float:
@@ -117,6 +124,9 @@ def compared(
     expected = references.losses(precision, recompute == "Reversible", limit_s)
     job, output = config(setting, precision, recompute, compiled), setting.folder / "runs" / file_name(name)
     found = child.run(partial(train, job, output), setting.log(name), ends - time.monotonic())
+    if compiled and not found["graphs"]:
+        # It would have the right losses, since Dynamo runs as it is what it can't capture.
+        raise child.WorkFailed("torch.compile captured no graph of the blocks, so nothing was compiled")
     most, tolerance = difference(found["losses"], expected), TOLERANCES[precision]
     return {**found, "expected": expected, "difference": most, "tolerance": tolerance, "passed": most <= tolerance}
 

@@ -202,6 +202,22 @@ def test_tests_for_a_device_are_found_and_pass_only_if_some_ran(
     }, listed
 
 
+def test_a_row_that_compiled_nothing_has_failed_however_right_its_losses_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trained = {"losses": [3.0, 2.0], "seconds": [1.0, 1.0], "peak_bytes": 0}
+    setting = Setting(tmp_path, None)
+    monkeypatch.setattr(works.compiling, "lacks", lambda device: "")
+
+    def measured(graphs: int) -> Numbers:
+        monkeypatch.setattr(works.child, "run", lambda *_: {**trained, "graphs": graphs})
+        return works.compared(setting, works.References(setting), "fp8", "Full", True, 60.0)
+
+    assert measured(1)["passed"]
+    with pytest.raises(WorkFailed, match="captured no graph"):
+        measured(0)
+
+
 @pytest.mark.parametrize("facts", [None, {"name": "some GPU"}], ids=["toy", "real"])
 def test_every_rank_that_is_held_against_the_cpu_is_a_legal_job(facts: dict[str, str] | None, tmp_path: Path) -> None:
     setting = Setting(tmp_path, facts)

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.config as dynamo
 from pydantic import ValidationError
 from torch._dynamo.utils import counters
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
-from trainmaster import compiling, layout, models
+from trainmaster import compiling, float8, layout, models, recompute
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
@@ -62,6 +63,34 @@ def test_blocks_that_are_alike_are_compiled_once_and_compute_the_same(
     assert counted.most["blocks.2"] > 0
     for found, expected in zip(compiled.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["None", "Full", "Selective"])
+def test_blocks_that_compute_in_8_bits_are_compiled_whatever_they_recompute(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left as they are they would compute the same, so only the graphs show it."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    counters.clear()
+    options = {**GPT["options"], "width": 32}
+    plain, compiled = (
+        models.build(ModelConfig.model_validate({**GPT, "options": options}), 0).to(torch.bfloat16) for _ in range(2)
+    )
+    for model in (plain, compiled):
+        float8.apply(model.blocks, "cpu")
+        if how != "None":
+            recompute.apply(model.blocks, how)
+    with dynamo.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=False):  # is what it was when this test is over
+        compiling.apply(compiled.blocks, "fp8")
+        tokens = torch.arange(16).view(2, 8)
+        for model in (plain, compiled):
+            model(tokens).float().square().mean().backward()
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    for found, expected in zip(compiled.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(found.grad, expected.grad)
 
 
 def config(**fields: Any) -> dict[str, Any]:

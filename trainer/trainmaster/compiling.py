@@ -61,7 +61,17 @@ def lacks(device_type: str) -> str:
     return ""
 
 
-def apply(blocks: Iterable[nn.Module]) -> None:
-    """Blocks whose forward is compiled when it is first called, for each shape of its inputs."""
+def apply(blocks: Iterable[nn.Module], precision: str = "fp32") -> None:
+    """Compile the forward of each block when it is first called, once for each shape of its inputs.
+
+    precision: what the blocks compute in (`training.precision`).
+    """
+    if precision == "fp8":
+        import torch._dynamo.config as dynamo
+
+        # 8-bit products enter a TorchFunctionMode inside of what is recomputed. For Dynamo that is a side effect, and a
+        # block with one would be left as it is. It need not happen again in the backward pass: the graph that is
+        # recomputed there was captured with the mode on.
+        dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = True
     # Blocks that are alike have one class: else none of them would take what is compiled for another.
     replace_forwards(blocks, lambda forward: torch.compile(forward, dynamic=False))

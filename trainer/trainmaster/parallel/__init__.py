@@ -148,7 +148,7 @@ def parallelize(
     if recomputed != "None":
         recompute.apply(_blocks(model), recomputed)
     if compiled:
-        compiling.apply(_blocks(model))
+        compiling.apply(_blocks(model), precision)
 
     # Data parallelism comes last: it moves whatever parameters are left, just before and after they are used. They
     # become DTensors by `detach` alone, which needs no plan: this halves the time it takes.
