@@ -27,8 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "trainer"))
 
-from trainmaster.agent import packets  # noqa: E402
-from trainmaster.agent.settings import load_environment  # noqa: E402
+from trainmaster.agent.shell.launching.agent_settings import load_environment  # noqa: E402
+from trainmaster.agent.zygote import packets  # noqa: E402
 from trainmaster.contract.wire import environment  # noqa: E402
 from trainmaster.contract.wire.channel import Channel  # noqa: E402
 
@@ -153,7 +153,7 @@ class Zygote:
     def _start(self) -> socket.socket:
         ours, theirs = packets.pair()
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{ROOT}", "TRAINMASTER_ZYGOTE_MODULES": _modules()}
-        argv = [sys.executable, "-m", "trainmaster.agent.zygote", "--fd", str(theirs.fileno())]
+        argv = [sys.executable, "-m", "trainmaster.agent.zygote.root", "--fd", str(theirs.fileno())]
         self.process = subprocess.Popen(argv, env=env, pass_fds=[theirs.fileno()])
         theirs.close()
         return ours

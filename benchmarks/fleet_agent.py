@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from trainmaster.agent.reporting import REPORT_SPREAD, report_timeout_s
+from trainmaster.agent.shell.reporting import REPORT_SPREAD, report_timeout_s
 from trainmaster.contract.wire import (
     SESSION_HEADER,
     Cause,
@@ -115,7 +115,7 @@ class Line(asyncio.Protocol):
 
 
 class Agent:
-    """Joins and reports as `trainmaster.agent.reporting` does."""
+    """Joins and reports as `trainmaster.agent.shell.reporting` does."""
 
     def __init__(self, fleet: Surroundings, identity: Identity, token: str) -> None:
         self.identity, self._fleet, self._token = identity, fleet, token
@@ -266,7 +266,7 @@ class Agent:
     async def _post(
         self, line: Line, path: str, compose: Callable[[], JoinRequest | Report], timeout_s: float
     ) -> Directive:
-        """As `trainmaster.agent.client` does, and tries until it is served."""
+        """As `trainmaster.agent.shell.control_client` does, and tries until it is served."""
         fleet, pause = self._fleet, BACKOFF_S[0]
         while True:
             kept, asked_s, shown = line.is_open, 0.0, self._session

@@ -16,8 +16,8 @@ from benchmarks.record import Case, write
 from tests.trainer.planner_probe import Tracker, gathered, storage
 from trainmaster import models, parallel
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.optimizer import ShardOptimizer
-from trainmaster.parity import Row, run
+from trainmaster.optim.optimizer import ShardOptimizer
+from trainmaster.tools.parity import Row, run
 
 RANKS = 4
 CONTEXT = 256

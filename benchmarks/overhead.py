@@ -75,9 +75,9 @@ def config(compared: Compared, steps: int, block: int) -> dict[str, Any]:
 
 def saving(rank: int, folder: str, meter: Meter) -> None:
     """One rank of our loop with a memory tier, and every step of every other block in it."""
-    from trainmaster import loop
-    from trainmaster.checkpoint.interval import Interval
+    from trainmaster.checkpoint.state.save_interval import Interval
     from trainmaster.contract.wire import environment
+    from trainmaster.train import loop
 
     compared, one_step = CASES["memory"], loop.Training.one_step
 
@@ -208,7 +208,7 @@ def main() -> int:
     if given.pairs < 10 or given.steps < 4:
         arguments.error("at least 10 pairs of blocks of at least 4 steps tell something")
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
-    for name in ("trainmaster.loop", "torch._dynamo"):  # the second is imported by the first FSDP2 step anyway
+    for name in ("trainmaster.train.loop", "torch._dynamo"):  # the second is imported by the first FSDP2 step anyway
         importlib.import_module(name)
     results = []
     good = True

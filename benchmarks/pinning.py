@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import worlds
 from benchmarks.record import Case, write
 from benchmarks.turns import lower_bound
-from trainmaster.agent import pinning
+from trainmaster.host import pinning
 
 WARM_UP = 10  # steps
 CONTEXT = 128

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Case, write
-from trainmaster.agent import processes
-from trainmaster.contract.wire.progress import Control, Progress, ProgressRecord
+from trainmaster.contract.wire.progress_record import Control, Progress, ProgressRecord
+from trainmaster.host import processes
 
 OURS = "double buffer"
 DIRECTIONS = ("progress", "control")

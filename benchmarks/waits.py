@@ -43,9 +43,9 @@ def config(options: dict[str, int], batch: int, steps: int, every: int, data: di
 
 def rank(evicted: str) -> None:
     """In a process of its own: train the job in the environment, and print what it waited for."""
-    from trainmaster import loop
-    from trainmaster.checkpoint.session import Session
+    from trainmaster.checkpoint.state.session import Session
     from trainmaster.data.prefetch import Prefetch
+    from trainmaster.train import loop
 
     found: dict[str, list[float]] = {"steps": [], "data": [], "saves": [], "settled": []}
     batches, one_step, save, settle = Prefetch.batches, loop.Training.one_step, loop.Training.save, Session.settle
@@ -115,7 +115,7 @@ def tokens(folder: Path) -> Path:
     import numpy as np
 
     from trainmaster.data import files
-    from trainmaster.data.options import TextOptions
+    from trainmaster.data.source_options import TextOptions
 
     text = files.find(files.STDLIB, TextOptions())
     path = folder / "tokens.npy"

@@ -54,7 +54,7 @@ def train(
                 environment.CONFIG: json.dumps({"device": "CPU", **config}),
                 environment.OUTPUT_DIR: folder,
             }
-            command = inside(rank, sys.executable, "-m", "trainmaster.loop")
+            command = inside(rank, sys.executable, "-m", "trainmaster.train.loop")
             processes.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True))
         try:
             codes = [process.wait(timeout=RUN_LIMIT_S) for process in processes]

@@ -19,7 +19,7 @@ PARTS = (
         "faults.py",
         "pod.py",
     ),
-    *("checkpoint/__init__.py", "checkpoint/ram.py", "checkpoint/peers.py"),
+    *("checkpoint/__init__.py", "checkpoint/files/memory_tier.py", "checkpoint/files/peer_client.py"),
 )
 
 target = Path(sys.argv[1])

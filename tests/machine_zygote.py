@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import tied
-from trainmaster.agent.settings import load_environment
+from trainmaster.agent.shell.launching.agent_settings import load_environment
 from trainmaster_operator.cluster.local_pod import base_environment
 
 _AT_START = load_environment(os.environ)
@@ -36,7 +36,7 @@ def machine_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = folder / "z.sock"
     with open(folder / "log", "wb") as log:
         zygote = tied.popen(
-            [sys.executable, "-m", "trainmaster.agent.zygote", "--socket", str(path)],
+            [sys.executable, "-m", "trainmaster.agent.zygote.root", "--socket", str(path)],
             env=base_environment(environment()),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from trainmaster.agent import processes
+from trainmaster.host import processes
 
 
 def tied() -> Callable[[], None]:

@@ -99,11 +99,13 @@ def train(job: dict[str, Any], last: int, variables: dict[str, str]) -> Numbers:
     the seconds of what it did, and where it had begun."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ.update({environment.CONFIG: json.dumps(job), **variables})
-    from trainmaster import loop, models, optimizer, parallel
-    from trainmaster.checkpoint import save
-    from trainmaster.checkpoint.ramsaver import RamSaver
-    from trainmaster.checkpoint.session import Session
-    from trainmaster.report import Reporter
+    from trainmaster import models, parallel
+    from trainmaster.checkpoint.state import save
+    from trainmaster.checkpoint.state.memory_saver import RamSaver
+    from trainmaster.checkpoint.state.session import Session
+    from trainmaster.optim import optimizer
+    from trainmaster.rank.reporter import Reporter
+    from trainmaster.train import loop
 
     on_device = torch.cuda.is_available()
 

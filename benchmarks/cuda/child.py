@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainmaster.agent import processes, script
+from trainmaster.host import processes
+from trainmaster.rank import script
 
 INHERITED = ("TRAINMASTER_", "MASTER_", "TORCHELASTIC_")
 """Beginnings of variables that a rank's environment has, and that no work here inherits."""

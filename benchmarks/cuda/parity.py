@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.cuda import child
 from benchmarks.cuda.programme import NotHere, Numbers, Part, Setting
 from benchmarks.cuda.programme import Row as TableRow
-from trainmaster import compiling
-from trainmaster.parity import ROWS, Outcome, Row, compare, example, merged, reference, run, train
+from trainmaster.parallel.blocks import compiling
+from trainmaster.tools.parity import ROWS, Outcome, Row, compare, example, merged, reference, run, train
 
 RANKS = 2
 LENIENCE = 10.0

@@ -18,12 +18,17 @@ import torch
 
 from benchmarks import record
 from benchmarks.cuda import child
-from trainmaster import report
+from trainmaster.rank import reporter
 
 SECONDS = 540.0
 """The default budget of a command: it ends within ten minutes, with a minute to spare."""
 WIDTH = 15  # characters of a column
-PRELOADED = ("trainmaster.loop", "trainmaster.parity", "trainmaster.models.llama", "trainmaster.data.windows")
+PRELOADED = (
+    "trainmaster.train.loop",
+    "trainmaster.tools.parity",
+    "trainmaster.models.llama",
+    "trainmaster.data.windows",
+)
 """What all work needs, imported once, before the first fork."""
 GOOD, BAD, FAILED, NOT_HERE, NO_TIME = "good", "BEYOND", "FAILED", "not here", "no time left"
 FACTS_LIMIT_S = 60.0
@@ -143,7 +148,7 @@ def finite(value: Any) -> Any:
         return {name: finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
-    return report.finite(value)
+    return reporter.finite(value)
 
 
 def chosen(rows: Iterable[Row], patterns: Sequence[str]) -> list[Row]:

@@ -27,10 +27,12 @@ from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting
 from benchmarks.trainer_systems import ours
 from benchmarks.trainer_systems.job import Job
 from benchmarks.turns import Meter, Turns
-from trainmaster import compiling, float8, models, utilization
+from trainmaster import models
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
-from trainmaster.parity.rows import LOSSY
+from trainmaster.parallel.blocks import compiling, float8
+from trainmaster.tools.parity.rows import LOSSY
+from trainmaster.train.measures import utilization
 
 OURS, BY_HAND = "trainmaster", "by hand"
 WIDE = {"width": 2048, "heads": 16, "kv_heads": 8, "hidden": 8192, "context": 4096}

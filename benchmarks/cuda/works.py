@@ -22,9 +22,9 @@ from benchmarks import commands
 from benchmarks.cuda import child
 from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting, file_name
 from benchmarks.cuda.surroundings import ROOT, search_path
-from trainmaster import compiling
 from trainmaster.contract.wire import environment
-from trainmaster.parity.rows import LOSSY
+from trainmaster.parallel.blocks import compiling
+from trainmaster.tools.parity.rows import LOSSY
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 STEPS = 8
@@ -62,7 +62,7 @@ def train(job: dict[str, Any], output: Path) -> Numbers:
     memory of the device that its tensors took, in bytes, and the number of graphs that torch.compile captured."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     os.environ.update({environment.CONFIG: json.dumps(job), environment.OUTPUT_DIR: str(output)})
-    from trainmaster import loop
+    from trainmaster.train import loop
 
     metrics = output / "metrics.jsonl"
     metrics.unlink(missing_ok=True)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def train(rank: int, folder: str, meter: Meter) -> None:
     """One rank, of the job in the environment. Ends with SystemExit."""
-    from trainmaster import loop
     from trainmaster.contract.wire import ProgressRecord, environment
     from trainmaster.contract.wire.channel import Channel
+    from trainmaster.train import loop
 
     record = ProgressRecord.create(1, rank)
     mine, agents = Channel.pair()

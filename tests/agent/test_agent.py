@@ -254,7 +254,7 @@ def test_a_script_that_knows_no_stops_gets_sigterm(make_world: Callable[..., Wor
 
 STOPPABLE = """
 import os, time
-from trainmaster.contract.wire.progress import OBEYS_STOP, Phase, ProgressRecord
+from trainmaster.contract.wire.progress_record import OBEYS_STOP, Phase, ProgressRecord
 from trainmaster.contract.wire.channel import Channel
 record = ProgressRecord.open(int(os.environ["TRAINMASTER_PROGRESS_FD"]))
 channel = Channel.open(int(os.environ["TRAINMASTER_CHANNEL_FD"]))

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.agent import reporting
-from trainmaster.agent.client import Access, Connection, Refused, Unreachable
-from trainmaster.agent.reporting import Reporter
+from trainmaster.agent.shell import reporting
+from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
+from trainmaster.agent.shell.reporting import Reporter
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report, encode
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from trainmaster import __version__
-from trainmaster.agent import comparison, installed, lastwords, own_store
 from trainmaster.contract.wire import Cause, environment, software
 from trainmaster.errors import ConfigError
+from trainmaster.host import installed_versions
+from trainmaster.rank import last_words, rendezvous, software_comparison
 
 ADDRESS = ("10.0.0.1", 29400)
 TORCH = {"torch": "2.13.0"}
@@ -44,7 +45,7 @@ class Ranks:
         self.store = Store()
         self.told: list[tuple[Cause, str]] = []
         self._patch = patch
-        patch.setattr(lastwords, "tell", lambda cause, message, _: self.told.append((cause, message)))
+        patch.setattr(last_words, "tell", lambda cause, message, _: self.told.append((cause, message)))
 
     def join(
         self,
@@ -59,9 +60,9 @@ class Ranks:
     ) -> Any:
         """One rank comes to `address`; return what torch's function gives back."""
         patch = self._patch
-        patch.setattr(installed, "python_version", lambda: python)
-        patch.setattr(comparison, "__version__", own)
-        for name in comparison.PACKAGES:
+        patch.setattr(installed_versions, "python_version", lambda: python)
+        patch.setattr(software_comparison, "__version__", own)
+        for name in software_comparison.PACKAGES:
             patch.delitem(sys.modules, name, raising=False)
         for name, version in (versions or TORCH).items():
             patch.setitem(sys.modules, name, SimpleNamespace(__version__=version))  # type: ignore[arg-type]
@@ -76,7 +77,7 @@ class Ranks:
             TCPStore=self.store.connect,
         )
         patch.setitem(sys.modules, "torch.distributed.rendezvous", module)  # type: ignore[arg-type]
-        own_store.install(own_loop=own_loop)
+        rendezvous.install(own_loop=own_loop)
         return module._create_c10d_store(*address, slot, 2, None, True)
 
 

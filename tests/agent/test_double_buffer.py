@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.agent.memory_model import Bytes, Log, Step, View, Words, outcomes
 from trainmaster.contract.wire import double_buffer
 from trainmaster.contract.wire.double_buffer import DoubleBuffer
-from trainmaster.contract.wire.progress import _PROGRESS, _PROGRESS_AT
+from trainmaster.contract.wire.progress_record import _PROGRESS, _PROGRESS_AT
 
 SMALL = "BB"  # two fields of one byte each: enough to be torn
 SIZE = 2 * (16 + struct.calcsize(SMALL))

@@ -15,15 +15,15 @@ import pytest
 
 from tests.agent.fake_operator import Operator
 from tests.agent.world import ROOT, World
-from trainmaster import faults
 from trainmaster.contract.wire import Cause
-from trainmaster.contract.wire import faults as wire
+from trainmaster.contract.wire import fault_protocol as wire
+from trainmaster.rank import injected_faults
 
 pytestmark = pytest.mark.processes
 
 STEPPING = """
 import sys, time
-from trainmaster import faults
+from trainmaster.rank import injected_faults as faults
 for step in range(1, int(sys.argv[1]) + 1):
     faults.at_step(step)
     time.sleep(0.01)
@@ -39,7 +39,7 @@ while True:
 
 def ask(world: World, text: str, slot: int = 0) -> subprocess.CompletedProcess[str]:
     """As `kubectl exec` would: a process with the pod's environment."""
-    (fault,) = json.loads(faults.encode([faults.parse(text, now=True)]))
+    (fault,) = json.loads(injected_faults.encode([injected_faults.parse(text, now=True)]))
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "trainer"),

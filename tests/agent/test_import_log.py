@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent import import_log
-from trainmaster.agent.import_log import ImportLog
+from trainmaster.rank import import_log
+from trainmaster.rank.import_log import ImportLog
 
 
 class Told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.agent.import_plan import Imported, blame, choose, join
+from trainmaster.agent.zygote.import_plan import Imported, blame, choose, join
 
 FRAME = [
     Imported("frame", ""),

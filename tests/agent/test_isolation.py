@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from trainmaster.agent import isolation
+from trainmaster.agent.shell import self_fencing
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "LEASE_S", 0.0)
-    monkeypatch.setattr(isolation, "LOOK_S", 0.0)
+    monkeypatch.setattr(self_fencing, "LEASE_S", 0.0)
+    monkeypatch.setattr(self_fencing, "LOOK_S", 0.0)
 
 
 def test_only_pods_of_a_cluster_know_an_api_server() -> None:
-    assert isolation.api_server({}) is None
+    assert self_fencing.api_server({}) is None
     env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
-    assert isolation.api_server(env) == ("10.0.0.1", 6443)
+    assert self_fencing.api_server(env) == ("10.0.0.1", 6443)
 
 
 def test_a_lease_runs_out_only_when_the_api_server_is_gone_too() -> None:
@@ -31,7 +31,7 @@ def test_a_lease_runs_out_only_when_the_api_server_is_gone_too() -> None:
 
         server = await asyncio.start_server(answered, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()
-        over = asyncio.create_task(isolation.Lease((address[0], address[1])).over())
+        over = asyncio.create_task(self_fencing.Lease((address[0], address[1])).over())
         for _ in range(3):
             await looks.get()
         assert not over.done()
@@ -45,8 +45,8 @@ def test_a_lease_runs_out_only_when_the_api_server_is_gone_too() -> None:
 
 def test_a_lease_that_an_operator_renews_asks_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr(isolation, "LEASE_S", 3600.0)
-        over = asyncio.create_task(isolation.Lease(("127.0.0.1", 1)).over())
+        monkeypatch.setattr(self_fencing, "LEASE_S", 3600.0)
+        over = asyncio.create_task(self_fencing.Lease(("127.0.0.1", 1)).over())
         for _ in range(20):
             await asyncio.sleep(0)
         assert not over.done()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.agent.termination import write_termination
-from trainmaster.contract.wire import Cause, Verdict, lastwords
+from trainmaster.agent.shell.termination import write_termination
+from trainmaster.contract.wire import Cause, Verdict, verdict_text
 
 
 def test_what_was_written_is_understood(tmp_path) -> None:
@@ -14,12 +14,12 @@ def test_what_was_written_is_understood(tmp_path) -> None:
     write_termination(str(tmp_path / "log"), said)
     text = (tmp_path / "log").read_text()
     assert text.startswith("rank 3: Crash: KeyError: 'x' (round 7, step 12, SIGSEGV)\nTraceback")
-    assert lastwords.parse(text) == said
+    assert verdict_text.parse(text) == said
 
 
 def test_last_lines_stand_in_for_a_traceback_and_a_cascade_stays_one() -> None:
     said = Verdict(0, Cause.CRASH, 1, "a peer is gone", last_lines=["one", "two"], cascade=True)
-    found = lastwords.parse(lastwords.render(said).decode())
+    found = verdict_text.parse(verdict_text.render(said).decode())
     assert found is not None
     assert (found.cascade, found.traceback) == (True, "one\ntwo")
 
@@ -31,14 +31,14 @@ def test_last_lines_stand_in_for_a_traceback_and_a_cascade_stays_one() -> None:
     cause=st.sampled_from(Cause),
 )
 def test_any_verdict_fits_and_keeps_its_rank_and_cause(message: str, traceback: str, step: int, cause: Cause) -> None:
-    raw = lastwords.render(Verdict(5, cause, 2, message, traceback=traceback, step=step))
-    assert len(raw) <= lastwords.LIMIT
-    found = lastwords.parse(raw.decode(errors="replace"))
+    raw = verdict_text.render(Verdict(5, cause, 2, message, traceback=traceback, step=step))
+    assert len(raw) <= verdict_text.LIMIT
+    found = verdict_text.parse(raw.decode(errors="replace"))
     assert found is not None
     assert (found.rank, found.cause) == (5, cause)
 
 
 @given(st.text(max_size=300))
 def test_other_texts_are_no_verdicts(text: str) -> None:
-    assert lastwords.parse(text) is None
-    assert lastwords.parse(f"rank 1: Nonsense: {text} (round 1, step 1)\n") is None
+    assert verdict_text.parse(text) is None
+    assert verdict_text.parse(f"rank 1: Nonsense: {text} (round 1, step 1)\n") is None

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.agent.world import World
-from trainmaster.agent import memory
-from trainmaster.contract.wire.progress import Progress, ProgressRecord
+from trainmaster.contract.wire.progress_record import Progress, ProgressRecord
+from trainmaster.host import memory
 
 MIB = 2**20
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent import observer
+from trainmaster.rank import observer
 
 TRAINS = """
 import torch
@@ -31,7 +31,7 @@ torch.load("pretrained.pt")
 """
 WATCHED = """
 import os
-from trainmaster.agent import observer
+from trainmaster.rank import observer
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()

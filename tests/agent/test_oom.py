@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent import supervisor
+from trainmaster.agent.shell import supervisor
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from trainmaster.agent.rank import Output
+from trainmaster.agent.shell.ranks.rank_process import Output
 
 BAR = b"\r%3d %%"
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.agent import own_store
+from trainmaster.rank import rendezvous as own_store
 
 
 @pytest.fixture

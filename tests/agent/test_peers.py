@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.peers_server import PeerServer
-from trainmaster.agent.replicas import Replicas, State
-from trainmaster.checkpoint.peers import Peer, Refused, keep_whole
-from trainmaster.checkpoint.ram import RamFolder, checksum
-from trainmaster.contract.wire.lineage import Receipt, ShardFile, shard_name
+from trainmaster.agent.shell.saves.peer_server import PeerServer
+from trainmaster.agent.shell.saves.replica_sender import Replicas, State
+from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
+from trainmaster.checkpoint.files.peer_client import Peer, Refused, keep_whole
+from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile, shard_name
 from trainmaster.contract.wire.messages import StoreAddress
 
 SECRET = "of round 3"

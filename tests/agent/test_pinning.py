@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.world import World
-from trainmaster.agent import pinning
-from trainmaster.agent.pinning import Core, cores, shares
 from trainmaster.contract.wire import environment
+from trainmaster.host import pinning
+from trainmaster.host.pinning import Core, cores, shares
 
 
 def machine(folder: Path, nodes: list[str], siblings: dict[int, str]) -> Path:

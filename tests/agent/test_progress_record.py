@@ -9,7 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainmaster.contract.wire.progress import COLLECTIVES, MAGIC, SIZE, VERSION, Control, Progress, ProgressRecord
+from trainmaster.contract.wire.progress_record import (
+    COLLECTIVES,
+    MAGIC,
+    SIZE,
+    VERSION,
+    Control,
+    Progress,
+    ProgressRecord,
+)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import trainmaster
-from trainmaster.agent import rank_software
-from trainmaster.agent.settings import Settings
+from trainmaster.agent.shell.launching import rank_software
+from trainmaster.agent.shell.launching.agent_settings import Settings
 from trainmaster.contract.wire import environment
 
 IDENTITY = {

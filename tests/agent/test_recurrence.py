@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from trainmaster.agent.verdict import End, judge
+from trainmaster.agent.shell.ranks.verdict import End, judge
 from trainmaster.contract.wire import Recurrence
 
 TRACEBACK = "Traceback (most recent call last):"

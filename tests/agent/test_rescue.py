@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 RANK = """
 import os, signal, sys, time
 from trainmaster.contract.wire import Progress, ProgressRecord, channel
-from trainmaster.contract.wire.progress import RESCUES
+from trainmaster.contract.wire.progress_record import RESCUES
 record = ProgressRecord.open(int(os.environ["TRAINMASTER_PROGRESS_FD"]))
 link = channel.Channel.open(int(os.environ["TRAINMASTER_CHANNEL_FD"]))
 round, rank, (way, path) = int(os.environ["TRAINMASTER_ROUND"]), int(os.environ["RANK"]), sys.argv[1:]

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.agent.world import DDP_SCRIPT, World
-from trainmaster.agent import launcher
-from trainmaster.agent.processes import children
 from trainmaster.contract.wire import Cause, DirectiveState, ExitCode
+from trainmaster.host.processes import children
+from trainmaster.rank import executed_rank
 
 pytestmark = pytest.mark.processes
 
-EXECUTED = launcher.find_package(launcher.__name__, "main").rpartition("; ")[2]
+EXECUTED = executed_rank.find_package(executed_rank.__name__, "main").rpartition("; ")[2]
 """In the command line of a rank that was executed, and of no fork."""
 
 

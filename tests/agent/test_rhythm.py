@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from trainmaster.agent.rhythm import WARM_UP, Rhythm, told
-from trainmaster.contract.wire.progress import Phase, Progress
+from trainmaster.contract.wire.progress_record import Phase, Progress
+from trainmaster.host.step_timing import WARM_UP, Rhythm, told
 
 S = 1_000_000_000
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.agent.world import World
-from trainmaster.agent import ring as ring_module
-from trainmaster.agent.datagrams import Datagrams
-from trainmaster.agent.ring import PONG, UNANSWERED, Ring
+from trainmaster.agent.shell import peer_heartbeat as ring_module
+from trainmaster.agent.shell.datagrams import Datagrams
+from trainmaster.agent.shell.peer_heartbeat import PONG, UNANSWERED, Ring
 from trainmaster.contract.wire import Neighbour, StoreAddress
 
 WAITING = "import time\nwhile True: time.sleep(0.05)\n"

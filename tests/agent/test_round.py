@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.round import START_S, failed_at_start
+from trainmaster.agent.shell.ranks.round import START_S, failed_at_start
 from trainmaster.contract.wire import Cause, Verdict
 
 

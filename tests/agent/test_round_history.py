@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.round_history import RoundHistory
+from trainmaster.agent.shell.ranks.round_history import RoundHistory
 from trainmaster.contract.wire import Assignment, Progress, StoreAddress
-from trainmaster.contract.wire.trained import KEPT
+from trainmaster.contract.wire.training_times import KEPT
 
 S = 1_000_000_000
 

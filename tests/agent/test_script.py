@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent import lastwords, launcher, observer, script
 from trainmaster.contract.wire import Cause, ExitCode, ProgressRecord, environment
-from trainmaster.contract.wire.progress import MAGIC, VERSION
+from trainmaster.contract.wire.progress_record import MAGIC, VERSION
+from trainmaster.rank import executed_rank, last_words, observer, script
 
 pytestmark = pytest.mark.processes
 
@@ -50,7 +50,7 @@ def init_process_group():
 """What torch's module of this name does to tracebacks."""
 WATCHED = """
 import os, sys
-from trainmaster.agent import script
+from trainmaster.rank import script
 from trainmaster.contract.wire import ProgressRecord, environment
 from trainmaster.contract.wire.channel import Channel
 record, (channel, _) = ProgressRecord.create(1, 0), Channel.pair()
@@ -85,7 +85,7 @@ def run(command: list[str], folder: Path, **variables: str) -> tuple[int, str]:
 
 
 def run_as_rank(words: list[str], folder: Path) -> tuple[int, str]:
-    command, variables = launcher.command(entry(words), [])
+    command, variables = executed_rank.command(entry(words), [])
     return run(command, folder, **variables)
 
 
@@ -96,7 +96,7 @@ import json, multiprocessing.process, os, sys, tempfile, time
 tempfile.gettempdir(), time.tzset()
 os.environ.update({variables!r})
 os.chdir({str(folder)!r})
-from trainmaster.agent import birth
+from trainmaster.agent.zygote import child_setup as birth
 birth.run(json.loads({json.dumps(entry(words))!r}))
 """
     return run([sys.executable, "-c", code], Path("/"), TZ="UTC", TMPDIR="/tmp")
@@ -167,7 +167,7 @@ def test_an_error_of_what_watches_a_program_is_told_as_its_last_words(
 
     told: list[str] = []
     monkeypatch.setattr(observer, "install", install)
-    monkeypatch.setattr(lastwords, "tell", lambda cause, message, *_, **__: told.append(message))
+    monkeypatch.setattr(last_words, "tell", lambda cause, message, *_, **__: told.append(message))
     assert script.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == 1
     assert told == ["ValueError: there is no such descriptor"]
     assert told[0] in capsys.readouterr().err
@@ -180,7 +180,7 @@ def test_a_rank_whose_agent_is_of_another_version_ends_with_a_sentence_and_runs_
     os.pwrite(record.fd, struct.pack("<II", MAGIC, VERSION + 1), 0)
     monkeypatch.setenv(environment.PROGRESS_FD, str(record.fd))
     told: list[tuple[str, ...]] = []
-    monkeypatch.setattr(lastwords, "tell", lambda *words, **_: told.append(words))
+    monkeypatch.setattr(last_words, "tell", lambda *words, **_: told.append(words))
     assert script.run({"kind": "code", "code": "raise AssertionError('it runs')", "args": []}) == ExitCode.CONFIG_ERROR
     said = capsys.readouterr().err
     assert said.startswith(f"trainmaster: the agent's progress record has layout {VERSION + 1}, and the trainmaster")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.round import Round
-from trainmaster.agent.sight import Sight
+from trainmaster.agent.shell.ranks.round import Round
+from trainmaster.agent.shell.ranks.step_visibility import Sight
 from trainmaster.contract.wire import Progress
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from tests import tied
 from tests.agent.world import ROOT
-from trainmaster.agent import stacks
-from trainmaster.contract.wire.progress import STACK_SIGNAL, ProgressRecord
+from trainmaster.contract.wire.progress_record import STACK_SIGNAL, ProgressRecord
+from trainmaster.rank import stacks
 
 PROGRAM = """
 import ctypes, itertools, os, sys, threading, time
 sys.path.insert(0, {root!r})
-from trainmaster.agent import stacks
+from trainmaster.rank import stacks
 stacks.listen(int(sys.argv[1]))
 hold = threading.Event()
 def sleep_for_ever():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 RUN = """
 import sys
-from trainmaster.agent import script
+from trainmaster.rank import script
 raise SystemExit(script.run({"kind": "script", "path": sys.argv[1], "args": []}))
 """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.agent import reporting
-from trainmaster.agent.reporting import Reporter
+from trainmaster.agent.shell import reporting
+from trainmaster.agent.shell.reporting import Reporter
 
 FAILED_AT = 100.0
 SILENCE_S = 0.3

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.uploads import Lost, Uploads
+from trainmaster.agent.shell.saves.uploads import Lost, Uploads
 from trainmaster.contract.wire import STALLED_AFTER_S
 
 
 def _uploader(monkeypatch: pytest.MonkeyPatch, upload: Any) -> None:
-    module = types.ModuleType("trainmaster.checkpoint.upload")
+    module = types.ModuleType("trainmaster.checkpoint.files.upload")
     module.upload = upload  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "trainmaster.checkpoint.upload", module)
+    monkeypatch.setitem(sys.modules, "trainmaster.checkpoint.files.upload", module)
 
 
 def test_an_upload_is_pending_until_it_ended_and_its_record_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ class Storage:
         self.attempts: list[int] = []
         self.abandoned: list[int] = []
         _uploader(monkeypatch, self.upload)
-        module = sys.modules["trainmaster.checkpoint.upload"]
+        module = sys.modules["trainmaster.checkpoint.files.upload"]
         module.abandon = lambda message, error: self.abandoned.append(message["step"])  # type: ignore[attr-defined]
 
     def upload(self, message: dict[str, Any], fd: int, **asked: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.round import Round
-from trainmaster.agent.symptoms import cause_of, is_cascade
-from trainmaster.agent.verdict import End, judge
+from trainmaster.agent.shell.ranks.round import Round
+from trainmaster.agent.shell.ranks.verdict import End, judge
 from trainmaster.contract.wire import Assignment, Cause, ExitCode, Progress, StoreAddress
+from trainmaster.host.failure_signatures import cause_of, is_cascade
 
 TRACEBACK = "Traceback (most recent call last):"
 GLOO = [

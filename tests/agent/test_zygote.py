@@ -16,8 +16,8 @@ import pytest
 
 from tests import tied
 from tests.agent.world import ROOT
-from trainmaster.agent import packets
-from trainmaster.agent.zygote import DEFAULT_MODULES
+from trainmaster.agent.zygote import packets
+from trainmaster.agent.zygote.root import DEFAULT_MODULES
 from trainmaster.contract.wire import environment
 
 pytestmark = pytest.mark.processes
@@ -62,7 +62,7 @@ class Speaker:
 
 
 def _load() -> dict[str, str]:
-    from trainmaster.agent.settings import load_environment
+    from trainmaster.agent.shell.launching.agent_settings import load_environment
 
     return load_environment({**os.environ, "PYTHONPATH": ""})
 
@@ -74,7 +74,7 @@ def start_zygote(tmp_path: Path) -> Iterator[Callable[[str], Speaker]]:
     def start(modules: str) -> Speaker:
         ours, theirs = packets.pair()
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'trainer'}:{tmp_path}", "TRAINMASTER_ZYGOTE_MODULES": modules}
-        argv = [sys.executable, "-m", "trainmaster.agent.zygote", "--fd", str(theirs.fileno())]
+        argv = [sys.executable, "-m", "trainmaster.agent.zygote.root", "--fd", str(theirs.fileno())]
         process = tied.popen(argv, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
         started.append((process, ours))
@@ -342,7 +342,7 @@ def test_our_own_loop_imports_nothing_that_the_zygote_has_not_imported(
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
     (tmp_path / "train.py").write_text(
-        "import sys\nbefore = set(sys.modules)\nfrom trainmaster.loop import main\n"
+        "import sys\nbefore = set(sys.modules)\nfrom trainmaster.train.loop import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, sorted(set(sys.modules) - before))\n"
     )
     training = {

@@ -19,11 +19,11 @@ from benchmarks.cuda.child import WorkFailed
 from benchmarks.cuda.programme import NotHere, Numbers, Part, Row, Setting
 from tests.benchmarks import cuda_probe
 from tests.trainer.ranks import Ranks
-from trainmaster import layout
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.parity import Outcome, compare
-from trainmaster.parity import Row as ParityRow
+from trainmaster.models import layout
+from trainmaster.tools.parity import Outcome, compare
+from trainmaster.tools.parity import Row as ParityRow
 
 ON_CPU = "cpu, toy size"
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster import faults
+from trainmaster.rank import injected_faults
 from trainmaster_operator.cli import commands
 from trainmaster_operator.cli.completion import described, script
 from trainmaster_operator.cli.main import main
@@ -86,7 +86,7 @@ def test_a_run_is_offered_by_its_folder_and_by_its_name(offered: Offered) -> Non
 
 
 def test_the_kinds_of_faults_are_offered(offered: Offered) -> None:
-    assert offered("trainmaster run job.yaml --fault ") == {f"{kind}:" for kind in faults.KINDS}
+    assert offered("trainmaster run job.yaml --fault ") == {f"{kind}:" for kind in injected_faults.KINDS}
     assert offered("trainmaster fault my-gpt kill:rank=1 kill-a") == {"kill-agent:"}
     assert offered("trainmaster fault ") == set()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.jobs import job
 from tests.cluster.examples import pod
-from trainmaster.contract.wire.faults import short
+from trainmaster.contract.wire.fault_protocol import short
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cli import faults
 from trainmaster_operator.cli.faults import Fault, FaultServer
@@ -106,7 +106,7 @@ def test_nonsense_ends_the_connection_and_fires_nothing(tmp_path: Path) -> None:
 
 
 def test_every_kind_that_a_rank_cannot_do_is_done_here_or_by_its_agent(tmp_path: Path) -> None:
-    from trainmaster import faults as grammar
+    from trainmaster.rank import injected_faults as grammar
 
     acts = Troublemaker(MemoryStore(), "s", tmp_path, Trouble(), World().kill_operator).acts  # type: ignore[arg-type]
     assert set(acts) == {name for name, kind in grammar.KINDS.items() if kind.by != "rank"}

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import WriteJob
 from tests.cli.runs import output_folder
 from tests.docs import spoken
-from trainmaster import faults
+from trainmaster.rank import injected_faults
 from trainmaster_operator.cli import arguments, commands, fault_kinds
 from trainmaster_operator.cli.main import main
 
@@ -116,10 +116,10 @@ def test_the_kinds_of_faults_are_listed_with_their_keys(
         found = re.match(r"  ([a-z][a-z-]+)  ", line)
         kind = found[1] if found else next(reversed(told))
         told[kind] = told.get(kind, "") + line + "\n"
-    assert set(told) == set(faults.KINDS) - left_out
+    assert set(told) == set(injected_faults.KINDS) - left_out
     for kind, lines in told.items():
         assert set(re.findall(r"^ +(\w+)(?:=\w+ or \w+=\w+)? \(default", lines, re.MULTILINE)) == set(
-            faults.KINDS[kind].keys
+            injected_faults.KINDS[kind].keys
         )
 
 

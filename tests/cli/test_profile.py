@@ -15,8 +15,8 @@ import yaml
 from tests.api.jobs import PYTORCH, job
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod
 from tests.cli.runs import SUCCEEDED, output_folder, status
-from trainmaster.agent import recording as agent
-from trainmaster.contract.wire import environment, faults, recording
+from trainmaster.agent.shell import step_recording as agent
+from trainmaster.contract.wire import environment, fault_protocol, profile_request
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.profile import of_job
@@ -43,7 +43,7 @@ def test_a_run_on_this_machine_is_asked_in_its_folder(tmp_path: Path, capsys: py
     fcntl.flock(lock, fcntl.LOCK_EX)  # as the run itself does
     assert main(["profile", str(out), "--steps", "5"]) == 0
     assert capsys.readouterr().out == f"the next 5 steps will be recorded; the page will be in {out}/profile\n"
-    assert recording.asked([str(tmp_path), str(out)]) == (out / recording.FILE, 5)
+    assert profile_request.asked([str(tmp_path), str(out)]) == (out / profile_request.FILE, 5)
     os.close(lock)
 
 
@@ -66,7 +66,7 @@ def test_a_run_that_is_over_or_of_a_script_is_refused(tmp_path: Path, capsys: py
     assert refused(capsys, str(out)).startswith(f"{out}: its framework is PyTorch; only Trainmaster's own trainer")
     for lock in locks:
         os.close(lock)
-    assert not (out / recording.FILE).exists()
+    assert not (out / profile_request.FILE).exists()
 
 
 class World:
@@ -116,8 +116,11 @@ def test_in_the_pod_the_request_is_laid_where_rank_0_looks(
     monkeypatch.setenv(environment.POD_UID, "uid-7")
     assert agent.request(["4"]) == 1
     assert capsys.readouterr().err.startswith("no agent of this pod can be asked: ")
-    faults.folder("uid-7").mkdir()
+    fault_protocol.folder("uid-7").mkdir()
     assert agent.request(["4"]) == 0
     assert "the next 4 steps are recorded" in capsys.readouterr().out
-    assert recording.asked([str(faults.folder("uid-7"))]) == (faults.folder("uid-7") / recording.FILE, 4)
+    assert profile_request.asked([str(fault_protocol.folder("uid-7"))]) == (
+        fault_protocol.folder("uid-7") / profile_request.FILE,
+        4,
+    )
     assert agent.request([]) == 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.control.world import NAMESPACE, Agent, Api, identity, replica
-from trainmaster.agent.client import Refused, Unreachable
+from trainmaster.agent.shell.control_client import Refused, Unreachable
 from trainmaster_operator.cluster.port import POD, SECRET
 from trainmaster_operator.control import certificates
 from trainmaster_operator.runtime import authority as authorities

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.runtime import fakes
-from trainmaster.agent.client import Access, Connection
+from trainmaster.agent.shell.control_client import Access, Connection
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinRequest, Report
 from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, NotFound, Object, TokenReview, Unavailable

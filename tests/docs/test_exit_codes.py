@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.planning.world import job_spec, running, script_spec
-from trainmaster.agent.verdict import End, judge
+from trainmaster.agent.shell.ranks.verdict import End, judge
 from trainmaster.contract.wire import ExitCode
 from trainmaster_operator.planning.state import JobPhase
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainmaster import faults
+from trainmaster.rank import injected_faults
 from trainmaster_operator.cli.fault_kinds import NOT_ON_A_CLUSTER
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -19,7 +19,7 @@ def rows() -> dict[str, list[str]]:
 
 def test_every_kind_and_its_keys_are_told() -> None:
     told = {kind: set(re.findall(r"`(\w+)`", row[1])) for kind, row in rows().items()}
-    assert told == {name: set(kind.keys) for name, kind in faults.KINDS.items()}
+    assert told == {name: set(kind.keys) for name, kind in injected_faults.KINDS.items()}
 
 
 def test_what_a_cluster_refuses_is_told() -> None:

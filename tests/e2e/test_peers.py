@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.e2e.harness import Calm, Command, Outcome, command, run, small_demo_job, started
-from trainmaster.checkpoint.ram import RamFolder
+from trainmaster.checkpoint.files.memory_tier import RamFolder
 from trainmaster_operator.cli import children
 from trainmaster_operator.cluster import processes
 

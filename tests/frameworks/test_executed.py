@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.test_roster import Served
-from trainmaster.agent import injection
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
-from trainmaster.contract.wire.progress import ProgressRecord
+from trainmaster.contract.wire.progress_record import ProgressRecord
+from trainmaster.rank import injection
 
 pytestmark = pytest.mark.processes
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from trainmaster.agent import frameworks, lastwords
-from trainmaster.agent.frameworks import joining
+from trainmaster.agent import frameworks
 from trainmaster.agent.frameworks.framework import Facts, numbers
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import Cause
+from trainmaster.rank import framework_joining, last_words
 
 
 class Nobody:
@@ -38,7 +38,7 @@ def be_rank(monkeypatch: pytest.MonkeyPatch, framework: str, world_size: int = 2
 def words(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Cause, str]]:
     """The last words that are told."""
     told: list[tuple[Cause, str]] = []
-    monkeypatch.setattr(lastwords, "tell", lambda cause, message, _: told.append((cause, message)))
+    monkeypatch.setattr(last_words, "tell", lambda cause, message, _: told.append((cause, message)))
     return told
 
 
@@ -47,7 +47,7 @@ def load(monkeypatch: pytest.MonkeyPatch, framework: str, name: str, **content: 
     module = types.ModuleType(name)
     vars(module).update(content)
     monkeypatch.setitem(sys.modules, name, module)
-    for hooked, hook in joining.hooks(frameworks.find(framework), Nobody()):
+    for hooked, hook in framework_joining.hooks(frameworks.find(framework), Nobody()):
         if hooked == name:
             hook(module)
     return module
@@ -55,13 +55,13 @@ def load(monkeypatch: pytest.MonkeyPatch, framework: str, name: str, **content: 
 
 def test_a_process_that_is_no_rank_has_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.STORE, raising=False)
-    assert joining.of_this_rank() is None
+    assert framework_joining.of_this_rank() is None
 
 
 def test_a_rank_that_is_alone_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     be_rank(monkeypatch, "JAX", world_size=1)
     monkeypatch.setattr(os, "environ", {**os.environ})
-    joining.join(frameworks.find("JAX"))
+    framework_joining.join(frameworks.find("JAX"))
     changed = {name: value for name, value in os.environ.items() if name.startswith("JAX_")}
     assert set(changed) == {"JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"}
 
@@ -75,10 +75,10 @@ def test_what_a_framework_makes_of_the_addresses_is_put_into_the_environment(mon
         asked.append(own)
         return [own, "other:1"]
 
-    monkeypatch.setattr(joining.roster, "exchange", exchange)
-    joining.join(frameworks.find("PyTorch"))
+    monkeypatch.setattr(framework_joining.roster, "exchange", exchange)
+    framework_joining.join(frameworks.find("PyTorch"))
     assert asked == []
-    joining.join(frameworks.find("TensorFlow"))
+    framework_joining.join(frameworks.find("TensorFlow"))
     assert asked[0] in os.environ["TF_CONFIG"]
 
 
@@ -136,7 +136,7 @@ def test_a_rank_that_is_alone_may_use_every_framework(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("framework", ["PyTorch", "DeepSpeed", "HuggingFace", "Trainmaster"])
 def test_frameworks_of_one_family_meet_in_the_same_way(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
     be_rank(monkeypatch, framework)
-    hooked = {name for name, _ in joining.hooks(frameworks.find(framework), Nobody())}
+    hooked = {name for name, _ in framework_joining.hooks(frameworks.find(framework), Nobody())}
     assert "torch.distributed.distributed_c10d" not in hooked
 
 

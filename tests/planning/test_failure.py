@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.planning.world import NOW, World, job_spec, recovered, running, script_spec, verdict
-from trainmaster.contract.wire import Cause, lastwords
+from trainmaster.contract.wire import Cause, verdict_text
 from trainmaster_operator.planning import roundpods
 from trainmaster_operator.planning.observation import EventType
 from trainmaster_operator.planning.state import JobPhase, JobState, Restarts, Rung
@@ -289,7 +289,7 @@ def test_what_is_called_a_config_error_is_never_restarted(reason: str, words: st
 
 def left_behind(**fields: Any) -> str:
     said = verdict(5, Cause.DATA_ERROR, traceback="Traceback: no shard", message="no shard 7", **fields)
-    return lastwords.render(said).decode()
+    return verdict_text.render(said).decode()
 
 
 def test_what_a_pod_left_behind_is_its_last_word_when_nobody_had_heard_it() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec
-from trainmaster.agent.rhythm import Rhythm, told
-from trainmaster.contract.wire.progress import Phase, Progress
+from trainmaster.contract.wire.progress_record import Phase, Progress
+from trainmaster.host.step_timing import Rhythm, told
 from trainmaster_operator.planning import pauses
 from trainmaster_operator.planning.hang import asks_stacks
 from trainmaster_operator.planning.pauses import Limits, learned, tail_index

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 
-from trainmaster.agent import processes
+from trainmaster.host import processes
 from trainmaster_operator.runtime.simulation.crashes import count_runs, crash_matrix
 from trainmaster_operator.runtime.simulation.run import Outcome
 from trainmaster_operator.runtime.simulation.scenario import Scenario

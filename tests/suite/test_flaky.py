@@ -18,7 +18,7 @@ from tests.suite import load
 from tests.suite.failure_logs import FailureLogs, Outcome, file_name, read_outcomes
 from tests.suite.flaky import main, table
 from tests.suite.plugin import shard_of
-from trainmaster.agent import processes
+from trainmaster.host import processes
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent import processes
+from trainmaster.host import processes
 
 HERE = Path(__file__).parent
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from tests.faked_cuda.site import faked_devices
-from trainmaster.world import World
+from trainmaster.train.process_group import World
 
 faked_devices.install()
 world = World.join("Auto")

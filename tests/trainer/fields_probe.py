@@ -26,12 +26,13 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from tests.trainer.forks import forked
 from tests.trainer.parameter_groups import parameter_groups
-from trainmaster import compiling, microbatch
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import TrainmasterError
-from trainmaster.loop import Training
-from trainmaster.report import Reporter
+from trainmaster.parallel.blocks import compiling
+from trainmaster.rank.reporter import Reporter
+from trainmaster.train import microbatch
+from trainmaster.train.loop import Training
 
 NUMBERS = ("loss", "grad_norm", "evaluation_loss")
 

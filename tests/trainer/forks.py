@@ -19,14 +19,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.agent import hugepages, processes
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.channel import Channel
+from trainmaster.host import hugepages, processes
 
 STRAGGLERS_S = 30  # after the first rank failed: what then still runs hangs in a collective
 PRELOADED = (
-    "trainmaster.steps",
-    "trainmaster.parity",
+    "trainmaster.train.user_loop",
+    "trainmaster.tools.parity",
     "trainmaster.data.windows",
     "trainmaster.models.gpt",
     "trainmaster.models.llama",
@@ -48,7 +48,7 @@ COMPILER = (
 
 
 def _serve(channel: Channel) -> None:
-    for name in ("trainmaster.loop", *PRELOADED):
+    for name in ("trainmaster.train.loop", *PRELOADED):
         importlib.import_module(name)
     _settle()
     others: list[int] = []
@@ -136,9 +136,9 @@ def _fork(channel: Channel, request: dict[str, Any], rank: int, fds: list[int]) 
             sys.argv = [request["script"]]
             runpy.run_path(request["script"], run_name="__main__")
         else:
-            import trainmaster.loop
+            import trainmaster.train.loop
 
-            trainmaster.loop.main()
+            trainmaster.train.loop.main()
 
     return forked(run)
 

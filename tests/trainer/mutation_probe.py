@@ -13,23 +13,15 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from tests.trainer.parity_probe import FEW_STEPS, references
-from trainmaster import muon, parallel, parity
+from trainmaster import parallel
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.parallel import (
-    collectives,
-    context,
-    copies,
-    expert,
-    gradients,
-    layers,
-    loss,
-    mesh,
-    pipeline,
-    step,
-    tensor,
-)
-from trainmaster.parity import Outcome, Row
+from trainmaster.optim import muon
+from trainmaster.parallel import collectives, context, expert, gradients, loss, mesh, step, tensor
+from trainmaster.parallel.local_devices import device_copies, device_layers
+from trainmaster.parallel.stages import pipeline
 from trainmaster.reduce import methods
+from trainmaster.tools import parity
+from trainmaster.tools.parity import Outcome, Row
 
 BREAK: dict[str, tuple[Row, Callable[[], None]]] = {}
 
@@ -158,33 +150,33 @@ def _() -> None:
 @mutation(LAYERS)
 def _() -> None:
     """layers: gradients that don't come back from the next device"""
-    bring = layers._bring_inputs
+    bring = device_layers._bring_inputs
 
     def bring_inputs(module: torch.nn.Module, device: torch.device) -> None:
         bring(module, device)
         module.register_forward_pre_hook(lambda module, inputs: (inputs[0].detach(), *inputs[1:]))
 
-    layers._bring_inputs = bring_inputs
+    device_layers._bring_inputs = bring_inputs
 
 
 @mutation(REPLICAS)
 def _() -> None:
     """copies: the gradients of one of three devices are lost"""
-    backward = copies._Sent.backward
-    copies._Sent.backward = staticmethod(lambda ctx, *gradients: backward(ctx, *gradients[:1]))
+    backward = device_copies._Sent.backward
+    device_copies._Sent.backward = staticmethod(lambda ctx, *gradients: backward(ctx, *gradients[:1]))
 
 
 @mutation(REPLICAS)
 def _() -> None:
     """copies: weights that were sent once and never again"""
     sent: dict[int, Any] = {}
-    forward = copies._Sent.forward
+    forward = device_copies._Sent.forward
 
     def once(ctx: Any, parameter: torch.Tensor, devices: Any) -> Any:
         found = forward(ctx, parameter, devices)
         return tuple(copy.clone() for copy in sent.setdefault(id(parameter), found))
 
-    copies._Sent.forward = staticmethod(once)
+    device_copies._Sent.forward = staticmethod(once)
 
 
 @mutation(TENSOR)

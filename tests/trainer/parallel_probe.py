@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from tests.trainer.parity_probe import FEW_STEPS
 from trainmaster import models, parallel
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.parity import CONTEXT, Outcome, Row, example, merged, run, train
+from trainmaster.tools.parity import CONTEXT, Outcome, Row, example, merged, run, train
 
 ROWS = {
     "replicate-3": Row("replicate", {"dpReplicate": 3}, 2),

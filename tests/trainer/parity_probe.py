@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.forks import import_compiler
-from trainmaster.parity import ROWS, STEPS, Outcome, Row, compared
+from trainmaster.tools.parity import ROWS, STEPS, Outcome, Row, compared
 
 FEW_STEPS = 4
 """The first and the second step, the one in which an epoch ends, and one after it. What is wrong with a strategy is

@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from tests.trainer.parameter_groups import parameter_groups
 from trainmaster import models, parallel
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.optimizer import ShardOptimizer
-from trainmaster.parity import Row, example, run
+from trainmaster.optim.optimizer import ShardOptimizer
+from trainmaster.tools.parity import Row, example, run
 
 CONTEXT = 64
 OPTIONS = {"layers": 4, "width": 64, "context": CONTEXT}

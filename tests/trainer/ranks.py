@@ -174,7 +174,7 @@ class _Reader(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        from trainmaster.checkpoint.upload import upload
+        from trainmaster.checkpoint.files.upload import upload
 
         while (received := self._receive()) is not None:
             message, fds = received

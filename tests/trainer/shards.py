@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainmaster.checkpoint.upload import upload
-from trainmaster.contract.wire.lineage import directory_name, shard_name
+from trainmaster.checkpoint.files.upload import upload
+from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
 
 
 def shard_bytes(step: int, rank: int, world_size: int, **common: Any) -> bytes:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster.checkpoint import lineage, load, state, values
-from trainmaster.checkpoint.save import Place, Saver, owned
-from trainmaster.checkpoint.storage import PosixStorage
-from trainmaster.contract.wire.lineage import Lineage
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import PosixStorage
+from trainmaster.checkpoint.state import capture, load, tagged_values
+from trainmaster.checkpoint.state.save import Place, Saver, owned
+from trainmaster.contract.wire.checkpoint_format import Lineage
 from trainmaster.errors import ConfigError
 
 
@@ -47,8 +48,8 @@ def save(root: Path, things: dict[str, Any], step: int = 3) -> tuple[PosixStorag
     storage = PosixStorage(root)
     lineage.begin(storage, Lineage(1, None))
     saver = Saver(storage.root, rank=0, world_size=1, round=1)
-    assert saver.save(step, state.capture(things, 0), {"data": {"consumed": 24}})
-    assert not saver.save(step, state.capture(things, 0), {})
+    assert saver.save(step, capture.capture(things, 0), {"data": {"consumed": 24}})
+    assert not saver.save(step, capture.capture(things, 0), {})
     saver.drain()
     return storage, f"step-{step}.r1"
 
@@ -111,7 +112,7 @@ def test_a_rank_that_the_saving_world_lacked_takes_the_loader_of_rank_0(tmp_path
 def test_plain_tensors_are_saved_by_exactly_one_rank_and_buffers_by_rank_0() -> None:
     things = objects(0)
     train(things, 1)
-    snapshot = state.capture(things, 0)
+    snapshot = capture.capture(things, 0)
     savers = [{piece.name for piece in owned(snapshot, Place(rank, range(3)))} for rank in range(3)]
     assert sorted(n for names in savers for n in names) == sorted(snapshot.tensors)
     assert {"model.1.running_mean", "model.1.num_batches_tracked"} <= savers[0]
@@ -121,7 +122,7 @@ def test_plain_tensors_are_saved_by_exactly_one_rank_and_buffers_by_rank_0() -> 
 
 def test_an_object_that_only_a_pickle_could_keep_is_refused_with_its_path() -> None:
     with pytest.raises(ConfigError, match=r"state loader.a.0 holds a builtins.object"):
-        values.pack({"a": [object()]}, "loader", {})
+        tagged_values.pack({"a": [object()]}, "loader", {})
 
 
 @pytest.mark.parametrize(
@@ -140,8 +141,8 @@ def test_an_object_that_only_a_pickle_could_keep_is_refused_with_its_path() -> N
 def test_values_survive_as_they_were(value: Any) -> None:
     import json
 
-    packed = json.loads(json.dumps(values.pack(value, "x", {})))
-    back = values.unpack(packed, {})
+    packed = json.loads(json.dumps(tagged_values.pack(value, "x", {})))
+    back = tagged_values.unpack(packed, {})
     assert back == value
     assert type(back) is type(value)
 
@@ -157,7 +158,7 @@ def test_a_save_waits_for_no_disk_but_at_most_two_copies_wait_for_one(tmp_path: 
         sent.append(message["step"])
 
     saver = Saver(str(tmp_path), rank=0, world_size=1, round=1, send=send)
-    snapshot = state.capture({"model": nn.Linear(2, 2)}, 0)
+    snapshot = capture.capture({"model": nn.Linear(2, 2)}, 0)
     saver.save(1, snapshot, {})
     saver.save(2, snapshot, {})
     third = threading.Thread(target=saver.save, args=(3, snapshot, {}))

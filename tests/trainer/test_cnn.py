@@ -12,9 +12,10 @@ import torch
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
-from trainmaster import data, layout, models, parallel
+from trainmaster import data, models, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError, DataError
+from trainmaster.models import layout
 
 
 def config(folder: Path, **fields: Any) -> TrainingConfig:

@@ -17,13 +17,15 @@ from torch._dynamo.utils import counters
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
-from trainmaster import compiling, float8, layout, models, recompute
+from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.faults import Fault, encode
-from trainmaster.owners import Activations
+from trainmaster.models import layout
+from trainmaster.parallel.blocks import compiling, float8, recompute
+from trainmaster.rank.injected_faults import Fault, encode
+from trainmaster.train.measures.memory_report import Activations
 
 needs_compiler = pytest.mark.skipif(bool(compiling.lacks("cpu")), reason="this machine has no compiler")
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainmaster import data, layout
+from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data import IGNORED
 from trainmaster.data.skips import Skips
 from trainmaster.errors import ConfigError
+from trainmaster.models import layout
 
 CONTEXT, GLOBAL_BATCH, TOKENS, MASK = 40, 6, 40 * 9 + 13, 999
 

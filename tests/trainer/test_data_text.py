@@ -14,7 +14,7 @@ from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data import IGNORED, Batch, Source
 from trainmaster.data.files import find
-from trainmaster.data.options import TextOptions
+from trainmaster.data.source_options import TextOptions
 from trainmaster.errors import ConfigError, DataError
 
 CONTEXT = 8

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.data import IGNORED
-from trainmaster.data.options import TokenOptions
+from trainmaster.data.source_options import TokenOptions
 from trainmaster.data.tokens import find
 from trainmaster.errors import ConfigError, DataError
 

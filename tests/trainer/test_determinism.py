@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainmaster import determinism, loop
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
-from trainmaster.report import Reporter
-from trainmaster.world import World
+from trainmaster.rank.reporter import Reporter
+from trainmaster.train import determinism, loop
+from trainmaster.train.process_group import World
 
 
 def config(**training: Any) -> TrainingConfig:

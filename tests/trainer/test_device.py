@@ -10,8 +10,8 @@ import pytest
 from tests.faked_cuda import FakedCuda
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.config import Device
-from trainmaster.device import choose
 from trainmaster.errors import ConfigError
+from trainmaster.train.device import choose
 
 
 @pytest.mark.parametrize("asked", ["Auto", "CUDA"])

@@ -18,8 +18,8 @@ import trainmaster as tm
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError
-from trainmaster.parallel import layers
-from trainmaster.parallel.copies import Copies
+from trainmaster.parallel.local_devices import device_layers
+from trainmaster.parallel.local_devices.device_copies import Copies
 
 SIZES = {"layers": 4, "width": 32, "heads": 4, "context": 16}
 FIRST, SECOND, THIRD = (torch.device("cuda", index) for index in range(3))
@@ -58,7 +58,11 @@ def lies(model: nn.Module) -> dict[str, set[str]]:
 
 def test_layers_lie_on_devices_in_turn_and_the_stream_follows(pretended: None) -> None:
     model = llama()
-    assert layers.apply(model, [FIRST, SECOND, THIRD], "Parameters", 16) == [range(0, 1), range(1, 3), range(3, 4)]
+    assert device_layers.apply(model, [FIRST, SECOND, THIRD], "Parameters", 16) == [
+        range(0, 1),
+        range(1, 3),
+        range(3, 4),
+    ]
     assert lies(model) == {
         "embedding.weight": {"cuda:0"},
         "blocks.0": {"cuda:0"},
@@ -74,9 +78,9 @@ def test_layers_lie_on_devices_in_turn_and_the_stream_follows(pretended: None) -
 def test_without_what_brings_the_stream_along_the_devices_would_mix(
     pretended: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "_bring_inputs", lambda module, device: None)
+    monkeypatch.setattr(device_layers, "_bring_inputs", lambda module, device: None)
     model = llama()
-    layers.apply(model, [FIRST, SECOND], "Compute", 16)
+    device_layers.apply(model, [FIRST, SECOND], "Compute", 16)
     with pytest.raises(RuntimeError, match="devices"):
         model(tokens().to(FIRST))
 
@@ -147,7 +151,7 @@ def test_weights_without_one_place_are_refused_before_anything_moves(pretended: 
         (nn.Linear(2, 2), "model Linear declares no plan"),
     ):
         with pytest.raises(ConfigError, match=sentence):
-            layers.apply(model, [FIRST, SECOND], "Parameters", 16)
+            device_layers.apply(model, [FIRST, SECOND], "Parameters", 16)
         assert {str(parameter.device) for parameter in model.parameters()} == {"cpu"}
 
 

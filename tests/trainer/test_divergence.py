@@ -8,9 +8,9 @@ import random
 import pytest
 
 from trainmaster.contract.config import DivergenceConfig
-from trainmaster.divergence import Divergence
 from trainmaster.errors import Diverged
-from trainmaster.lastwords import verdict
+from trainmaster.rank.exception_verdict import verdict
+from trainmaster.train.measures.divergence import Divergence
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf), (-math.inf, 1.0)])

@@ -9,13 +9,13 @@ import pytest
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
-from trainmaster import layout
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.data import heldout
 from trainmaster.errors import ConfigError
-from trainmaster.faults import Fault, encode
+from trainmaster.models import layout
+from trainmaster.rank.injected_faults import Fault, encode
 
 CONTEXT = 32  # of `Job`
 

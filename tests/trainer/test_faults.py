@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from trainmaster import faults
-from trainmaster.checkpoint.storage import PosixStorage
+from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire import faults as wire
+from trainmaster.contract.wire import fault_protocol as wire
 from trainmaster.errors import ConfigError
-from trainmaster.faults import Fault, InjectedFault
+from trainmaster.rank import injected_faults
+from trainmaster.rank.injected_faults import Fault, InjectedFault
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ from trainmaster.faults import Fault, InjectedFault
     ],
 )
 def test_a_fault_is_read_and_written(text: str, fault: Fault) -> None:
-    assert faults.parse(text) == fault
-    assert faults.parse(str(fault)) == fault
+    assert injected_faults.parse(text) == fault
+    assert injected_faults.parse(str(fault)) == fault
 
 
 @pytest.mark.parametrize(
@@ -83,23 +83,25 @@ def test_a_fault_is_read_and_written(text: str, fault: Fault) -> None:
 )
 def test_what_cannot_be_read_is_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as refusal:
-        faults.parse(text)
+        injected_faults.parse(text)
     assert repr(text) in str(refusal.value)
 
 
 def test_a_fault_without_a_step_is_for_now_where_that_is_possible() -> None:
-    fault = faults.parse("kill:rank=2", now=True)
+    fault = injected_faults.parse("kill:rank=2", now=True)
     assert fault == Fault("kill", step=0, rank=2)
     assert str(fault) == "kill:rank=2"
-    assert faults.parse(str(fault), now=True) == fault
+    assert injected_faults.parse(str(fault), now=True) == fault
 
 
 def test_encoded_faults_have_ids_of_their_own() -> None:
-    given = [faults.parse("kill:step=2"), faults.parse("kill:step=2")]
-    sent = json.loads(faults.encode(given))
+    given = [injected_faults.parse("kill:step=2"), injected_faults.parse("kill:step=2")]
+    sent = json.loads(injected_faults.encode(given))
     assert len({fault["id"] for fault in sent}) == 2
     assert {"id", "kind", "rank", "step", "code"} <= set(sent[0])
-    assert [str(fault) for fault in faults.decode(faults.encode(given))] == [str(fault) for fault in given]
+    assert [str(fault) for fault in injected_faults.decode(injected_faults.encode(given))] == [
+        str(fault) for fault in given
+    ]
 
 
 class Judge:
@@ -141,21 +143,21 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
 
 
 def ask_for(monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
-    monkeypatch.setenv(environment.FAULTS, faults.encode([faults.parse(text) for text in texts]))
+    monkeypatch.setenv(environment.FAULTS, injected_faults.encode([injected_faults.parse(text) for text in texts]))
 
 
 def test_a_fault_fires_once_however_often_its_step_is_replayed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "raise:rank=1,step=3")
     with pytest.raises(InjectedFault, match="raise:rank=1,step=3"):
-        faults.at_step(3, 1)
-    faults.at_step(3, 1)
+        injected_faults.at_step(3, 1)
+    injected_faults.at_step(3, 1)
     assert len(judge.asked) == 2
 
 
 def test_other_steps_and_ranks_ask_nobody(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "raise:rank=1,step=3")
-    faults.at_step(2, 1)
-    faults.at_step(3, 0)
+    injected_faults.at_step(2, 1)
+    injected_faults.at_step(3, 0)
     assert judge.asked == []
 
 
@@ -163,7 +165,7 @@ def test_the_rank_defaults_to_that_of_the_environment(judge: Judge, monkeypatch:
     ask_for(monkeypatch, "raise:rank=2,step=3")
     monkeypatch.setenv("RANK", "2")
     with pytest.raises(InjectedFault):
-        faults.at_step(3)
+        injected_faults.at_step(3)
 
 
 def test_who_decides_hears_of_the_pod_the_rank_and_the_step(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,21 +173,21 @@ def test_who_decides_hears_of_the_pod_the_rank_and_the_step(judge: Judge, monkey
     for name, value in ((environment.JOB, "gpt"), (environment.ROLE, "worker"), (environment.SLOT, "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(environment.INCARNATION, "0")
-    faults.at_step(3, 1)
+    injected_faults.at_step(3, 1)
     assert judge.asked == [{"fire": "fault-0", "pod": "gpt-worker-1-0", "rank": 1, "step": 3}]
 
 
 def test_no_answer_means_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ask_for(monkeypatch, "raise:step=3")
     monkeypatch.setenv(environment.FAULT_SOCKET, str(tmp_path / "nobody.sock"))
-    faults.at_step(3, 0)
+    injected_faults.at_step(3, 0)
 
 
 def test_faults_that_nobody_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "raise:step=3")
     monkeypatch.delenv(environment.FAULT_SOCKET, raising=False)
     with pytest.raises(ConfigError, match="nobody counts the faults"):
-        faults.at_step(3, 0)
+        injected_faults.at_step(3, 0)
 
 
 @pytest.mark.processes
@@ -196,7 +198,7 @@ def test_a_fault_ends_the_process_as_it_says(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, text: str, status: int
 ) -> None:
     ask_for(monkeypatch, text)
-    code = "from trainmaster import faults; faults.at_step(3, 0); print('alive')"
+    code = "from trainmaster.rank import injected_faults as faults; faults.at_step(3, 0); print('alive')"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (process.returncode, process.stdout) == (status, "")
 
@@ -204,7 +206,7 @@ def test_a_fault_ends_the_process_as_it_says(
 @pytest.mark.processes
 def test_a_stopped_rank_is_there_and_silent(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "stop:step=3")
-    code = "from trainmaster import faults; faults.at_step(3, 0); print('alive')"
+    code = "from trainmaster.rank import injected_faults as faults; faults.at_step(3, 0); print('alive')"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -230,15 +232,15 @@ def test_the_newest_complete_checkpoint_is_damaged_and_no_other(
     (tmp_path / "lineage").mkdir()
     ask_for(monkeypatch, "corrupt-checkpoint:step=3")
     monkeypatch.setenv(environment.CHECKPOINT_DIR, str(tmp_path))
-    faults.at_step(3, 0)
+    injected_faults.at_step(3, 0)
     assert newest.read_bytes() == bytes(500) + b"\xff" * 16 + bytes(484)
     assert older.read_bytes() == half.read_bytes() == bytes(1000)
 
 
 def test_without_a_checkpoint_there_is_nothing_to_damage(tmp_path: Path) -> None:
-    assert faults.corrupt(str(tmp_path / "missing")) is None
+    assert injected_faults.corrupt(str(tmp_path / "missing")) is None
     checkpoint(tmp_path, "step-20.r1", complete=False)
-    assert faults.corrupt(str(tmp_path)) is None
+    assert injected_faults.corrupt(str(tmp_path)) is None
 
 
 class Tensor:
@@ -255,7 +257,7 @@ class Tensor:
 def test_nan_comes_into_the_gradients_that_there_are(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "nan:step=3")
     trained, frozen = Tensor(Tensor()), Tensor()
-    faults.at_step(3, 0, lambda: faults.gradients([trained, frozen]))
+    injected_faults.at_step(3, 0, lambda: injected_faults.gradients([trained, frozen]))
     assert trained.grad is not None
     assert trained.grad.value != trained.grad.value
     assert (trained.value, frozen.value) == (0.0, 0.0)
@@ -263,11 +265,11 @@ def test_nan_comes_into_the_gradients_that_there_are(judge: Judge, monkeypatch: 
 
 def test_a_slow_rank_is_slow_for_as_many_steps_as_asked_for(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(faults.time, "sleep", slept.append)
-    monkeypatch.setattr(faults, "_slowness", faults.Slowness())
+    monkeypatch.setattr(injected_faults.time, "sleep", slept.append)
+    monkeypatch.setattr(injected_faults, "_slowness", injected_faults.Slowness())
     ask_for(monkeypatch, "slow:step=3,seconds=0.5,steps=2")
     for step in range(1, 8):
-        faults.at_step(step, 0)
+        injected_faults.at_step(step, 0)
     assert slept == [0.5, 0.5]
 
 
@@ -279,14 +281,14 @@ def test_memory_of_the_device_runs_out_as_torch_says_it(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: on_cuda)
     ask_for(monkeypatch, "oom:step=3")
     with pytest.raises(torch.OutOfMemoryError, match=f"^{device} out of memory"):
-        faults.at_step(3, 0)
+        injected_faults.at_step(3, 0)
 
 
 @pytest.mark.processes
 def test_memory_of_a_machine_that_others_use_is_not_taken(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     ask_for(monkeypatch, "oom:step=3,where=host")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    code = "from trainmaster import faults; faults.at_step(3, 0)"
+    code = "from trainmaster.rank import injected_faults as faults; faults.at_step(3, 0)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert process.returncode == 1
     assert process.stderr.endswith("MemoryError\n")
@@ -296,13 +298,13 @@ def test_what_an_agent_laid_down_is_asked_about_there(tmp_path: Path, monkeypatc
     monkeypatch.delenv(environment.FAULT_SOCKET, raising=False)
     monkeypatch.delenv(environment.FAULTS, raising=False)
     monkeypatch.setenv(environment.FAULT_DIR, str(tmp_path))
-    faults.at_step(1, 0)
+    injected_faults.at_step(1, 0)
     agent = Judge(tmp_path / wire.SOCKET)
     try:
-        (tmp_path / wire.ARMED).write_text(faults.encode([faults.parse("raise:rank=0", now=True)]))
+        (tmp_path / wire.ARMED).write_text(injected_faults.encode([injected_faults.parse("raise:rank=0", now=True)]))
         with pytest.raises(InjectedFault):
-            faults.at_step(2, 0)
-        faults.at_step(3, 0)
+            injected_faults.at_step(2, 0)
+        injected_faults.at_step(3, 0)
     finally:
         agent.close()
     assert [question["step"] for question in agent.asked] == [2, 3]
@@ -324,4 +326,4 @@ def test_checkpoints_find_no_space_while_the_disk_counts_as_full(
 def test_in_memory_what_is_newest_is_damaged_without_a_manifest(tmp_path: Path) -> None:
     (tmp_path / "step-11.r1").mkdir()  # nothing of it is there yet
     newest = checkpoint(tmp_path, "step-10.r1", complete=False)
-    assert faults.corrupt(str(tmp_path), "ram") == str(newest)
+    assert injected_faults.corrupt(str(tmp_path), "ram") == str(newest)

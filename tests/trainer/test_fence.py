@@ -9,12 +9,12 @@ import pytest
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Outcome, Ranks, fault_socket
-from trainmaster.agent import processes
-from trainmaster.checkpoint import lineage
-from trainmaster.checkpoint.storage import PosixStorage
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.faults import Fault, encode
+from trainmaster.host import processes
+from trainmaster.rank.injected_faults import Fault, encode
 
 pytestmark = pytest.mark.processes
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
-from trainmaster import float8
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
+from trainmaster.parallel.blocks import float8
 
 
 class Block(nn.Module):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
-from trainmaster.report import Reporter
+from trainmaster.rank.reporter import Reporter
 
 
 @pytest.mark.processes

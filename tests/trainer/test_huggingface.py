@@ -16,16 +16,17 @@ from safetensors.torch import load_file, save_file
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from trainmaster import models
-from trainmaster.checkpoint import lineage, load, state
-from trainmaster.checkpoint.save import Saver
-from trainmaster.checkpoint.storage import PosixStorage
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import PosixStorage
+from trainmaster.checkpoint.state import capture, load
+from trainmaster.checkpoint.state.save import Saver
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire import environment
-from trainmaster.contract.wire.lineage import Lineage
+from trainmaster.contract.wire.checkpoint_format import Lineage
 from trainmaster.errors import ConfigError
-from trainmaster.huggingface import exporting
-from trainmaster.huggingface.exporting import export
-from trainmaster.huggingface.importing import import_
+from trainmaster.tools.huggingface import exporting
+from trainmaster.tools.huggingface.exporting import export
+from trainmaster.tools.huggingface.importing import import_
 
 OPTIONS = {
     "layers": 2,
@@ -53,7 +54,7 @@ def checkpoint(root: Path, config: ModelConfig = CONFIG, seed: int = 4) -> Path:
     lineage.begin(storage, Lineage(1, None))
     saver = Saver(storage.root, rank=0, world_size=1, round=1)
     common = {"model": models.described(config)}
-    saver.save(5, state.capture({"model": model, "optimizer": torch.optim.AdamW(model.parameters())}, 0), common)
+    saver.save(5, capture.capture({"model": model, "optimizer": torch.optim.AdamW(model.parameters())}, 0), common)
     saver.drain()
     return root / "step-5.r1"
 

@@ -14,13 +14,13 @@ from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
 from trainmaster import data, models, parallel
-from trainmaster.checkpoint.lineage import read_manifest
-from trainmaster.checkpoint.load import load_tensors
-from trainmaster.checkpoint.storage import open_storage
+from trainmaster.checkpoint.files.lineage import read_manifest
+from trainmaster.checkpoint.files.storage import open_storage
+from trainmaster.checkpoint.state.load import load_tensors
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.faults import Fault
-from trainmaster.optimizer import ShardOptimizer, learning_rate
+from trainmaster.optim.optimizer import ShardOptimizer, learning_rate
+from trainmaster.rank.injected_faults import Fault
 from trainmaster.reduce.outer import fragments_of
 
 EVERY = 3

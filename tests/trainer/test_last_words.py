@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.errors import ConfigError, DataError, NotSaved
-from trainmaster.lastwords import verdict
+from trainmaster.rank.exception_verdict import verdict
 
 
 @pytest.mark.parametrize("error", [ConfigError("a is wrong"), DataError("b is empty")])

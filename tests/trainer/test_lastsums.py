@@ -19,7 +19,7 @@ STEP = 5
 SCRIPT = """
 import os, signal
 import torch.distributed as dist
-from trainmaster import loop
+from trainmaster.train import loop
 
 whole, steps = loop.all_reduce_, []
 

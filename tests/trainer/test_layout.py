@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainmaster import layout
 from trainmaster.contract.config import ParallelismConfig, TrainingConfig
 from trainmaster.errors import ConfigError
+from trainmaster.models import layout
 
 
 def config(parallelism: dict[str, Any], name: str = "llama", **options: Any) -> TrainingConfig:

@@ -11,7 +11,7 @@ from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.faults import Fault, encode
+from trainmaster.rank.injected_faults import Fault, encode
 
 pytestmark = pytest.mark.processes
 

@@ -9,9 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.trainer.shards import put
-from trainmaster.checkpoint import lineage, resume
-from trainmaster.checkpoint.storage import PosixStorage
-from trainmaster.contract.wire.lineage import Lineage, directory_name, parse_directory
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import PosixStorage
+from trainmaster.checkpoint.state import resume
+from trainmaster.contract.wire.checkpoint_format import Lineage, directory_name, parse_directory
 from trainmaster.errors import ConfigError, Fenced
 
 

@@ -14,17 +14,18 @@ from pydantic import ValidationError
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks
-from trainmaster import layout, microbatch
-from trainmaster.agent import memory
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
-from trainmaster.planner import survey
-from trainmaster.planner.estimate import estimate
-from trainmaster.planner.layouts import Layout
-from trainmaster.planner.machine import Machine
-from trainmaster.planner.survey import Survey
-from trainmaster.world import World
+from trainmaster.host import memory
+from trainmaster.models import layout
+from trainmaster.tools.planner import survey
+from trainmaster.tools.planner.estimate import estimate
+from trainmaster.tools.planner.layouts import Layout
+from trainmaster.tools.planner.machine import Machine
+from trainmaster.tools.planner.survey import Survey
+from trainmaster.train import microbatch
+from trainmaster.train.process_group import World
 
 
 def config(**training: Any) -> TrainingConfig:

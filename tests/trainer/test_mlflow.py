@@ -19,8 +19,8 @@ from trainmaster.contract.config import LoggersConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.faults import Fault, encode
 from trainmaster.loggers import Loggers, mlflow
+from trainmaster.rank.injected_faults import Fault, encode
 
 ASKED = LoggersConfig.model_validate({"mlflow": {}})
 WAIT_S = 60.0

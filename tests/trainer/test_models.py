@@ -15,8 +15,8 @@ from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError
 from trainmaster.models.gpt import GPT
 from trainmaster.models.initialization import initialize
+from trainmaster.models.model_options import GPTOptions, MoEOptions
 from trainmaster.models.moe import MoE
-from trainmaster.models.options import GPTOptions, MoEOptions
 
 SMALL = {"layers": 2, "heads": 2, "width": 16, "context": 12}
 
@@ -202,9 +202,7 @@ def test_an_unknown_model_is_refused_with_the_nearest_known_one() -> None:
 
 
 def test_options_are_checked_without_torch_and_numpy() -> None:
-    code = (
-        "import sys, trainmaster.data.files, trainmaster.faults; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
-    )
+    code = "import sys, trainmaster.data.files, trainmaster.rank.injected_faults; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -12,10 +12,11 @@ import torch
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Outcome, Ranks
-from trainmaster import layout, models
+from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
+from trainmaster.models import layout
 
 CODE = """
 from torch import nn
@@ -105,7 +106,7 @@ def without_plan(options):
 LOOP = """
 import os, sys
 sys.path.insert(0, os.path.dirname(__file__))
-from trainmaster import loop
+from trainmaster.train import loop
 loop.main()
 """
 

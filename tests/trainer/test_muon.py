@@ -24,10 +24,10 @@ from trainmaster.contract.config import ModelConfig, OptimizerConfig, TrainingCo
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.faults import Fault, encode
-from trainmaster.muon import orthogonalized
-from trainmaster.optimizer import ShardOptimizer
+from trainmaster.optim.muon import orthogonalized
+from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.parallel import Plan
+from trainmaster.rank.injected_faults import Fault, encode
 
 MUON = {"name": "muon", "lr": 1e-2, "warmupSteps": 2}
 

@@ -16,7 +16,7 @@ from trainmaster import data, models, parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.noise import DECAY, NoiseScale
+from trainmaster.train.measures.gradient_noise_scale import DECAY, NoiseScale
 
 
 def test_it_finds_the_noise_that_gradients_were_given() -> None:

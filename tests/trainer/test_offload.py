@@ -18,12 +18,12 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 import trainmaster as tm
 from trainmaster import parallel
-from trainmaster.checkpoint import state
+from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import OptimizerConfig, TrainingConfig
 from trainmaster.errors import ConfigError
-from trainmaster.optimizer import ShardOptimizer
+from trainmaster.optim.optimizer import ShardOptimizer
 from trainmaster.parallel.elementwise import elementwise
-from trainmaster.parallel.joining import local
+from trainmaster.parallel.redistribute import local
 from trainmaster.parallel.step import Parallel
 
 DEVICE = torch.device("cuda", 0)
@@ -92,7 +92,7 @@ def test_sharding_leaves_shards_in_host_memory(parameter: DTensor) -> None:
 
 def test_a_checkpoint_has_the_optimizers_own_memory_and_no_copy_of_it(parameter: DTensor) -> None:
     moment = torch.ones(4, 2, dtype=torch.bfloat16)
-    shard = state.as_shard_of(moment, parameter)
+    shard = capture.as_shard_of(moment, parameter)
     assert isinstance(shard, DTensor)
     assert shard.to_local().data_ptr() == moment.data_ptr()
     assert (shard.shape, shard.placements, shard.dtype) == (parameter.shape, parameter.placements, moment.dtype)

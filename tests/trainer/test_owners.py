@@ -12,9 +12,10 @@ from torch import nn
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
-from trainmaster import lastwords, owners
 from trainmaster.contract.wire import environment
-from trainmaster.faults import encode, parse
+from trainmaster.rank import exception_verdict
+from trainmaster.rank.injected_faults import encode, parse
+from trainmaster.train.measures import memory_report
 
 
 class Net(nn.Module):
@@ -31,7 +32,7 @@ class Net(nn.Module):
 
 def test_activations_are_counted_by_parts_once_and_until_they_are_freed() -> None:
     model = Net()
-    found = owners.Activations(model)
+    found = memory_report.Activations(model)
     rows = 5
     with found.counted():
         for _ in range(2):  # one micro-batch after the other: what is freed counts no more
@@ -57,7 +58,7 @@ def test_gradients_are_the_same_while_activations_are_counted() -> None:
     model(x).backward()
     plain = [p.grad for p in model.parameters()]
     model.zero_grad()
-    with owners.Activations(model).counted():
+    with memory_report.Activations(model).counted():
         model(x).backward()
     assert all(torch.equal(a, b.grad) for a, b in zip(plain, model.parameters(), strict=True))
 
@@ -66,18 +67,18 @@ def test_gradients_are_the_same_while_activations_are_counted() -> None:
     ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (102_300, "100 KiB"), (3 << 30, "3.0 GiB")]
 )
 def test_amounts(size: int, text: str) -> None:
-    assert owners.amount(size) == text
+    assert memory_report.amount(size) == text
 
 
 def test_a_report_that_fails_does_not_hide_what_happened() -> None:
     def fails() -> str:
         raise ValueError("no")
 
-    words, _ = lastwords.verdict(torch.OutOfMemoryError("CUDA out of memory."), 3, fails)
+    words, _ = exception_verdict.verdict(torch.OutOfMemoryError("CUDA out of memory."), 3, fails)
     assert words["message"] == (
         "OutOfMemoryError: CUDA out of memory. (who has the memory isn't known: ValueError: no)"
     )
-    assert lastwords.verdict(RuntimeError("another"), 3, fails)[0]["message"] == "RuntimeError: another"
+    assert exception_verdict.verdict(RuntimeError("another"), 3, fails)[0]["message"] == "RuntimeError: another"
 
 
 MESHES: dict[str, tuple[int, dict[str, Any]]] = {

@@ -13,8 +13,8 @@ import pytest
 
 from tests.trainer import parity_probe
 from tests.trainer.ranks import Ranks
-from trainmaster import compiling
-from trainmaster.parity import ROWS, Outcome, compare, main, select
+from trainmaster.parallel.blocks import compiling
+from trainmaster.tools.parity import ROWS, Outcome, compare, main, select
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,7 +96,7 @@ def test_the_command_writes_the_rows_that_were_asked_for(tmp_path: Path) -> None
     file = tmp_path / "table.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer"), "OMP_NUM_THREADS": "1"}
     only = [word for name in names for word in ("--only", name)]
-    command = [sys.executable, "-m", "trainmaster.parity", "--json", str(file), *only]
+    command = [sys.executable, "-m", "trainmaster.tools.parity", "--json", str(file), *only]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     table = json.loads(file.read_text())["rows"]

@@ -10,7 +10,7 @@ import pytest
 from trainmaster import models
 from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError
-from trainmaster.parallel.partition import Costs, by_operations, by_parameters, partition, table
+from trainmaster.parallel.stages.partition import Costs, by_operations, by_parameters, partition, table
 
 
 def dearest(costs: Costs, ranges: list[range]) -> float:

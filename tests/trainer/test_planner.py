@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.api import jobs
-from trainmaster import layout as rules
 from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.errors import ConfigError
-from trainmaster.planner import communication, schedules, trace
-from trainmaster.planner.estimate import best_first, estimate
-from trainmaster.planner.layouts import Layout, legal, nearest
-from trainmaster.planner.machine import Machine
-from trainmaster.planner.survey import Survey
+from trainmaster.models import layout as rules
+from trainmaster.tools.planner import communication, schedules, trace
+from trainmaster.tools.planner.estimate import best_first, estimate
+from trainmaster.tools.planner.layouts import Layout, legal, nearest
+from trainmaster.tools.planner.machine import Machine
+from trainmaster.tools.planner.survey import Survey
 from trainmaster_operator.api.validation import validate
 
 

@@ -11,12 +11,12 @@ import torch
 
 from tests.trainer.test_planner import config
 from trainmaster import models, parallel
-from trainmaster.planner import calibration, table
-from trainmaster.planner.calibration import _Count
-from trainmaster.planner.estimate import CALLS_OF_OPTIMIZER, Estimate, estimate
-from trainmaster.planner.layouts import Layout
-from trainmaster.planner.machine import Figures, Machine, assumed, shared
-from trainmaster.planner.survey import Survey
+from trainmaster.tools.planner import calibration, layout_table
+from trainmaster.tools.planner.calibration import _Count
+from trainmaster.tools.planner.estimate import CALLS_OF_OPTIMIZER, Estimate, estimate
+from trainmaster.tools.planner.layouts import Layout
+from trainmaster.tools.planner.machine import Figures, Machine, assumed, shared
+from trainmaster.tools.planner.survey import Survey
 
 LAPTOP = Figures(flops=5e10, bandwidth=1e9, operation_s=1e-5, collective_s=2e-4)
 
@@ -132,17 +132,17 @@ def test_without_a_place_for_the_figures_they_are_measured_each_time(measured: l
     ],
 )
 def test_a_job_is_advised_nothing_that_it_does_already(precision: str, recompute: str, words: str) -> None:
-    assert table.ways_out(config(precision=precision).model_copy(update={"recompute": recompute})) == words
+    assert layout_table.ways_out(config(precision=precision).model_copy(update={"recompute": recompute})) == words
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 9.9999e-7, 0.00123456, 0.99999, 9999.49, 12345.6, 99_999.6, 1e7, 1e10, 1e15])
 def test_no_time_of_a_step_is_wider_than_its_column(seconds: float) -> None:
-    assert len(table.duration(seconds)) <= 8
+    assert len(layout_table.duration(seconds)) <= 8
 
 
 def test_columns_stand_below_each_other_however_many_micro_batches_there_are() -> None:
     small = planned(Machine(1e12, 1e9, None), batch=4)
     many = planned(Machine(1e12, 1e9, None), batch=123_456, micro=1)
-    names, *rows = table.rows([small, many])
+    names, *rows = layout_table.rows([small, many])
     assert "1 x 123456" in rows[1]
     assert {len(row) for row in (names, *rows)} == {len(names)}

@@ -16,12 +16,12 @@ import pytest
 from tests.trainer import planner_probe
 from tests.trainer.planner_probe import ROWS, UNTRACKED, config
 from tests.trainer.ranks import Ranks
-from trainmaster.parity import Row
-from trainmaster.planner import memory
-from trainmaster.planner.estimate import Estimate, estimate, stages_of_ranks
-from trainmaster.planner.layouts import Layout
-from trainmaster.planner.machine import Machine
-from trainmaster.planner.survey import Survey
+from trainmaster.tools.parity import Row
+from trainmaster.tools.planner import memory_estimate
+from trainmaster.tools.planner.estimate import Estimate, estimate, stages_of_ranks
+from trainmaster.tools.planner.layouts import Layout
+from trainmaster.tools.planner.machine import Machine
+from trainmaster.tools.planner.survey import Survey
 
 pytestmark = [pytest.mark.processes, pytest.mark.together]  # a row is measured once for its tests
 
@@ -53,8 +53,8 @@ def test_parameters_gradients_and_optimizer_states_are_exact_on_every_rank(ranks
     own = stages_of_ranks(ways, survey)
     for rank, found in enumerate(measured(ranks, row)):
         stage, within = divmod(rank, row.ranks // pp)
-        groups = memory.groups(survey.inventory, ways, own[stage])
-        held = memory.held(groups, ways, within // tp % ways.shards, ways.config.optimizer)
+        groups = memory_estimate.groups(survey.inventory, ways, own[stage])
+        held = memory_estimate.held(groups, ways, within // tp % ways.shards, ways.config.optimizer)
         kinds = ("parameters", "gradients", "optimizer", "compression")
         assert asdict(held) == {kind: found[kind] for kind in kinds}, rank
 

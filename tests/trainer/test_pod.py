@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster import pod
 from trainmaster.contract.wire import environment
+from trainmaster.host import pod
 
 NODE = {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
 

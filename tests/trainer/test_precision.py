@@ -14,9 +14,9 @@ from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import OptimizerConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.faults import encode, parse
-from trainmaster.optimizer import ShardOptimizer
-from trainmaster.precision import LossScale, exhausted
+from trainmaster.optim.optimizer import ShardOptimizer
+from trainmaster.parallel.blocks.precision import LossScale, exhausted
+from trainmaster.rank.injected_faults import encode, parse
 
 MESHES = {"shard": {"dpShard": 2}, "pipeline": {"pp": 2}, "tensor": {"tp": 2}}
 
@@ -76,7 +76,7 @@ def job(ranks: Ranks, folder: Path, text: Path, mesh: dict[str, int], **training
 
 SCRIPT = """
 import torch
-from trainmaster import loop, parallel
+from trainmaster import parallel; from trainmaster.train import loop
 
 spread = parallel.of_job
 def of_job(*args, **kwargs):

@@ -11,12 +11,12 @@ import pytest
 from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks, fault_socket
 from trainmaster.contract.config import TrainingConfig
-from trainmaster.contract.wire import environment, recording
+from trainmaster.contract.wire import environment, profile_request
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.faults import Fault, encode
-from trainmaster.profiling import in_words
-from trainmaster.profiling.page import page
-from trainmaster.profiling.split import MOST_BARS, Span, Split, bars, overlap, split, top, union
+from trainmaster.rank.injected_faults import Fault, encode
+from trainmaster.tools.profiling import in_words
+from trainmaster.tools.profiling.profile_page import page
+from trainmaster.tools.profiling.split import MOST_BARS, Span, Split, bars, overlap, split, top, union
 
 
 def span(name: str, start: float, end: float) -> Span:
@@ -137,7 +137,7 @@ def test_all_ranks_record_the_steps_that_rank_0_is_asked_for(ranks: Ranks, tmp_p
     # The job's own steps come first where both would overlap.
     job = Job(ranks, tmp_path / "asked", text, precision="bf16", profile={"steps": [2, 3]})
     (tmp_path / "asked").mkdir()
-    recording.ask(tmp_path / "asked", 2)
+    profile_request.ask(tmp_path / "asked", 2)
     outcome = job.round(1)
     assert outcome.codes == [0, 0], outcome.output
     assert (job.final, job.losses) == (calm.final, calm.losses)
@@ -146,7 +146,7 @@ def test_all_ranks_record_the_steps_that_rank_0_is_asked_for(ranks: Ranks, tmp_p
     assert recorded_steps(profiles / "steps-6-7.r1") == [{6, 7}, {6, 7}]
     assert (profiles / "steps-6-7.r1" / "index.html").is_file()
     assert "profile of steps 6 to 7: " in outcome.output
-    assert not (tmp_path / "asked" / recording.FILE).exists()
+    assert not (tmp_path / "asked" / profile_request.FILE).exists()
 
 
 @pytest.mark.processes
@@ -156,24 +156,24 @@ def test_a_request_that_has_not_begun_is_kept_through_a_restart(ranks: Ranks, tm
     agent = tmp_path / "agent"
     agent.mkdir()
     env = {environment.OUTPUT_DIR: "", environment.FAULT_DIR: str(agent)}
-    recording.ask(agent, 50)
+    profile_request.ask(agent, 50)
     first = job.round(1, env=env, agent=True, stop_at=2, stop_bound=1)
     assert first.codes == [ExitCode.SAVED, ExitCode.SAVED], first.output
-    assert (agent / recording.FILE).exists()
+    assert (agent / profile_request.FILE).exists()
     second = job.round(2, env=env, agent=True)
     assert second.codes == [0, 0], second.output
     # Step 3 has the request, and the run ends with step 9.
     assert recorded_steps(tmp_path / "checkpoints" / "profile" / "steps-5-9.r2") == [set(range(5, 10))] * 2
-    assert not (agent / recording.FILE).exists()
+    assert not (agent / profile_request.FILE).exists()
 
 
 @pytest.mark.processes
 def test_a_request_that_cant_be_understood_is_told_and_dropped(ranks: Ranks, tmp_path: Path, text: Path) -> None:
     job = Job(ranks, tmp_path, text, steps=4)
-    (tmp_path / recording.FILE).write_text("a few\n")
+    (tmp_path / profile_request.FILE).write_text("a few\n")
     outcome = job.round(1, agent=True)
     assert outcome.codes == [0, 0], outcome.output
     (event,) = [m for m in outcome.said("event") if m["reason"] == "ProfileRefused"]
     assert event["message"].endswith("doesn't hold a number of steps from 1 to 100")
-    assert not (tmp_path / recording.FILE).exists()
+    assert not (tmp_path / profile_request.FILE).exists()
     assert not (tmp_path / "profile").exists()

@@ -12,9 +12,9 @@ import pytest
 from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Outcome, Ranks, fault_socket
 from tests.trainer.test_steps import SCRIPT, lines
-from trainmaster.checkpoint.ram import RamFolder, checksum_of, into
+from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum_of, into
 from trainmaster.contract.wire import environment
-from trainmaster.faults import Fault, encode
+from trainmaster.rank.injected_faults import Fault, encode
 
 pytestmark = pytest.mark.processes
 
@@ -83,7 +83,7 @@ def test_with_memory_at_each_step_a_killed_rank_costs_no_completed_step(
 
 
 LATE = """
-from trainmaster import loop
+from trainmaster.train import loop
 class Late(loop.Reading):
     def arrived(self):
         return False
@@ -206,7 +206,9 @@ def test_a_users_loop_goes_on_from_memory_with_buffers_generators_and_loaders(
 ) -> None:
     path = tmp_path / "train.py"
     source = SCRIPT.replace("random.random()", "random.Random(0).random()")
-    source = source.replace("import trainmaster as tm", "import trainmaster as tm\nfrom trainmaster import faults")
+    source = source.replace(
+        "import trainmaster as tm", "import trainmaster as tm\nfrom trainmaster.rank import injected_faults as faults"
+    )
     path.write_text(source.replace("    optimizer.step()\n", "    faults.at_step(step)\n    optimizer.step()\n"))
 
     def world(name: str, number: int, faults: dict[str, str]) -> Outcome:

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainmaster as tm
-from trainmaster import models, recompute
+from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.models.cnn import CNN
+from trainmaster.parallel.blocks import recompute
 
 LAYERS = 3
 SMALL = {"layers": LAYERS, "heads": 2, "width": 16, "context": 8}

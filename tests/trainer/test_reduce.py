@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from tests.trainer.job import Job, Undisturbed
 from tests.trainer.ranks import Ranks
 from tests.trainer.test_ram import RamJob
-from trainmaster.compression import of_sum, whole_parts
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.faults import Fault
+from trainmaster.rank.injected_faults import Fault
+from trainmaster.reduce.compressed_size import of_sum, whole_parts
 
 SCRIPT = """
 import json, os
@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from trainmaster.contract.config import CompressionConfig
 from trainmaster.parallel.mesh import Mesh
-from trainmaster.reduce import Reducer
+from trainmaster.reduce.reducer import Reducer
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -202,9 +202,9 @@ def test_the_first_steps_of_a_run_send_everything_also_after_a_resume(
 
 def residuals(job: Job) -> dict[str, torch.Tensor]:
     """Of the last checkpoint, summed over replicas."""
-    from trainmaster.checkpoint.lineage import read_manifest
-    from trainmaster.checkpoint.load import load_tensors
-    from trainmaster.checkpoint.storage import open_storage
+    from trainmaster.checkpoint.files.lineage import read_manifest
+    from trainmaster.checkpoint.files.storage import open_storage
+    from trainmaster.checkpoint.state.load import load_tensors
 
     storage = open_storage(str(job.output / "checkpoints"))
     directory = max(job.checkpoints(), key=lambda name: int(name.split("-")[1].split(".")[0]))

@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainmaster.agent import comparison, own_store
 from trainmaster.contract.wire import environment
+from trainmaster.rank import rendezvous as own_store
+from trainmaster.rank import software_comparison
 
 rendezvous = importlib.import_module("torch.distributed.rendezvous")  # a function of torch.distributed has its name
 
@@ -37,4 +38,4 @@ def test_the_comparison_costs_a_rank_no_request_more_than_torch_alone(monkeypatc
     alone = requests_of_a_rank(store)
     own_store.install()
     assert requests_of_a_rank(store) == alone == 1
-    assert torch.__version__.encode() in store.get(comparison.KEY)
+    assert torch.__version__.encode() in store.get(software_comparison.KEY)

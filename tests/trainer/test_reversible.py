@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from tests.trainer.job import Job
 from tests.trainer.ranks import Ranks, fault_socket
-from trainmaster import layout, models, recompute, reversible
+from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import ExitCode
 from trainmaster.errors import ConfigError
-from trainmaster.faults import Fault, encode
+from trainmaster.models import layout
+from trainmaster.parallel.blocks import recompute, reversible
+from trainmaster.rank.injected_faults import Fault, encode
 
 SMALL = {"heads": 2, "width": 16, "context": 8, "reversible": True}
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from trainmaster.contract.config import EarlyStopConfig
-from trainmaster.scores import Scores
+from trainmaster.train.measures.early_stopping import Scores
 
 
 def test_the_lowest_loss_is_the_best_and_the_first_of_equals_stays_it() -> None:

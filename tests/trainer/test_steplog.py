@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster import steplog
 from trainmaster.contract.samples import unit_of
-from trainmaster.steplog import StepLog
+from trainmaster.train.measures import step_log
+from trainmaster.train.measures.step_log import StepLog
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(steplog, "time", clock)
+    monkeypatch.setattr(step_log, "time", clock)
     return clock
 
 

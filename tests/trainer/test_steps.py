@@ -14,16 +14,16 @@ from torch import nn
 
 import trainmaster as tm
 from tests.trainer.ranks import ROOT, Ranks, fault_socket
-from trainmaster import steps
-from trainmaster.checkpoint.session import Session
+from trainmaster.checkpoint.state.session import Session
 from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.checkpoint_format import MANIFEST, directory_name
 from trainmaster.contract.wire.codes import ExitCode
-from trainmaster.contract.wire.faults import DISK_FULL
-from trainmaster.contract.wire.lineage import MANIFEST, directory_name
+from trainmaster.contract.wire.fault_protocol import DISK_FULL
 from trainmaster.errors import ConfigError
-from trainmaster.faults import Fault, encode
-from trainmaster.report import Reporter
-from trainmaster.transfer import Reading
+from trainmaster.rank.injected_faults import Fault, encode
+from trainmaster.rank.reporter import Reporter
+from trainmaster.train import user_loop
+from trainmaster.train.transfer import Reading
 
 SCRIPT = """
 import os, pathlib, random, sys, time
@@ -186,7 +186,7 @@ def test_the_numbers_of_a_step_are_written_down_before_it_is_saved(
 ) -> None:
     told: list[int] = []
     saved: list[tuple[int, list[int]]] = []
-    monkeypatch.setattr(steps, "Reading", Late)
+    monkeypatch.setattr(user_loop, "Reading", Late)
     monkeypatch.setattr(Reporter, "under_agent", True)
     monkeypatch.setattr(Reporter, "metrics", lambda self, **line: told.append(line["step"]))
     monkeypatch.setattr(Session, "save", lambda self, step, common: saved.append((step, [*told])))
@@ -208,7 +208,7 @@ def test_the_numbers_of_a_step_are_written_down_before_it_is_saved_to_memory() -
         remember=lambda step, common: order.append("state"),
     )
     run: Any = SimpleNamespace(step=0, publish=lambda: order.append("numbers"))
-    memory = steps.Memory(run, session, Reporter())
+    memory = user_loop.Memory(run, session, Reporter())
     try:
         memory.completed(1, 0.1)
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.checkpoint.storage import PosixStorage, open_storage
+from trainmaster.checkpoint.files.storage import PosixStorage, open_storage
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ WRITES = 60
 WRITER = """
 import os, sys
 from pathlib import Path
-from trainmaster import whole
-from trainmaster.checkpoint.ram import RamFolder
-from trainmaster.checkpoint.storage import PosixStorage
+from trainmaster.host import atomic_write as whole
+from trainmaster.checkpoint.files.memory_tier import RamFolder
+from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.contract.config import MlflowConfig
-from trainmaster.contract.wire import recording
+from trainmaster.contract.wire import profile_request as recording
 from trainmaster.loggers.mlflow import Mlflow
 
 folder, mine, theirs, writes = Path(sys.argv[1]), *map(int, sys.argv[2:])

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from trainmaster import data
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.errors import ConfigError, DataError
-from trainmaster.tokenizing.documents import documents
-from trainmaster.tokenizing.writing import write
+from trainmaster.tools.tokenizing.documents import documents
+from trainmaster.tools.tokenizing.writing import write
 from trainmaster_operator.cli.main import main
 
 TEXTS = [f"the rank {i} waits for the rank {i + 1}; all reduce, é\n" * 3 for i in range(40)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import trainmaster as tm
-from trainmaster import steps, told
 from trainmaster.contract.wire import ExitCode, environment
-from trainmaster.contract.wire.progress import MAGIC, VERSION, Phase, ProgressRecord
+from trainmaster.contract.wire.progress_record import MAGIC, VERSION, Phase, ProgressRecord
+from trainmaster.train import reported_steps, user_loop
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_step_that_is_told_is_seen_by_the_agent(
 ) -> None:
     monkeypatch.setenv(environment.FRAMEWORK, framework)
     run = tm.init()
-    assert isinstance(run, steps.Run if framework == "PyTorch" else told.ToldSteps)
+    assert isinstance(run, user_loop.Run if framework == "PyTorch" else reported_steps.ToldSteps)
     run.report(step=31, loss=0.5, tokens=64, accuracy=0.25)
     run.report(step=32, loss=0.25)
     seen = record.read()
@@ -54,7 +54,7 @@ def test_a_step_without_a_number_follows_the_last_one(monkeypatch: pytest.Monkey
 
 def test_outside_of_a_job_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.PROGRESS_FD, raising=False)
-    run = told.ToldSteps(told.Reporter.from_environment())
+    run = reported_steps.ToldSteps(reported_steps.Reporter.from_environment())
     run.report(step=7, loss=1)
     assert run.step == 7
 
@@ -72,7 +72,7 @@ def test_a_loop_of_its_own_ends_with_a_sentence_when_its_agent_is_of_another_ver
 
 
 def test_a_step_below_1_is_refused_in_a_sentence() -> None:
-    run = told.ToldSteps(told.Reporter())
+    run = reported_steps.ToldSteps(reported_steps.Reporter())
     with pytest.raises(ValueError, match=r"run.report\(step=0\): steps are counted from 1"):
         run.report(step=0)
 

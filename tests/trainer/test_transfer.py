@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trainmaster import loop, parallel
+from trainmaster import parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.parallel.mesh import Mesh
-from trainmaster.report import Reporter
-from trainmaster.transfer import Reading, to_device
-from trainmaster.world import World
+from trainmaster.rank.reporter import Reporter
+from trainmaster.train import loop
+from trainmaster.train.process_group import World
+from trainmaster.train.transfer import Reading, to_device
 
 STEPS = 9
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.shards import put
-from trainmaster.checkpoint import lineage
-from trainmaster.checkpoint.storage import PosixStorage
-from trainmaster.contract.wire.lineage import Lineage
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import PosixStorage
+from trainmaster.contract.wire.checkpoint_format import Lineage
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainmaster import models, steplog, utilization
+from trainmaster import models
 from trainmaster.contract.config import ModelConfig, TrainingConfig
-from trainmaster.steplog import StepLog
-from trainmaster.utilization import Utilization, flops, peak
+from trainmaster.train.measures import step_log, utilization
+from trainmaster.train.measures.step_log import StepLog
+from trainmaster.train.measures.utilization import Utilization, flops, peak
 
 LAYERS, WIDTH, TIME, VOCABULARY = 3, 64, 32, 256
 
@@ -99,7 +100,7 @@ def test_the_log_tells_it_of_the_steps_since_it_spoke_last(
     h200: torch.device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(steplog.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(step_log.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(utilization, "flops", lambda model, facts: 1e15)
     log = StepLog(shown=True, total_steps=20)
     log.utilization = of_gpt(h200)

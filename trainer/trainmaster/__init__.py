@@ -12,11 +12,11 @@ from typing import Any
 __version__ = "0.1.0"
 
 _LAZY = {
-    "init": "trainmaster.told",
-    "State": "trainmaster.steps",
-    "Run": "trainmaster.steps",
+    "init": "trainmaster.train.reported_steps",
+    "State": "trainmaster.train.user_loop",
+    "Run": "trainmaster.train.user_loop",
     "Plan": "trainmaster.parallel",
-    "parallelize": "trainmaster.parallel.own_loop",
+    "parallelize": "trainmaster.parallel.parallelize_module",
 }
 
 __all__ = ["Plan", "Run", "State", "__version__", "init", "parallelize"]

@@ -17,7 +17,7 @@ from trainmaster.contract.config import (
     multiples_near,
     share_of_each_rank,
 )
-from trainmaster.contract.launch.frameworks import refusal
+from trainmaster.contract.launch.framework_packages import refusal
 from trainmaster_operator.api.problem import Path, placed
 from trainmaster_operator.api.rules import unfit
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, options, parse
+from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, launcher_options, parse
 from trainmaster_operator.api.across import Breach
 from trainmaster_operator.api.problem import Path
 
@@ -36,9 +36,9 @@ def of_launcher(spec: JobSpec) -> Iterator[Breach]:
         except LaunchRefused as refusal:
             yield place, str(refusal)
             continue
-        wrong = options.of_pod(given, ranks) or options.of_job(given, spec.workers.replicas * ranks)
+        wrong = launcher_options.of_pod(given, ranks) or launcher_options.of_job(given, spec.workers.replicas * ranks)
         devices = _devices(spec.container())
-        if not wrong and options.is_counted(given) and devices and devices != ranks:
+        if not wrong and launcher_options.is_counted(given) and devices and devices != ranks:
             wrong = f"torchrun counts {devices} devices in each pod, but workers.ranksPerPod is {ranks}"
         if wrong:
             yield place, wrong
@@ -51,8 +51,10 @@ def complete(spec: Any) -> None:
         return
     command, workers = found
     replicas = workers.get("replicas", 1)
-    count = options.ranks_per_pod(command.given, replicas) if isinstance(replicas, int) and replicas > 0 else None
-    if count is None and options.is_counted(command.given):
+    count = (
+        launcher_options.ranks_per_pod(command.given, replicas) if isinstance(replicas, int) and replicas > 0 else None
+    )
+    if count is None and launcher_options.is_counted(command.given):
         count = _devices(workers["template"]["spec"]["containers"][0]) or None
     if count is not None:
         workers["ranksPerPod"] = count
@@ -61,7 +63,7 @@ def complete(spec: Any) -> None:
 def uncounted(spec: Any) -> Iterator[Breach]:
     """Told when torchrun was to count the devices or cores itself, and nobody says how many ranks that makes."""
     found = _told(spec)
-    if found is not None and options.is_counted(found[0].given):
+    if found is not None and launcher_options.is_counted(found[0].given):
         told = found[0].given["nproc_per_node"]
         yield (
             COMMAND,

@@ -65,6 +65,6 @@ def _lines(table: ModuleType, kind: str) -> Iterator[str]:
 
 def _table() -> ModuleType | None:
     try:
-        return importlib.import_module("trainmaster.faults")
+        return importlib.import_module("trainmaster.rank.injected_faults")
     except ModuleNotFoundError:
         return None  # the operator's image has no trainer

@@ -52,7 +52,7 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
 def layout_problems(training: TrainingSpec) -> Iterator[Problem]:
     """Parallelism and data that the model doesn't allow. `training` has valid options."""
-    layout = trainer("trainmaster.layout")
+    layout = trainer("trainmaster.models.layout")
     if layout is not None:
         yield from _problems(partial(layout.validate, training))
     data = trainer("trainmaster.data")

@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from trainmaster import stdout
+from trainmaster.tools import closed_stdout
 from trainmaster_operator.cli.arguments import parser
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return stdout.closed()
+        return closed_stdout.closed()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from trainmaster.contract.wire import recording
+from trainmaster.contract.wire import profile_request
 from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.api.meta import JOB_KIND
@@ -34,7 +34,7 @@ LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 FINAL = "final.json"
 DIGESTS = "digests"
-OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS, recording.FILE)
+OURS = (STATUS, METRICS, MEMORY, REPORT, LOGS, CHECKPOINTS, FINAL, DIGESTS, profile_request.FILE)
 
 # A run that goes on with any of these changed would be another run with the first one's checkpoints.
 _IDENTITY = (

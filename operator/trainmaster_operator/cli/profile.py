@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.wire import recording
+from trainmaster.contract.wire import profile_request
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.cli import meaning, output
 from trainmaster_operator.cli.cluster import Target, connected, find
@@ -23,8 +23,8 @@ from trainmaster_operator.cli.stored_state import state_of
 
 def profile(what: str, steps: int, where: Where) -> int:
     """Raises Refusal when nothing can be recorded."""
-    if not 1 <= steps <= recording.MOST:
-        raise Refusal(f"--steps {steps}: must be 1 to {recording.MOST}")
+    if not 1 <= steps <= profile_request.MOST:
+        raise Refusal(f"--steps {steps}: must be 1 to {profile_request.MOST}")
     out = meaning.of(what, where)
     if out is not None:
         return of_run(out, steps)
@@ -37,7 +37,7 @@ def of_run(out: Path, steps: int) -> int:
     if not output.is_held(out):
         raise Refusal(f"{out}: this run is not running now; trainmaster run starts or continues it")
     _check(resource, str(out))
-    recording.ask(out, steps)
+    profile_request.ask(out, steps)
     sys.stdout.write(f"the next {steps} steps will be recorded; the page will be in {out / 'profile'}\n")
     return 0
 

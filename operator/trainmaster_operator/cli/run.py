@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.launch.frameworks import PACKAGES
+from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import device_plan, devices, faults, interpreter, output, preflight
 from trainmaster_operator.cli.device_plan import DevicePlan, NoDevices

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from trainmaster.contract.wire import faults as wire
+from trainmaster.contract.wire import fault_protocol as wire
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cli import children
 from trainmaster_operator.cli.faults import Act, Fault

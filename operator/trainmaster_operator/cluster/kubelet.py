@@ -369,7 +369,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True, help="unix socket of the store")
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of this run, removed at the end")
     parser.add_argument("--out", type=Path, required=True, help="output folder: logs/<pod>.log")
-    command = shlex.join([sys.executable, "-m", "trainmaster.agent.zygote"])
+    command = shlex.join([sys.executable, "-m", "trainmaster.agent.zygote.root"])
     parser.add_argument("--zygote-command", default=command, help=argparse.SUPPRESS)
     parser.add_argument("--zygote", type=Path, help="socket of a zygote that serves this machine already")
     parser.add_argument("--devices", metavar="A,B", help="what pods find in CUDA_VISIBLE_DEVICES (default: as here)")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import trainmaster
-from trainmaster.contract.wire import environment, faults
+from trainmaster.contract.wire import environment, fault_protocol
 from trainmaster_operator.cluster import processes
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.cluster.processes import Process, Table
@@ -59,7 +59,7 @@ def base_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 def faults_socket(run_dir: Path, name: str, uid: str) -> Path:
     """Where the agent in this Pod takes faults on purpose."""
-    return run_dir / "pods" / _short(name) / "tmp" / faults.folder(uid).name / faults.SOCKET
+    return run_dir / "pods" / _short(name) / "tmp" / fault_protocol.folder(uid).name / fault_protocol.SOCKET
 
 
 class LocalPod:

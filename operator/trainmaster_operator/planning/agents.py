@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, lastwords
+from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, verdict_text
 from trainmaster_operator.planning import drain, roundpods, witnesses
 from trainmaster_operator.planning.fault import FATAL, Fault, of_pods
 from trainmaster_operator.planning.observation import PodRecord
@@ -193,7 +193,7 @@ def _cause(pod: PodRecord) -> Cause:
 
 def _last_words(view: View, pod: PodRecord) -> Verdict | None:
     """What the agent wrote down before it ended, if it is a cause of this round: older ones are answered already."""
-    said = lastwords.parse(pod.message)
+    said = verdict_text.parse(pod.message)
     return said if said is not None and said.round == view.status.round and not said.cascade else None
 
 
@@ -202,7 +202,7 @@ def _words(slot: int, pod: PodRecord | None, said: Verdict | None, count: int) -
         words = f"the pod of slot {slot} is gone"
     elif pod.phase in ENDED:
         code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-        message = said.message if said is not None else "" if lastwords.parse(pod.message) else pod.message
+        message = said.message if said is not None else "" if verdict_text.parse(pod.message) else pod.message
         why = ": ".join(part for part in (pod.reason, message) if part)
         words = f"pod {pod.name} ended{code}" + (f": {why}" if why else "")
     else:

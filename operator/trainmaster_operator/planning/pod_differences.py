@@ -1,7 +1,7 @@
 """Pods whose ranks would run different programs, or run on different versions: they must not train together.
 
 Agents tell what their ranks will run. So pods are compared before a round opens, whatever the framework is; ranks that
-meet at torch's store compare what they really have imported there (`trainmaster.agent.comparison`).
+meet at torch's store compare what they really have imported there (`trainmaster.rank.software_comparison`).
 """
 
 from __future__ import annotations

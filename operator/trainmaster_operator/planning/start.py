@@ -19,7 +19,7 @@ FORCE_AFTER_S = 5.0
 
 SCRIPT_FORCE_AFTER_S = 30.0
 """The same for a script's pod on a node that the cluster doesn't hear: after its agent, which reaches nobody either,
-has ended its ranks. That takes it 25 s at most (`trainmaster.agent.isolation`), and it was silent before."""
+has ended its ranks. That takes it 25 s at most (`trainmaster.agent.shell.self_fencing`), and it was silent before."""
 
 
 class DamagedStatus(Exception):

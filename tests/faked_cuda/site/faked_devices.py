@@ -9,7 +9,7 @@ the CPU. What is imitated:
         torch.accelerator.current_stream, of which an optimizer asks whether a graph is being captured
     tensors and modules: .cuda(), .to() and `device=` of a CUDA device leave them on the CPU; torch.load maps to it
     torch.distributed.init_process_group: nccl is gloo. DistributedDataParallel: takes device_ids and ignores them
-    trainmaster.world.World.join: prints which device the rank got, and goes on with the CPU
+    trainmaster.train.process_group.World.join: prints which device the rank got, and goes on with the CPU
     trainmaster_operator.cli.devices.uuids, which asks NVML otherwise
 
 CUDA_VISIBLE_DEVICES is obeyed, as a list of numbers. Streams, events, pinned memory, generators of a device,
@@ -205,6 +205,6 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch": _patch_torch,
     "torch.distributed": _patch_distributed,
     "torch.nn.parallel.distributed": _patch_ddp,
-    "trainmaster.world": _patch_world,
+    "trainmaster.train.process_group": _patch_world,
     "trainmaster_operator.cli.devices": _patch_devices,
 }

@@ -7,9 +7,9 @@ import asyncio
 import os
 import sys
 
-from trainmaster.agent import faults, recording
-from trainmaster.agent.settings import Settings, read_environment
-from trainmaster.agent.supervisor import Supervisor
+from trainmaster.agent.shell import fault_socket, step_recording
+from trainmaster.agent.shell.launching.agent_settings import Settings, read_environment
+from trainmaster.agent.shell.supervisor import Supervisor
 from trainmaster.contract.wire import ExitCode
 
 
@@ -24,9 +24,9 @@ async def _run(settings: Settings) -> int:
 
 def main() -> int:
     if sys.argv[1:2] == ["fault"]:
-        return faults.request(sys.argv[2:])
+        return fault_socket.request(sys.argv[2:])
     if sys.argv[1:2] == ["profile"]:
-        return recording.request(sys.argv[2:])
+        return step_recording.request(sys.argv[2:])
     try:
         settings = read_environment()
     except ValueError as error:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.contract.config import DataConfig, TrainingConfig
 from trainmaster.data import files, tokens
-from trainmaster.data.options import LabelledOptions, TextOptions, TokenOptions, WindowOptions
 from trainmaster.data.skips import Skips
+from trainmaster.data.source_options import LabelledOptions, TextOptions, TokenOptions, WindowOptions
 from trainmaster.errors import ConfigError, DataError, unknown
 from trainmaster.models import facts as facts_of
 from trainmaster.models.facts import Objective
-from trainmaster.options import read
+from trainmaster.models.open_options import read
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainmaster.data.options import TextOptions
+from trainmaster.data.source_options import TextOptions
 from trainmaster.errors import DataError
 
 STDLIB = "@stdlib"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from trainmaster.data.options import TokenOptions
+from trainmaster.data.source_options import TokenOptions
 from trainmaster.errors import DataError
 
 KINDS = {"uint16": ("<u2", "H"), "uint32": ("<u4", "I"), "int32": ("<i4", "i"), "int64": ("<i8", "q")}

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainmaster import whole
 from trainmaster.contract.config import MlflowConfig
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
+from trainmaster.host import atomic_write
 from trainmaster.loggers.feed import Feed, Point
 from trainmaster.loggers.target import Say
 
@@ -161,7 +161,7 @@ class Mlflow:
             return str(json.loads(path.read_bytes())["run"])
         except (OSError, ValueError, KeyError, TypeError):  # there is none, or nobody can read it
             key = uuid.uuid4().hex
-        whole.write(path, json.dumps({"run": key}) + "\n")
+        atomic_write.write(path, json.dumps({"run": key}) + "\n")
         return key
 
 

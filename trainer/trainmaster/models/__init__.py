@@ -13,8 +13,8 @@ from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError, unknown
 from trainmaster.models import own
 from trainmaster.models.facts import Facts
-from trainmaster.models.options import BertOptions, CNNOptions, GPTOptions, LlamaOptions, ModelOptions, MoEOptions
-from trainmaster.options import read
+from trainmaster.models.model_options import BertOptions, CNNOptions, GPTOptions, LlamaOptions, ModelOptions, MoEOptions
+from trainmaster.models.open_options import read
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmaster.models.layers import BidirectionalAttention, Block, Positions, Transformer
-from trainmaster.models.options import BertOptions
-from trainmaster.parallel.plan import Plan
+from trainmaster.models.model_options import BertOptions
+from trainmaster.parallel.model_plan import Plan
 
 EPS = 1e-12
 

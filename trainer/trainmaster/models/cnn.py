@@ -11,8 +11,8 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.options import CNNOptions
-from trainmaster.parallel.plan import Plan
+from trainmaster.models.model_options import CNNOptions
+from trainmaster.parallel.model_plan import Plan
 
 
 class ResidualBlock(nn.Module):  # type: ignore[misc]

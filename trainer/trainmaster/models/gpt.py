@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmaster.models.layers import Block, CausalAttention, Decoder, ReversibleBlock, Rotation, rotate
-from trainmaster.models.options import GPTOptions
-from trainmaster.parallel.plan import Plan
+from trainmaster.models.model_options import GPTOptions
+from trainmaster.parallel.model_plan import Plan
 
 VOCABULARY = 256
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from trainmaster.keys import seed_of
+from trainmaster.host.seeds import seed_of
 
 
 class Initializable(Protocol):

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmaster.models.options import DecoderOptions, TransformerOptions
+from trainmaster.models.model_options import DecoderOptions, TransformerOptions
 
 Rotation = tuple[Tensor, Tensor]
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmaster.models.layers import Block, CausalAttention, Decoder, ReversibleBlock, Rotation, rotate
-from trainmaster.models.options import LlamaOptions
-from trainmaster.parallel.plan import Plan, Role
+from trainmaster.models.model_options import LlamaOptions
+from trainmaster.parallel.model_plan import Plan, Role
 
 ATTENTION: dict[str, Role] = {
     "blocks.*.attention_norm": "norm",

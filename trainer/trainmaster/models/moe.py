@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from trainmaster.models.experts import Experts
 from trainmaster.models.layers import AuxiliaryLoss, SequenceSums
 from trainmaster.models.llama import ATTENTION, ENDS, Llama
-from trainmaster.models.options import LlamaOptions, MoEOptions
-from trainmaster.parallel.plan import Plan
+from trainmaster.models.model_options import LlamaOptions, MoEOptions
+from trainmaster.parallel.model_plan import Plan
 
 
 class MoE(nn.Module):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from trainmaster.errors import ConfigError
 from trainmaster.models.facts import Facts
-from trainmaster.models.options import ModelOptions
+from trainmaster.models.model_options import ModelOptions
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,7 +13,6 @@ import torch
 import torch._dynamo  # fully_shard imports it when first called: seconds that belong before a fork
 from torch import nn
 
-from trainmaster import compiling, float8, layout, recompute
 from trainmaster.contract.config import (
     BUCKET_MIB,
     CommunicationConfig,
@@ -25,7 +24,9 @@ from trainmaster.contract.config import (
     TrainingConfig,
 )
 from trainmaster.errors import ConfigError
-from trainmaster.parallel import context, data, expert, pipeline, shard, tensor
+from trainmaster.models import layout
+from trainmaster.parallel import context, data_parallel, expert, shard, tensor
+from trainmaster.parallel.blocks import compiling, float8, recompute
 from trainmaster.parallel.elementwise import elementwise
 from trainmaster.parallel.forward_rng import ForwardRng
 from trainmaster.parallel.gradients import (
@@ -36,11 +37,12 @@ from trainmaster.parallel.gradients import (
 )
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
-from trainmaster.parallel.partition import stream_and_logits
-from trainmaster.parallel.plan import Plan, check, named, plan_of
+from trainmaster.parallel.model_plan import Plan, check, named, plan_of
 from trainmaster.parallel.replicas import Replicas
+from trainmaster.parallel.stages import pipeline
+from trainmaster.parallel.stages.partition import stream_and_logits
 from trainmaster.parallel.step import Parallel, StepShape
-from trainmaster.reduce import Reducer
+from trainmaster.reduce.reducer import Reducer
 
 __all__ = [
     "Mesh",
@@ -174,7 +176,7 @@ def parallelize(
                 shard.apply(root, blocks, mesh.data(), sharding, precision, keep_whole=many_stages, casts=casts)
             else:
                 # With one shard there is nothing to gather, so the parameters stay whole and only gradients travel.
-                data.apply(root, blocks, mesh.data(), precision, casts=casts)
+                data_parallel.apply(root, blocks, mesh.data(), precision, casts=casts)
 
     # What replicas send of their gradients, when all of them are there: the same for all of the above.
     reducer = Reducer(model, mesh, compression) if compression is not None else None

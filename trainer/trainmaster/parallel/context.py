@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainmaster.contract.config import ContextConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.collectives import Group, all_reduce, exchanged, gathered
-from trainmaster.parallel.plan import named, plan_of, replace_forward
+from trainmaster.parallel.model_plan import named, plan_of, replace_forward
 
 
 def apply(model: nn.Module, group: Group, config: ContextConfig) -> nn.Module:

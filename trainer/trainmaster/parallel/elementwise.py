@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from trainmaster.dtensors import with_part
+from trainmaster.checkpoint.state.dtensors import with_part
 
 
 class elementwise(TorchDispatchMode):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from torch.distributed.tensor import Shard
 from trainmaster.errors import ConfigError
 from trainmaster.models.experts import by_expert, combined
 from trainmaster.parallel.collectives import Group, all_to_all, exchange_rows
-from trainmaster.parallel.plan import named, plan_of
+from trainmaster.parallel.model_plan import named, plan_of
 from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, dealt, local, rebase
 
 

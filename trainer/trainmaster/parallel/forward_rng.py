@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmaster.keys import seed_of
+from trainmaster.host.seeds import seed_of
 from trainmaster.parallel.mesh import Mesh
 
 

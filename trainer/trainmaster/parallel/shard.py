@@ -10,9 +10,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, 
 from torch.distributed.tensor import Shard
 
 from trainmaster.contract.config import ShardingConfig
+from trainmaster.parallel.blocks.precision import policies
 from trainmaster.parallel.collectives import Gathering, Scattering
 from trainmaster.parallel.gradients import sum_gradients
-from trainmaster.precision import policies
 
 
 def apply(

@@ -17,8 +17,8 @@ from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
-    from trainmaster.parallel.pipeline import Pipeline
-    from trainmaster.reduce import Reducer
+    from trainmaster.parallel.stages.pipeline import Pipeline
+    from trainmaster.reduce.reducer import Reducer
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from trainmaster.contract.config import TensorConfig
 from trainmaster.errors import ConfigError
 from trainmaster.parallel.collectives import Group, all_gather, copied, gathered, scattered_sum, summed
-from trainmaster.parallel.plan import Role, named, plan_of, replace_forward
+from trainmaster.parallel.model_plan import Role, named, plan_of, replace_forward
 
 Forward = Callable[..., Any]
 SEQUENCE = 1  # the dimension of x [B, T, W]

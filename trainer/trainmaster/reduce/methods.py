@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainmaster.compression import CHUNK, chosen, of_gather, of_sum, whole_parts
+from trainmaster.reduce.compressed_size import CHUNK, chosen, of_gather, of_sum, whole_parts
 
 PIECE = 1 << 18  # elements of each rank's part
 

@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainmaster.checkpoint import state
-from trainmaster.compression import of_sum
+from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import OuterConfig
 from trainmaster.errors import ConfigError
-from trainmaster.parallel.joining import local
+from trainmaster.parallel.redistribute import local
+from trainmaster.reduce.compressed_size import of_sum
 
 if TYPE_CHECKING:
     from trainmaster.parallel.mesh import Mesh
@@ -48,13 +48,13 @@ class Outer:
         """steps: of the whole run. Raises ConfigError for a model with state that islands couldn't share."""
         self._config, self._steps = config, steps
         self._group, self._islands = mesh.group("island"), mesh.degree("island")
-        if buffers := state.buffers("model", model):
+        if buffers := capture.buffers("model", model):
             raise ConfigError(
                 f"parallelism.island: the model keeps {buffers[0][0]} beside its parameters, which islands don't "
                 f"average; a buffer that is registered with persistent=False would do"
             )
         parameters = [p for p in model.parameters() if p.requires_grad]
-        names = state.parameter_names({"": model})
+        names = capture.parameter_names({"": model})
         named = [(names[id(p)].removeprefix("."), p) for p in parameters]
         self._shards = [local(p) for p in parameters]
         self._common = [shard.clone() for shard in self._shards]
@@ -151,7 +151,7 @@ class Shared:
     """Tensors that lie as parameters do, for checkpoints: {name: (this rank's part, the parameter)}."""
 
     def __init__(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        self._shards = {name: state.as_shard_of(part, parameter) for name, (part, parameter) in parts.items()}
+        self._shards = {name: capture.as_shard_of(part, parameter) for name, (part, parameter) in parts.items()}
         self._parts = [part for part, _ in parts.values()]
 
     def checkpoint_shards(self) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from trainmaster import stdout
+from trainmaster.tools import closed_stdout
 from trainmaster_operator.runtime.simulation import bugs, exhaustive, soak
 from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_matrix
 from trainmaster_operator.runtime.simulation.minimise import minimise
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     except BrokenPipeError:
-        return stdout.closed()
+        return closed_stdout.closed()
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from trainmaster.contract.wire import (
     environment,
     software,
 )
-from trainmaster.contract.wire.trained import KEPT
+from trainmaster.contract.wire.training_times import KEPT
 from trainmaster_operator.cluster.port import Object
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.runtime.simulation.grant import SimGrant

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Entry = dict[str, Any]
-"""What a rank runs, see `trainmaster.agent.script`."""
+"""What a rank runs, see `trainmaster.rank.script`."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,6 @@ TRAINMASTER = Framework(
     (),
     environment,
     family=FAMILY,
-    entry={"kind": "function", "target": "trainmaster.loop:main"},
-    executed_entry={"kind": "module", "name": "trainmaster.loop", "args": []},
+    entry={"kind": "function", "target": "trainmaster.train.loop:main"},
+    executed_entry={"kind": "module", "name": "trainmaster.train.loop", "args": []},
 )

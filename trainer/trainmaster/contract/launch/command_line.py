@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster.contract.launch import options
+from trainmaster.contract.launch import launcher_options
 from trainmaster.contract.launch.launchers import (
     ACCELERATE,
     Launcher,
@@ -63,7 +63,7 @@ def parse(
     if launcher is None:
         return _program(line, is_ours)
     launch = read(launcher, line.around)
-    told = tuple(options.notes(launcher.kind, launch.given))
+    told = tuple(launcher_options.notes(launcher.kind, launch.given))
     started = Wrapped(_started(launcher.python, launch))
     inner = unwrap(started.argv)
     if _launcher(inner) is not None:

@@ -5,8 +5,8 @@ images that we don't control. Every message carries the protocol number; the ope
 both sides ignore fields that they don't know.
 """
 
+from trainmaster.contract.wire.checkpoint_format import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
 from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode, Recurrence
-from trainmaster.contract.wire.lineage import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
 from trainmaster.contract.wire.messages import (
     PROTOCOL,
     SESSION_HEADER,
@@ -30,9 +30,9 @@ from trainmaster.contract.wire.messages import (
     decode,
     encode,
 )
-from trainmaster.contract.wire.progress import Control, Phase, Progress, ProgressRecord
-from trainmaster.contract.wire.trained import Trained
-from trainmaster.contract.wire.usage import Usage
+from trainmaster.contract.wire.pod_usage import Usage
+from trainmaster.contract.wire.progress_record import Control, Phase, Progress, ProgressRecord
+from trainmaster.contract.wire.training_times import Trained
 
 __all__ = [
     "EXIT_CODES",

@@ -14,7 +14,7 @@ from typing import Any
 LIMIT = 128 * 1024
 
 # rank -> agent
-# A shard lies in the attached memory file. What trainmaster.checkpoint.upload takes:
+# A shard lies in the attached memory file. What trainmaster.checkpoint.files.upload takes:
 # {step, round, rank, world_size, storage, directory, file, size, keep}
 STAGED = "staged"
 FAILED = "failed"  # last words: {cause, message, traceback, step, cascade}

@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from trainmaster.contract.wire.codes import Cause, Recurrence
-from trainmaster.contract.wire.trained import Trained
-from trainmaster.contract.wire.usage import Usage
+from trainmaster.contract.wire.pod_usage import Usage
+from trainmaster.contract.wire.training_times import Trained
 
 PROTOCOL = 1
 SESSION_HEADER = "Trainmaster-Session"  # of an answer: what to show next time instead of the token

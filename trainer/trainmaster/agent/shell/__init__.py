@@ -1,0 +1,1 @@
+"""The supervisor of one pod and what it talks with: operator, peers, zygotes, people."""

@@ -1,0 +1,1 @@
+"""How a rank is started: its command, its environment, its software."""

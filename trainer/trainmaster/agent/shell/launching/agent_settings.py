@@ -1,0 +1,333 @@
+"""What an agent is told by its environment."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainmaster.agent import frameworks
+from trainmaster.agent.frameworks.framework import Facts, Framework, has_accelerator, numbers
+from trainmaster.agent.shell.launching import command_interpreter
+from trainmaster.contract.launch import Command, launcher_options, parse
+from trainmaster.contract.launch.ask import OwnParsers
+from trainmaster.contract.launch.framework_packages import refusal
+from trainmaster.contract.wire import Assignment, Identity, environment
+from trainmaster.host import processes
+
+TRAINMASTER = "Trainmaster"
+CHECKPOINT_TIMEOUT_S = 900.0  # of a job that does not say it
+
+# Not the ranks' business.
+_OURS = {
+    environment.OPERATOR_URL,
+    environment.TOKEN_FILE,
+    environment.CA_FILE,
+    environment.ZYGOTE,
+    environment.ZYGOTE_ENABLED,
+    environment.TERMINATION_LOG,
+    environment.CPU_MILLIS,
+    environment.PINNING,
+    environment.RESTART_COMMAND,
+    environment.ONE_MACHINE,
+    environment.PODS_AS_NODES,
+    environment.WITHOUT_DEVICES,
+}
+# Differ from rank to rank or from pod to pod without any module's caring at its import.
+_VOLATILE = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "TMPDIR", "HOSTNAME", "PWD",
+    "OLDPWD", "SHLVL", "_", "PYTHONUNBUFFERED",
+}  # fmt: skip
+# Read once, when the interpreter or torch is loaded: a fork of a zygote with another value would not have it.
+_AT_LOAD = ("LD_", "PYTHON", "KMP_", "OMP_", "GOMP_", "MKL_", "TORCH_", "PYTORCH_", "GLIBC_", "MALLOC_")
+
+
+@dataclass(frozen=True)
+class Settings:
+    identity: Identity
+    operator_url: str
+    token_file: str
+    ca_file: str
+    framework: str
+    command: Command
+    zygote: str
+    zygote_enabled: bool
+    pod_ip: str
+    termination_log: str
+    grace_s: float
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S  # how long ranks that have ended wait for storage
+    cpus: int = 1  # cores that this container may count on
+    pinning: bool = False
+    one_machine: bool = False  # all pods of the job are processes of this machine
+    pods_as_nodes: bool = False  # but local ranks are numbered in each pod all the same
+    without_devices: str = ""  # why its ranks see none, in words; "": they see those that there are
+    environ: dict[str, str] = field(repr=False, default_factory=dict)
+    restarted: Settings | None = field(repr=False, default=None)  # of the rounds after the job's first one
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Settings:
+        """Raises ValueError that names the variable that is missing or wrong."""
+
+        def text(name: str) -> str:
+            if not env.get(name):
+                raise ValueError(f"{name} is not set: an agent is started by the operator's pods, not by hand")
+            return env[name]
+
+        def number(name: str) -> int:
+            if not text(name).isdigit():
+                raise ValueError(f"{name}={env[name]!r}: a whole number is expected")
+            return int(env[name])
+
+        framework = env.get(environment.FRAMEWORK, TRAINMASTER)
+        environ = {name: value for name, value in env.items() if name not in _OURS}
+        if wrong := refusal(frameworks.find(framework).name, environ):
+            raise ValueError(wrong)
+        command = _command(framework, env, environ)
+        if wrong := missing(frameworks.find(framework), command):
+            raise ValueError(wrong)
+        settings = cls(
+            identity=Identity(
+                job_uid=text(environment.JOB_UID),
+                namespace=text(environment.NAMESPACE),
+                job=text(environment.JOB),
+                role=text(environment.ROLE),
+                slot=number(environment.SLOT),
+                incarnation=number(environment.INCARNATION),
+                pod_uid=text(environment.POD_UID),
+            ),
+            operator_url=text(environment.OPERATOR_URL),
+            token_file=env.get(environment.TOKEN_FILE, ""),
+            ca_file=env.get(environment.CA_FILE, ""),
+            framework=framework,
+            command=command,
+            zygote=env.get(environment.ZYGOTE, ""),
+            zygote_enabled=env.get(environment.ZYGOTE_ENABLED, "1") != "0",
+            pod_ip=env.get(environment.POD_IP) or "127.0.0.1",
+            termination_log=env.get(environment.TERMINATION_LOG, ""),
+            grace_s=float(env.get(environment.GRACE_S) or 25.0),
+            checkpoint_timeout_s=float(env.get(environment.CHECKPOINT_TIMEOUT) or CHECKPOINT_TIMEOUT_S),
+            cpus=processes.available_cpus(number(environment.CPU_MILLIS) if env.get(environment.CPU_MILLIS) else None),
+            pinning=env.get(environment.PINNING) == "1",
+            one_machine=env.get(environment.ONE_MACHINE) == "1",
+            pods_as_nodes=env.get(environment.PODS_AS_NODES) == "1",
+            without_devices=env.get(environment.WITHOUT_DEVICES, ""),
+            environ=_with_changes(environ, command),
+        )
+        if framework == TRAINMASTER or not env.get(environment.RESTART_COMMAND):
+            return settings
+        command = _parsed(environment.RESTART_COMMAND, env, environ)
+        return replace(settings, restarted=replace(settings, command=command, environ=_with_changes(environ, command)))
+
+    def of_round(self, assignment: Assignment) -> Settings:
+        """Return the settings of a round: a job's first one runs `command`, those after it `restartCommand`, also in a
+        pod that is new or after the job was suspended: it is the job's rounds that count."""
+        return self.restarted if self.restarted is not None and assignment.restart_count > 0 else self
+
+    def wrong_size(self, assignment: Assignment) -> str:
+        """Return what is wrong with the number of processes that the command's launcher was told; "" if nothing is.
+
+        Later rounds may have other sizes: those of an elastic job do.
+        """
+        return (
+            launcher_options.of_job(self.command.given, assignment.world_size) if assignment.restart_count == 0 else ""
+        )
+
+    def of_rank(self, local_rank: int) -> Settings:
+        """Return the settings of one rank, whose LOCAL_RANK may stand in its arguments."""
+        return replace(self, command=self.command.of_rank(local_rank))
+
+    @property
+    def own_loop(self) -> bool:
+        return self.framework == TRAINMASTER
+
+    @property
+    def of_framework(self) -> Framework:
+        return frameworks.find(self.framework)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the log of the agent: what of the command has no effect, and once what can't be seen."""
+        unseen = self.of_framework.unseen
+        return (*self.command.notes, *([unseen] if unseen and self.identity.slot == 0 else []))
+
+    @property
+    def entry(self) -> dict[str, Any] | None:
+        """What a rank runs in a fork; None: a program that is executed as it is."""
+        return self.of_framework.entry or self.command.entry
+
+    @property
+    def executed_entry(self) -> dict[str, Any] | None:
+        return self.of_framework.executed_entry or self.entry
+
+    def import_environment(self) -> dict[str, str]:
+        """The environment under which a zygote may import for these ranks."""
+        return {n: v for n, v in self.environ.items() if n not in _VOLATILE and not n.startswith("TRAINMASTER_")}
+
+    def key(self) -> str:
+        """Names the zygotes that may fork these ranks: same interpreter, same environment."""
+        content = [sys.executable, sys.version, sorted(self.import_environment().items())]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    def load_environment(self) -> dict[str, str]:
+        """Variables that are read once, at load: a zygote must have been started with the same."""
+        return load_environment(self.environ)
+
+
+def load_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    skipped = {*_VOLATILE, "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+    return {n: v for n, v in environ.items() if n.startswith(_AT_LOAD) and n not in skipped}
+
+
+def _command(framework: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
+    if framework == TRAINMASTER:
+        return Command([sys.executable, "-m", "trainmaster.train.loop"])
+    return _parsed(environment.COMMAND, env, environ)
+
+
+def missing(framework: Framework, command: Command) -> str:
+    """Return that this image lacks a framework; "" if it has it, or if another interpreter runs the command."""
+    packages = framework.packages
+    if command.entry is None or not packages or any(map(_is_installed, packages)):
+        return ""
+    names = " nor ".join(packages)
+    return (
+        f"framework {framework.name}: {'neither ' if len(packages) > 1 else ''}{names} is "
+        f"{'' if len(packages) > 1 else 'not '}installed for {sys.executable}: use an image that has it, or set "
+        f"spec.framework to what the script trains with"
+    )
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _parsed(variable: str, env: Mapping[str, str], environ: Mapping[str, str]) -> Command:
+    """The command in a variable. `environ`: what its ranks get."""
+    raw = env.get(variable, "")
+    try:
+        argv = json.loads(raw)
+    except ValueError:
+        argv = None
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
+        raise ValueError(f'{variable}={raw!r}: a JSON list of words is expected, like ["python", "train.py"]')
+    python = env.get(environment.PYTHON, "")
+    zygote = env.get(environment.ZYGOTE, "")
+    parsers = OwnParsers(
+        environ,
+        interpreter=lambda name: command_interpreter.find(name, python),
+        keep=os.path.join(os.path.dirname(zygote), "launch") if zygote else "",
+    )
+    command = parse(argv, parsers.read, lambda program: command_interpreter.is_own(program, python))
+    wrong = launcher_options.of_pod(command.given, int(env.get(environment.RANKS_PER_POD) or 0))
+    if wrong:
+        raise ValueError(wrong)
+    return command
+
+
+def _with_changes(environ: Mapping[str, str], command: Command) -> dict[str, str]:
+    """The variables of ranks, with those that their command sets or takes away."""
+    changed = {**environ, **command.environment}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+def neighbours(settings: Settings, assignment: Assignment, pod_rank: int) -> tuple[int, int]:
+    """Return how many ranks share the cores of this rank's machine or pod, and which of them it is.
+
+    pod_rank: which of its pod's ranks it is.
+    """
+    if settings.one_machine:
+        return assignment.world_size, assignment.first_rank + pod_rank
+    return assignment.ranks, pod_rank
+
+
+def node_variables(settings: Settings, assignment: Assignment, pod_rank: int) -> dict[str, str]:
+    """Return torchrun's variables that number a rank on its node, and the nodes.
+
+    A pod is a node. The pods of a run on one machine are one node together, as with `torchrun --nproc-per-node`: a
+    script that takes device LOCAL_RANK must not take the one of another pod's rank, and what a script does on local
+    rank 0 of a node must happen once on the machine.
+    """
+    a = assignment
+    whole = settings.one_machine and not settings.pods_as_nodes
+    return {
+        "LOCAL_RANK": str(a.first_rank + pod_rank if whole else pod_rank),
+        "LOCAL_WORLD_SIZE": str(a.world_size if whole else a.ranks),
+        "GROUP_RANK": str(0 if whole else a.group_rank),
+        "GROUP_WORLD_SIZE": str(1 if whole else a.group_world_size),
+    }
+
+
+def facts_of(settings: Settings, assignment: Assignment, pod_rank: int) -> Facts:
+    """Return the place of one rank in a round. pod_rank: which of its pod's ranks it is."""
+    a, local = assignment, node_variables(settings, assignment, pod_rank)
+    return Facts(
+        rank=a.first_rank + pod_rank,
+        world_size=a.world_size,
+        local_rank=int(local["LOCAL_RANK"]),
+        local_world_size=int(local["LOCAL_WORLD_SIZE"]),
+        node=int(local["GROUP_RANK"]),
+        nodes=int(local["GROUP_WORLD_SIZE"]),
+        role=settings.identity.role,
+        store_host=a.store.host,
+        store_port=a.store.port,
+        restart_count=a.restart_count,
+        job_uid=settings.identity.job_uid,
+        has_accelerator=has_accelerator(settings.environ),
+    )
+
+
+def loopback_variables() -> dict[str, str]:
+    """Return the variables with which the process groups of one machine listen on its loopback interface alone.
+
+    Without them gloo listens on the address that the machine's name resolves to, and NCCL on the first interface that
+    is not loopback: on most machines anybody in the network reaches these.
+    """
+    present = {name for _, name in socket.if_nameindex()}
+    name = next((name for name in ("lo", "lo0") if name in present), None)
+    # NCCL takes a name without "=" for a prefix.
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
+
+
+def rank_environment(
+    settings: Settings, assignment: Assignment, pod_rank: int, cpus: Sequence[int] = ()
+) -> dict[str, str]:
+    """Return the variables of one rank: its numbers, those of its framework, and ours.
+
+    pod_rank: which of its pod's ranks it is. cpus: that it is pinned to.
+    """
+    a = assignment
+    facts, framework = facts_of(settings, a, pod_rank), settings.of_framework
+    env = {**framework.defaults(facts), **settings.environ}
+    threads = max(1, settings.cpus // neighbours(settings, a, pod_rank)[0])
+    env.setdefault("OMP_NUM_THREADS", str(min(threads, len(cpus)) if cpus else threads))
+    if cpus:
+        env[environment.CPUS] = ",".join(map(str, cpus))
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    if settings.one_machine:
+        env = {**loopback_variables(), **env}
+    env.update(
+        {
+            **numbers(facts),
+            **framework.environment(facts),
+            environment.RANKS_PER_POD: str(a.ranks),
+            environment.POD_RANK: str(pod_rank),
+            environment.ROUND: str(a.round),
+            environment.STORE: f"{a.store.host}:{a.store.port}",
+            environment.RESUME: a.resume,
+            environment.MESH: json.dumps(a.mesh),
+            environment.MICRO_DIVISOR: str(a.micro_divisor),
+            environment.SKIPPED: json.dumps(a.skipped),
+        }
+    )
+    return env
+
+
+def read_environment() -> Settings:
+    return Settings.read(os.environ)

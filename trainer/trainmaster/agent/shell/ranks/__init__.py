@@ -1,0 +1,1 @@
+"""The ranks of one round as the agent sees them: processes, stacks, ends."""

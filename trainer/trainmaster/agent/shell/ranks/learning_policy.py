@@ -1,0 +1,62 @@
+"""When a zygote is to learn what ranks have imported.
+
+Ranks tell of their imports as they go. A list is worth learning once it is whole: after some steps, when lazily
+imported modules are there too; or, with a script that takes no steps of an optimizer, when nothing has been imported
+for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster.agent.shell.ranks.rank_process import Rank
+from trainmaster.contract.wire.progress_record import IMPORTING
+
+_AFTER_STEPS_S = 0.3  # after the last part of the list
+_QUIET_S = 2.0
+
+
+class Lessons:
+    """teach: is called with a rank whose list is to be learned. One rank's list is enough: those of a round hardly
+    differ. refused: is called once, when the script turns out to be one that can't be forked. told: whether that is
+    known to be otherwise."""
+
+    def __init__(self, teach: Callable[[Rank], None], refused: Callable[[], None], *, told: bool) -> None:
+        self.forkable = told
+        self._teach = teach
+        self._refused = refused
+        self._unforkable = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hear(self, rank: Rank, message: dict[str, Any]) -> None:
+        """Take a part of a rank's list (channel.MODULES)."""
+        rank.imports += message.get("imports", [])
+        rank.imported_variables |= message.get("variables", {})
+        if message.get("forkable") is False and not self._unforkable:
+            self._unforkable = True
+            self._refused()
+        self.forkable = not self._unforkable
+        if self.forkable:
+            self._wait(rank, _AFTER_STEPS_S if message.get("settled") else _QUIET_S)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self, rank: Rank, delay_s: float) -> None:
+        self.close()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._due, rank)
+
+    def _due(self, rank: Rank) -> None:
+        self._timer = None
+        if rank.ended:
+            return
+        if rank.progress().flags & IMPORTING:
+            self._wait(rank, _QUIET_S)
+        else:
+            self._teach(rank)

@@ -1,0 +1,250 @@
+"""One rank as its agent sees it: a process, a progress record, a channel, a pipe with its output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster.agent.shell.ranks.verdict import exit_code_of
+from trainmaster.agent.shell.zygotes import Process
+from trainmaster.agent.zygote import packets
+from trainmaster.contract.wire import Control, Phase, Progress, ProgressRecord, RankReport, RankState
+from trainmaster.contract.wire.channel import Channel
+from trainmaster.contract.wire.progress_record import COLLECTIVES, RESCUES
+from trainmaster.host import memory, processes
+from trainmaster.rank.stacks import Look
+
+_KEPT_LINES = 200
+_LINE_LIMIT = 4096  # bytes of a line that are kept; all are forwarded
+_READ = 65536
+_BAR_S = 10.0  # how often a line that is written over again and again is forwarded
+
+
+class Output:
+    """A pipe whose lines go to the agent's own output, prefixed, and whose last ones are kept.
+
+    A progress bar writes over its line for as long as a training lasts. What it has written over is dropped, as on a
+    terminal, and what it shows is forwarded now and then. `now`: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, prefix: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_fd, False)
+        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._prefix = prefix.encode()
+        self._rest = b""
+        self._now = now
+        self._forwarded_s = now()
+        asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
+
+    def started(self) -> None:
+        """The process holds the writing end now."""
+        os.close(self.write_fd)
+        self.write_fd = -1
+
+    def drain(self) -> None:
+        """Take what the pipe holds. A process's last words are in it before its end is known."""
+        while self.read_fd >= 0:
+            try:
+                data = os.read(self.read_fd, _READ)
+            except BlockingIOError:
+                return
+            if not data:
+                self.close()
+                return
+            self._forward(data)
+
+    def close(self) -> None:
+        if self.read_fd < 0:
+            return
+        asyncio.get_running_loop().remove_reader(self.read_fd)
+        os.close(self.read_fd)
+        self.read_fd = -1
+        if self.write_fd >= 0:
+            self.started()
+        if self._rest:
+            self._forward(b"\n")
+
+    def _forward(self, data: bytes) -> None:
+        *whole, rest = (self._rest + data).split(b"\n")
+        self._rest = _shown(rest)
+        if b"\r" in rest and self._rest and self._now() - self._forwarded_s >= _BAR_S:
+            whole.append(self._rest)
+        if not whole:
+            return
+        self._forwarded_s = self._now()
+        shown = [_shown(line).rstrip(b"\r") for line in whole]
+        self.lines.extend(line[:_LINE_LIMIT].decode(errors="replace") for line in shown)
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: the lines are kept
+            sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in shown))
+            sys.stdout.buffer.flush()
+
+
+def _shown(line: bytes) -> bytes:
+    """Return what is left of a line in which carriage returns go back to its beginning, as a terminal shows it. Those
+    at its end have written over nothing yet."""
+    text = line.rstrip(b"\r")
+    return text.rpartition(b"\r")[2] + line[len(text) :]
+
+
+class Rank:
+    """`on_message(rank, message, fds)` gets what the rank says, `on_exit(rank)` its end, after its last words."""
+
+    def __init__(
+        self,
+        number: int,
+        round: int,
+        on_message: Callable[[Rank, dict[str, Any], list[int]], None],
+        on_exit: Callable[[Rank], None],
+    ) -> None:
+        self.number = number
+        self.round = round
+        self.record = ProgressRecord.create(round, number)
+        self.output = Output(f"[rank {number}] ")
+        self.channel, self._theirs = Channel.pair()
+        self.channel.socket.setblocking(False)
+        self.process: Process | None = None
+        self.status: int | None = None
+        self.ended = False
+        self.told_to_end = False  # its end is our doing and no failure
+        self.copied_step = 0  # see Control
+        self.memory_step = 0  # the newest that it has saved to memory
+        self.kept = False  # it stopped on request, and had saved the step at which it did
+        self.rescuing = False  # it is saving its last completed step...
+        self.rescued = False  # ...and has done so, or can't
+        self.words: dict[str, Any] | None = None
+        self.imports: list[list[str]] = []  # see channel.MODULES
+        self.imported_variables: dict[str, str | None] = {}
+        self.exits = False  # it ends, or has ended, by SystemExit with a code that is not 0
+        self.look = Look()
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._last = Progress(round=round, rank=number)
+        asyncio.get_running_loop().add_reader(self.channel.socket, self._receive)
+
+    def descriptors(self) -> dict[str, int]:
+        return {"output": self.output.write_fd, "progress": self.record.fd, "channel": self._theirs.fileno()}
+
+    def started(self, process: Process) -> None:
+        self.process = process
+        self.output.started()
+        self._theirs.close()
+
+    def exited(self, status: int | None) -> None:
+        """Its zygote says so. All that it said before is taken first."""
+        self._receive()
+        self.output.drain()
+        self._last = self.record.read()
+        self.status, self.ended = status, True
+        self._on_exit(self)
+
+    def progress(self) -> Progress:
+        return self._last if self.ended else self.record.read()
+
+    def set_control(self, control: Control) -> None:
+        if not self.ended:
+            self.record.set_control(dataclasses.replace(control, copied_step=self.copied_step))
+
+    def copied(self, step: int) -> None:
+        """A peer has this step of it, or (0) keeps none any more."""
+        self.copied_step = step
+        if not self.ended:
+            self.set_control(self.record.control())
+
+    def send(self, kind: str, fields: dict[str, Any]) -> None:
+        if not self.ended:
+            with contextlib.suppress(OSError):  # it is ending
+                self.channel.send(kind, fields)
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has ended, or was seen in its round's rendezvous or in a step."""
+        p = self.progress()
+        return self.ended or bool(p.rendezvous_ns or p.first_step_ns)
+
+    def can_rescue(self) -> bool:
+        """Whether it may hold a step that nobody has, and would answer if it were asked to save that."""
+        p = self.progress()
+        asked = self.ended or self.rescued or not p.flags & RESCUES or p.step <= max(p.resumed_step, 0)
+        return not asked and not self.stopped
+
+    @property
+    def program(self) -> int:
+        """The pid of the process that trains: a Python program below `process` where that is a shell or a wrapper. 0:
+        it is not known yet."""
+        return self.record.claimant() or (self.process.pid if self.process else 0)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the kernel has stopped it (SIGSTOP, a debugger)."""
+        if self.ended or self.process is None:
+            return False
+        return any(processes.state(pid) == "T" for pid in {self.process.pid, self.program} if pid)
+
+    def report(self) -> RankReport:
+        p = self.progress()
+        pid = self.process.pid if self.process else 0
+        state = RankState.RUNNING if p.phase >= Phase.STEP else RankState.STARTING
+        if self.ended:
+            state = RankState.EXITED
+        elif self.stopped:
+            state = RankState.STOPPED
+        silent_ns = 0 if self.ended else time.monotonic_ns() - p.beat_ns
+        rss, rss_peak = (p.rss_bytes, p.rss_peak_bytes) if p.rss_bytes else memory.of_process(pid)
+        return RankReport(
+            rank=self.number,
+            pid=pid,
+            state=state,
+            phase=Phase(p.phase).name.lower() if 0 <= p.phase <= Phase.DONE else "",
+            step=p.step,
+            total_steps=p.total_steps,
+            loss=p.loss if p.loss == p.loss else None,
+            tokens=p.tokens,
+            silent_s=max(silent_ns, 0) / 1e9,
+            rss_bytes=rss,
+            device_bytes=p.device_bytes,
+            exit_code=exit_code_of(self.status) if self.status is not None else None,
+            step_seconds=p.step_ns / 1e9,
+            wait_seconds=p.wait_ns / 1e9,
+            stack=self.look.stack,
+            still_s=self.look.still_s,
+            collective=f"{p.collectives} {COLLECTIVES[p.collective]}" if p.collectives else "",
+            rss_peak_bytes=rss_peak,
+            device_peak_bytes=p.device_peak_bytes,
+            device_limit_bytes=p.device_limit_bytes,
+            mfu=p.mfu,
+        )
+
+    def close(self) -> None:
+        """Let go of its descriptors, once it has ended."""
+        if self.channel.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self.channel.socket)
+            self.channel.close()
+        if self._theirs.fileno() >= 0:
+            self._theirs.close()
+        self.output.close()
+        self.record.close()
+
+    def _receive(self) -> None:
+        while self.channel.fileno() >= 0:
+            try:
+                received = self.channel.receive()
+            except BlockingIOError:
+                return
+            except (OSError, ValueError):
+                received = None
+            if received is None:
+                asyncio.get_running_loop().remove_reader(self.channel.socket)
+                return
+            message, fds = received
+            try:
+                self._on_message(self, message, fds)
+            finally:
+                packets.close_all(fds)

@@ -1,0 +1,104 @@
+"""Remembers when rounds trained here, until a leader has heard of it: it may have been away for minutes.
+
+A leader's own round begins a new history. Only rounds that agents open by the grant add to it, and there are few of
+those; all the same, no more than the newest KEPT are remembered.
+
+What a script saved last before its round ended may be in no report, so it is told in those of the next round. And ranks
+are told when the job first completed a step: a file that is older is none that the job has saved in its training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.training_times import KEPT, Trained
+
+if TYPE_CHECKING:
+    from trainmaster.agent.shell.ranks.round import Round
+    from trainmaster.contract.wire import Assignment
+
+
+class _Measured(NamedTuple):
+    """A round with its two moments on this machine's monotonic clock, in nanoseconds; 0: it never came to a step."""
+
+    trained: Trained
+    first_step_ns: int
+    last_sign_ns: int
+
+    def told(self, now_ns: int) -> Trained:
+        return dataclasses.replace(
+            self.trained,
+            first_step_s=max(now_ns - self.first_step_ns, 0) / 1e9 if self.first_step_ns else None,
+            last_sign_s=max(now_ns - self.last_sign_ns, 0) / 1e9,
+        )
+
+
+class RoundHistory:
+    """The rounds that this agent tells of in its reports, the one that runs included."""
+
+    def __init__(self) -> None:
+        self._ended: deque[_Measured] = deque(maxlen=KEPT - 1)
+        self._before: Round | None = None
+        self._whole: bool | None = None  # it begins with the job's first round
+        self._first_step_at = 0.0  # seconds since 1970; 0: no rank here has completed a step
+
+    def begin(self, assignment: Assignment, before: Round | None) -> None:
+        """A round begins; `before` is the one that ends by it, whose ranks still have their records."""
+        if self._whole is None:
+            self._whole = assignment.restart_count == 0
+        if not assignment.minor:
+            self._ended.clear()
+        elif before is not None and before.ranks:
+            self._ended.append(_measured(before))
+
+    def retire(self, round: Round) -> None:
+        """A round is over here, and its ranks are about to end."""
+        self._before = round
+        stepped = [p.first_step_ns for p in (rank.progress() for rank in round.ranks) if p.first_step_ns]
+        if stepped and not self._first_step_at:
+            self._first_step_at = time.time() - (time.monotonic_ns() - min(stepped)) / 1e9
+
+    def environment(self) -> dict[str, str]:
+        """Return what ranks are told of the rounds before: when the job first completed a step, if this agent was there
+        from the job's first round on."""
+        known = self._whole and self._first_step_at
+        return {environment.FIRST_STEP_AT: f"{self._first_step_at:.3f}"} if known else {}
+
+    def saved_before(self, number: int) -> int:
+        """Return the step after which a rank last called torch.save in the round before `number`, as its process
+        counted; 0: none did here, or this agent was not in that round."""
+        before = self._before
+        if before is None or before.number != number - 1:
+            return 0
+        return max((rank.progress().last_save for rank in before.ranks), default=0)
+
+    def confirm(self, assignment: Assignment) -> None:
+        """A leader has written down all that came before this round."""
+        while self._ended and self._ended[0].trained.round < assignment.round:
+            self._ended.popleft()
+
+    def told(self, current: Round, now_ns: int) -> list[Trained]:
+        """All that is remembered, and the round that runs; oldest first."""
+        rounds = [*self._ended, _measured(current)] if current.ranks else [*self._ended]
+        return [measured.told(now_ns) for measured in rounds]
+
+
+def _measured(round: Round) -> _Measured:
+    records = [rank.progress() for rank in round.ranks]
+    resumed = max(p.resumed_step for p in records)
+    return _Measured(
+        Trained(
+            round=round.number,
+            step=max(p.step for p in records),
+            resumed_step=resumed if resumed >= 0 else None,
+            resumed_tier=round.resumed_tier,
+            saved_s=max(p.save_total_ns for p in records) / 1e9,
+            evaluated_s=max(p.eval_total_ns for p in records) / 1e9,
+        ),
+        first_step_ns=min((p.first_step_ns for p in records if p.first_step_ns), default=0),
+        last_sign_ns=max(p.beat_ns for p in records),
+    )

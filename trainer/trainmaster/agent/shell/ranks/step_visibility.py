@@ -1,0 +1,32 @@
+"""Says, once, that nothing is seen of ranks that run, and what follows from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainmaster.agent.shell.ranks.round import Round
+
+AFTER_S = 30.0
+"""A program of which nothing has been seen by then is no Python that can be watched."""
+
+
+class Sight:
+    """program: what the ranks execute; "" if the agent starts their Python itself. note: gets words for people."""
+
+    def __init__(self, program: str, note: Callable[[str], None]) -> None:
+        self._program = program
+        self._note = note
+        self._told = False
+
+    def look(self, round: Round) -> None:
+        """Look at the ranks of a round, AFTER_S after their start."""
+        unwatched = round.unwatched
+        if not self._program or not unwatched or self._told:
+            return
+        self._told = True
+        self._note(
+            f"rank {unwatched[0]} is not watched: {self._program} has started no Python that imports sitecustomize "
+            "(with -I, -E or -S none does, nor does one before 3.9 or one whose PYTHONPATH was replaced). Its "
+            "steps aren't counted, and it is taken for stuck only by a value of recovery.hang.limitSeconds other than "
+            "the default"
+        )

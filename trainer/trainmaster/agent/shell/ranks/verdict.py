@@ -1,0 +1,146 @@
+"""Why a rank ended. Pure: from an exit status, last words and last lines to a verdict.
+
+The first cause counts. A rank that ended because a peer did is marked as a cascade, so that nobody blames it.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.agent.shell.ranks.recurrence import USAGE_ERROR, last_said, recurrence
+from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Recurrence, Verdict
+from trainmaster.host.failure_signatures import cause_of, hardware_line, is_abort_for_a_peer, is_cascade, is_on_device
+
+LAST_LINES = 20
+
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass
+class End:
+    """How a rank ended: everything that is known about it."""
+
+    rank: int
+    round: int
+    step: int = 0
+    status: int | None = None  # wait status; None: it spoke its last words but still runs
+    words: dict[str, Any] | None = None  # FAILED message of the channel
+    lines: list[str] = field(default_factory=list)  # its last output
+    exits: bool = False  # it ended itself, by SystemExit
+    forked_warm: bool = False  # from a process that had imported what ranks of earlier rounds did
+    own_loop: bool = False  # our loop's exit codes can be trusted
+    oom_killed: bool = False  # the kernel's out-of-memory killer was at work in this container
+    note: str = ""  # what the agent itself knows, for instance that its zygote ended
+    peer_failed: bool = False  # another rank of its round failed shortly before
+
+
+def exit_code_of(status: int) -> int:
+    """The exit code of a wait status; negative: the signal."""
+    if status & 0x7F:
+        return -(status & 0x7F)
+    return (status >> 8) & 0xFF
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def traceback_in(lines: list[str]) -> str:
+    """The last Python traceback in a rank's output, "" without one.
+
+    A progress bar may stand before its first line, but nothing before the others."""
+    for start in range(len(lines) - 1, -1, -1):
+        before, found, rest = lines[start].partition(_TRACEBACK)
+        if found and (not before or "".join(lines[start + 1 : start + 2]).startswith(" ")):
+            return "\n".join([found + rest, *lines[start + 1 :]])
+    return ""
+
+
+def exception_in(text: str) -> str:
+    """The line of a traceback that names the exception. What follows it may be the rest of a long message, or anything
+    that the program printed afterwards."""
+    lines = text.strip().splitlines()
+    return next((line for line in lines[1:] if line.strip() and not line[0].isspace()), lines[-1])
+
+
+def exceptions_in(text: str) -> list[str]:
+    """The lines of a traceback that name the exceptions: the last one, and before it those that led to it."""
+    return [exception_in(_TRACEBACK + part) for part in text.split(_TRACEBACK)[1:]]
+
+
+def judge(end: End) -> Verdict:
+    """The verdict on a rank that failed (a status of 0 or SAVED is none)."""
+    words = end.words or {}
+    code = exit_code_of(end.status) if end.status is not None else _code_to_come(words)
+    text = str(words.get("traceback") or "") or traceback_in(end.lines)
+    cause, message = _cause(end, code, words, text)
+    broken = hardware_line(end.lines, text) if cause is Cause.CRASH and not end.note else ""
+    if broken:  # what the driver or a library printed beside the exception says more than the exception
+        cause, message = Cause.HARDWARE_FAULT, broken
+    cascade = _is_cascade(end, code, words, text)
+    recurs = Recurrence.UNKNOWN
+    if cause is Cause.CRASH and not (cascade or end.note):
+        recurs = recurrence(code, exceptions_in(text), end.lines[-LAST_LINES:], exits=end.exits)
+    if recurs is Recurrence.CERTAIN and end.forked_warm:
+        recurs = Recurrence.LIKELY  # what it was forked from may be to blame, and the next try is another way
+    return Verdict(
+        rank=end.rank,
+        cause=cause,
+        round=end.round,
+        message=message,
+        exit_code=code,
+        signal=signal_name(-code) if code < 0 else "",
+        traceback=text,
+        last_lines=end.lines[-LAST_LINES:],
+        step=int(words.get("step") or end.step),
+        cascade=cascade and not broken,
+        on_device=cause is Cause.OUT_OF_MEMORY and code >= 0 and is_on_device(text),
+        samples=[int(n) for n in words.get("samples") or []],
+        recurs=recurs,
+    )
+
+
+def _code_to_come(words: dict[str, Any]) -> int:
+    """The exit code of a rank that has spoken its last words and is about to end."""
+    if words.get("cascade"):
+        return int(ExitCode.PEER_LOST)
+    codes = {cause.value: code for code, cause in EXIT_CODES.items() if code != ExitCode.DO_NOT_RESTART}
+    return int(codes.get(str(words.get("cause")), ExitCode.CRASH))
+
+
+def _is_cascade(end: End, code: int, words: dict[str, Any], text: str) -> bool:
+    """Whether the rank ended because another one did. `text`: its traceback."""
+    if words or code == ExitCode.PEER_LOST:
+        return bool(words.get("cascade")) or code == ExitCode.PEER_LOST
+    if code == -signal.SIGABRT:
+        return is_abort_for_a_peer(end.lines, peer_failed=end.peer_failed)
+    return code > 0 and is_cascade(text)
+
+
+def _cause(end: End, code: int, words: dict[str, Any], text: str) -> tuple[Cause, str]:
+    if end.note:
+        return Cause.CRASH, end.note
+    if words:
+        try:
+            cause = Cause(words.get("cause"))
+        except ValueError:
+            cause = cause_of(text)
+        return cause, str(words.get("message") or cause.value)
+    if code < 0:
+        name = signal_name(-code)
+        if end.oom_killed and -code == signal.SIGKILL:
+            return Cause.OUT_OF_MEMORY, "killed by the kernel: out of memory"
+        return Cause.CRASH, f"killed by {name}"
+    if code in EXIT_CODES and (code != ExitCode.CONFIG_ERROR or end.own_loop):
+        return EXIT_CODES[code], f"ended with exit code {code}"
+    if text:
+        return cause_of(text), exception_in(text)
+    said = last_said(end.lines, code)
+    if not said:
+        return Cause.CRASH, f"ended with exit code {code}"
+    return Cause.CRASH, f"ended with exit code {code}{':' if code == USAGE_ERROR else '; its last output:'} {said}"

@@ -1,0 +1,1 @@
+"""What ranks have saved: uploads to storage, copies for peers."""

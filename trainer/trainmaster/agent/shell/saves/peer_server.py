@@ -1,0 +1,184 @@
+"""Answers peers: keeps copies of their ranks' states in this pod's memory, and hands out what it holds.
+
+A thread for each connection: states are large, and the loop in which ranks are started must never wait for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import threading
+
+from trainmaster.checkpoint.files.memory_tier import RamFolder
+from trainmaster.checkpoint.files.peer_client import (
+    NONCE_BYTES,
+    PROOF,
+    RECEIPT,
+    RECEIPT_LIMIT,
+    Link,
+    Refused,
+    keep_whole,
+    parse_path,
+    path_of,
+    proof,
+    same_proof,
+)
+from trainmaster.contract.wire.messages import StoreAddress
+
+_CONNECTIONS = 16  # at a time
+_IDLE_S = 300.0
+_NICENESS = 5  # of whoever takes copies: ranks come first
+_WORDS = {
+    200: "OK",
+    204: "No Content",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    409: "Conflict",
+    413: "Content Too Large",
+    422: "Unprocessable Content",
+    431: "Request Header Fields Too Large",
+    507: "Insufficient Storage",
+}
+
+
+class PeerServer:
+    """Listens from its making to `close`. `folder` None: it only answers that it lives."""
+
+    def __init__(self, host: str, folder: RamFolder | None) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, 0), family=family, backlog=64)
+        self.address = StoreAddress(host, self._listening.getsockname()[1])
+        self._folder = folder
+        self._round, self._secret, self._own = 0, "", range(0)
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="peers", daemon=True).start()
+
+    def begin(self, round: int, secret: str, own: range) -> None:
+        """From now on only agents of this round are answered; without a secret, nobody. `own`: this pod's ranks."""
+        self._round, self._secret, self._own = round, secret, own
+
+    def close(self) -> None:
+        with self._lock:
+            sockets = [self._listening, *self._open]
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listening.accept()
+            except OSError:
+                return
+            with self._lock:
+                full = len(self._open) >= _CONNECTIONS
+                if not full:
+                    self._open.add(sock)
+            if full:
+                sock.close()
+            else:
+                threading.Thread(target=self._serve, args=(sock,), name="peer", daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            with sock, contextlib.suppress(OSError):
+                _Conversation(self, Link(sock)).hold()
+        finally:
+            with self._lock:
+                self._open.discard(sock)
+
+
+class _Conversation:
+    """One connection: a nonce, then requests that are counted."""
+
+    def __init__(self, server: PeerServer, link: Link) -> None:
+        self._server, self._link = server, link
+        self._nonce = secrets.token_hex(NONCE_BYTES)
+        self._count = 0
+
+    def hold(self) -> None:
+        while True:
+            self._link.socket.settimeout(_IDLE_S)
+            head = self._link.head()
+            if head is None:
+                return
+            self._link.socket.settimeout(10.0)
+            try:
+                self._answer(*head)
+            except Refused as refusal:
+                self._say(refusal.status, str(refusal).encode())
+                return  # a body may still be on its way
+
+    def _answer(self, line: str, headers: dict[str, str]) -> None:
+        method, _, rest = line.partition(" ")
+        path, _, _ = rest.partition(" ")
+        self._count += 1
+        length, known = _number(headers.get("content-length", "0")), _number(headers.get(RECEIPT.lower(), "0"))
+        state = parse_path(path)
+        if (method, path) == ("GET", "/v1/ping"):
+            self._say(204)
+        elif (method, path) == ("GET", "/v1/challenge"):
+            self._say(200, self._nonce.encode())
+        elif state is None or method not in ("GET", "PUT"):
+            raise Refused(404, "there is no such thing here")
+        elif known > min(length, RECEIPT_LIMIT):
+            raise Refused(400, f"a receipt of {known} bytes is expected to be shorter")
+        else:
+            receipt = self._link.read(known)
+            digest = hashlib.sha256(receipt).hexdigest()
+            secret = self._server._secret
+            said = proof(secret, self._nonce, self._count, method, path, length, digest)
+            if not secret or not same_proof(said, headers.get(PROOF.lower(), "")):
+                raise Refused(403, "whoever asks doesn't know this round's secret")
+            if method == "GET":
+                self._hand_out(*state)
+            else:
+                self._keep(*state, receipt, length - known)
+
+    def _hand_out(self, step: int, round: int, rank: int) -> None:
+        folder, secret = self._folder(), self._server._secret
+        try:
+            with folder.reading(step, round, rank) as file:
+                receipt = folder.receipt_path(step, round, rank).read_bytes()
+                length = len(receipt) + os.fstat(file.fileno()).st_size
+                digest = hashlib.sha256(receipt).hexdigest()
+                path = path_of(step, round, rank)
+                headers: dict[str, str | int] = {
+                    "Content-Length": length,
+                    RECEIPT: len(receipt),
+                    PROOF: proof(secret, self._nonce, self._count, "answer", path, length, digest),
+                }
+                self._link.send("HTTP/1.1 200 OK", headers, receipt, file)
+        except FileNotFoundError:
+            raise Refused(404, "it isn't in this memory") from None
+
+    def _keep(self, step: int, round: int, rank: int, receipt: bytes, size: int) -> None:
+        folder = self._folder()
+        if round != self._server._round:
+            raise Refused(409, f"round {self._server._round} runs here, not {round}")
+        if size > folder.budget // 2:
+            raise Refused(413, f"{size >> 20} MiB are more than half of the memory tier, {folder.budget >> 20} MiB")
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)  # of this thread alone
+        keep_whole(self._link, folder, step, round, rank, receipt, size, self._server._own)
+        self._say(204)
+
+    def _folder(self) -> RamFolder:
+        if self._server._folder is None:
+            raise Refused(507, "it has no memory tier")
+        return self._server._folder
+
+    def _say(self, status: int, body: bytes = b"") -> None:
+        self._link.send(f"HTTP/1.1 {status} {_WORDS[status]}", {"Content-Length": len(body)}, body)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 15:
+        raise Refused(400, f"{text[:20]!r} is no length")
+    return int(text)

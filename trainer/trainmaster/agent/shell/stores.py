@@ -1,0 +1,125 @@
+"""The TCPStores that this pod hosts: of the round that runs, and of the one that may come next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainmaster.agent.shell.launching.agent_settings import Settings
+from trainmaster.agent.shell.ranks.rank_process import Output
+from trainmaster.agent.shell.zygotes import Process, Zygotes
+from trainmaster.agent.zygote import packets
+from trainmaster.contract.wire import StoreAddress, environment
+from trainmaster.contract.wire.channel import Channel
+from trainmaster.rank.executed_rank import find_package
+
+
+@dataclass(eq=False)
+class Store:
+    output: Output
+    channel: Channel
+    process: Process | None = None
+    address: StoreAddress | None = None
+    lost: bool = False
+
+
+class Stores:
+    """`changed` is called when a store opened or was lost."""
+
+    def __init__(self, settings: Settings, zygotes: Zygotes, changed: Callable[[], None]) -> None:
+        self._settings = settings
+        self._zygotes = zygotes
+        self._changed = changed
+        self._current: Store | None = None
+        self._next: Store | None = None
+
+    @property
+    def next_address(self) -> StoreAddress | None:
+        return self._next.address if self._next is not None else None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the store of the round that runs was ours and is gone."""
+        return self._current is not None and self._current.lost
+
+    def take(self, address: StoreAddress) -> None:
+        """A round begins with the store at `address`: if it is ours, it is the next one no more. The old one ends."""
+        old, self._current = self._current, None
+        if self._next is not None and self._next.address == address:
+            self._current, self._next = self._next, None
+        self._end(old)
+
+    def offer(self) -> None:
+        """Open a store for the next round unless one is open, or on its way."""
+        if self._next is not None or not self._zygotes.alive:
+            return
+        link = self._zygotes.pristine()
+        if link is None and not self._zygotes.without_forks:
+            return
+        ours, theirs = Channel.pair()
+        store = self._next = Store(Output("[store] "), ours)
+        host = self._settings.pod_ip
+        env = {**self._settings.environ, environment.ROUND: "0", "OMP_NUM_THREADS": "1"}
+        entry: dict[str, object] = {"kind": "store", "host": host}
+        if link is None:
+            link = self._zygotes.root()
+            program = find_package("trainmaster.agent.zygote.store_process", "main")
+            entry = {"kind": "exec", "argv": [sys.executable, "-c", program, host]}
+        fds = {"output": store.output.write_fd, "channel": theirs.fileno()}
+        try:
+            store.process = self._zygotes.start(link, entry, env, "/", fds, lambda _: self._ended(store))
+        except OSError:
+            self._next = None
+            self._close(store)
+            return
+        finally:
+            theirs.close()
+        store.output.started()
+        ours.socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(ours.socket, self._receive, store)
+
+    def kill_current(self) -> bool:
+        """A fault on purpose. False: the store of the round that runs isn't ours."""
+        if self._current is None or self._current.lost:
+            return False
+        self._end(self._current)
+        return True
+
+    def end(self) -> None:
+        self._end(self._current)
+        self._end(self._next)
+        self._current = self._next = None
+
+    def _receive(self, store: Store) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            received = store.channel.receive()
+            if received is None:
+                asyncio.get_running_loop().remove_reader(store.channel.socket)
+                return
+            message, fds = received
+            packets.close_all(fds)
+            store.address = StoreAddress(self._settings.pod_ip, int(message["port"]))
+            self._changed()
+
+    def _ended(self, store: Store) -> None:
+        store.lost = True
+        store.output.drain()
+        self._close(store)
+        if store is self._next:
+            self._next = None
+        if store in (self._current, self._next) or store.address is not None:
+            self._changed()
+
+    def _end(self, store: Store | None) -> None:
+        if store is not None and store.process is not None:
+            store.process.signal(signal.SIGKILL)
+
+    def _close(self, store: Store) -> None:
+        if store.channel.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(store.channel.socket)
+            store.channel.close()
+        store.output.close()

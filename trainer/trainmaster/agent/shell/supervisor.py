@@ -1,0 +1,515 @@
+"""The supervisor of one pod: obeys the operator's directives, runs its ranks, tells what becomes of them.
+
+Torch is never imported here. Everything between the death of a rank and the fork of its successor is a chain of
+callbacks in one event loop: no polling interval and no pause lies on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from trainmaster.agent.shell.datagrams import Datagrams
+from trainmaster.agent.shell.fault_socket import Faults
+from trainmaster.agent.shell.granted_restart import Grant
+from trainmaster.agent.shell.launching import foreign_launchers, rank_software
+from trainmaster.agent.shell.launching.agent_settings import Settings, neighbours, rank_environment
+from trainmaster.agent.shell.peer_heartbeat import PING, PONG, Ring
+from trainmaster.agent.shell.ranks.learning_policy import Lessons
+from trainmaster.agent.shell.ranks.rank_process import Rank
+from trainmaster.agent.shell.ranks.round import RESCUE_LIMIT_S, Round, failed_at_start
+from trainmaster.agent.shell.ranks.round_history import RoundHistory
+from trainmaster.agent.shell.ranks.step_visibility import AFTER_S, Sight
+from trainmaster.agent.shell.reporting import Reporter
+from trainmaster.agent.shell.saves.last_saves import LastSaves
+from trainmaster.agent.shell.saves.peer_tier import Peers
+from trainmaster.agent.shell.saves.uploads import Uploads
+from trainmaster.agent.shell.stores import Stores
+from trainmaster.agent.shell.termination import write_termination
+from trainmaster.agent.shell.zygotes import Zygotes
+from trainmaster.contract.wire import (
+    Assignment,
+    Cause,
+    Control,
+    Directive,
+    DirectiveState,
+    ExitCode,
+    StoreAddress,
+    channel,
+)
+from trainmaster.host import pinning, processes
+from trainmaster.rank import executed_rank, injection
+from trainmaster.rank.stacks import Looks
+
+_WATCH_S = 0.02  # how often milestones of a start are looked for, to report them; nothing waits for it
+_STORE_AFTER_S = 1.0  # the next store is opened after the first step, or then
+_LAST_UPLOADS_S = 20.0
+_UNKILLABLE_AFTER_S = RESCUE_LIMIT_S + 10.0  # ranks that were killed and still exist then are named
+_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+class Supervisor:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.round: Round | None = None
+        self.directive: Directive | None = None
+        self.exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.stop_ack: int | None = None
+        self.stop_passed: int | None = None
+        self.draining_until: float | None = None
+        self.events: list[dict[str, str]] = []
+        self.software: dict[str, str] = {}  # that ranks here will run; empty until it has been read
+        self.reporter = Reporter(self)
+        self._zygotes_key = settings.key()
+        self.zygotes = Zygotes(self._zygotes_key, settings.load_environment(), self._zygotes_changed, self._note)
+        self.stores = Stores(settings, self.zygotes, self.reporter.at_once)
+        self.uploads = Uploads(self._upload_changed)
+        self.last_saves = LastSaves(self.uploads, settings.checkpoint_timeout_s)
+        self.peers = Peers(settings, self._copied, self._event)
+        self.faults = Faults(self)
+        self.datagrams = Datagrams(self._heard)
+        self.ring = Ring(self.datagrams, self.reporter.at_once)
+        self.grant = Grant(self, self.datagrams, self.ring)
+        self.history = RoundHistory()
+        self.looks = Looks(lambda: self.round.ranks if self.round is not None else [])
+        self._begun = 0  # the highest round that was ever begun here
+        self._unconfirmed = False  # it was opened by the grant, and no leader has published it
+        self._old_rounds: list[Round] = []
+        self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
+        self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
+        self.sight = Sight("" if settings.entry is not None else settings.command.argv[0], self._note)
+        self._steps_seen = False  # a rank of any round has completed a step
+        self._distrusted: set[str] = set()  # ways of starting ranks that failed
+        self._store_timer: asyncio.TimerHandle | None = None
+        self._reopening: asyncio.Task[None] | None = None
+
+    async def run(self) -> int:
+        """Live until the operator, a signal or a fence says otherwise; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        loop.add_signal_handler(signal.SIGINT, self._terminated)
+        processes.become_subreaper()
+        processes.hurry()
+        await self.faults.open()
+        await self.datagrams.open(self.peers.address)
+        for note in self.settings.notes:
+            self._note(note)
+        bare = not self.settings.zygote_enabled
+        # Joining does not wait for the zygote: the operator plans meanwhile.
+        tasks = [asyncio.create_task(self._open_zygotes(bare)), *self.reporter.start()]
+        tasks.append(asyncio.create_task(self._read_software()))
+        try:
+            return await self._first_end(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=1)
+            await self._close()
+
+    def obey(self, directive: Directive) -> None:
+        """Do what the operator wants. An older leader's words, and those of an older round, are ignored."""
+        if self.directive is not None and directive.epoch < self.directive.epoch:
+            return
+        self.directive = directive
+        assignment = directive.assignment
+        if directive.state is DirectiveState.FINISH:
+            self.end(ExitCode.OK)
+        elif directive.state is DirectiveState.HOLD:
+            if self._begun - self._unconfirmed < directive.round:
+                self._waiting = None
+                self._retire_round()
+        elif directive.state is DirectiveState.RUN and assignment is not None:
+            granted = self._unconfirmed and assignment.round == self._begun and not assignment.minor
+            if assignment.round > self._begun or (granted and not self.grant.foresaw(assignment)):
+                self._begin(assignment, time.monotonic_ns())
+            elif self.round is not None and assignment.round == self.round.number:
+                self._unconfirmed = False
+                self.grant.confirm(assignment)
+                self.history.confirm(assignment)
+                self.peers.again(assignment)
+                self._stop(directive)
+        self.looks.want(directive.ask_stacks and self.round is not None and directive.round == self.round.number)
+        if directive.keep_store and self._store_timer is None:
+            self.stores.offer()
+
+    def end(self, code: int) -> None:
+        if not self.exit_code.done():
+            self.exit_code.set_result(int(code))
+
+    def begin_granted(self, assignment: Assignment) -> None:
+        """A round that no leader has published: one that a leader publishes wins, even under the same number."""
+        self._note(f"round {assignment.round} opens by the grant: no operator answers")
+        self._begin(assignment, time.monotonic_ns())
+        self.reporter.drop()
+
+    def _begin(self, assignment: Assignment, obeyed_ns: int) -> None:
+        """End the ranks of the round before, and start this one's as soon as they can be. Call it once for a round."""
+        self._begun = assignment.round
+        self.settings = self.settings.of_round(assignment)
+        if wrong := self.settings.wrong_size(assignment):
+            print(f"trainmaster agent: {wrong}", file=sys.stderr, flush=True)
+            self.end(ExitCode.CONFIG_ERROR)
+            return
+        self._unconfirmed = assignment.minor > 0 and (self.directive is None or self.directive.round < assignment.round)
+        self._distrust_failed_start()
+        self.history.begin(assignment, self.round)
+        self._retire_round()
+        self.uploads.give_up(failing_only=True, below_round=assignment.round)
+        self.stop_ack = self.stop_passed = None
+        self.stores.take(assignment.store)
+        self.peers.begin(assignment)
+        self.grant.begin(assignment)
+        self._waiting = (assignment, obeyed_ns)
+        self._start_waiting_round()
+
+    def _start_waiting_round(self) -> None:
+        """Start the ranks of a round that has begun, if there is one and nothing stands in their way any more."""
+        way = self._way()
+        if self._waiting is None or way is None or self._holders():
+            return
+        (assignment, obeyed_ns), self._waiting = self._waiting, None
+        self.round = self._start(assignment, obeyed_ns, way)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_WATCH_S, self._watch, self.round)
+        loop.call_later(AFTER_S, self.sight.look, self.round)
+        self._look_for_launchers(self.round, foreign_launchers.LOOKS_AFTER_S)
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+        self._store_timer = loop.call_later(_STORE_AFTER_S, self._offer_store)
+        self.reporter.at_once()
+
+    def _holders(self) -> list[Rank]:
+        """Ranks of older rounds that have memory of a device: it becomes free only when they are reaped."""
+        return [r for old in self._old_rounds for r in old.ranks if not r.ended and r.progress().device_bytes]
+
+    @property
+    def warming(self) -> bool:
+        """Ranks can't be started yet: who waits for a pod to train on with needn't wait for it to import, too."""
+        return self._way() is None
+
+    def _way(self) -> str | None:
+        """How ranks are to be started: learned, pristine or exec; None: that isn't known before the zygote serves."""
+        if not self.zygotes.alive:
+            return None
+        if self.settings.entry is None or self.settings.command.flags or self.settings.key() != self._zygotes_key:
+            return "exec"
+        if self.zygotes.without_forks or "exec" in self._distrusted or not self.lessons.forkable:
+            return "exec"
+        best = self.zygotes.best()
+        if best is not None and best.kind == "learned" and "learned" not in self._distrusted:
+            return "learned"
+        if not self.settings.own_loop or "pristine" in self._distrusted:
+            return "exec"  # a script's imports depend on what it does before them
+        return "pristine" if self.zygotes.pristine() is not None else None
+
+    def _start(self, assignment: Assignment, obeyed_ns: int, way: str) -> Round:
+        round = Round(assignment, obeyed_ns, own_loop=self.settings.own_loop, changed=self._round_changed)
+        round.way = way
+        kills = _oom_kills()
+        round.oom_kills = lambda: _oom_kills() > kills
+        drained_ns = time.monotonic_ns()
+        control = self._control()
+        for pod_rank in range(assignment.ranks):
+            rank = Rank(assignment.first_rank + pod_rank, assignment.round, self._said, self._exited)
+            rank.copied_step = self.peers.first_copied_step()
+            rank.set_control(control)
+            round.ranks.append(rank)
+            self._start_rank(rank, assignment, pod_rank, way)
+        round.forked(drained_ns)
+        return round
+
+    def _start_rank(self, rank: Rank, assignment: Assignment, pod_rank: int, way: str) -> None:
+        env = rank_environment(self.settings, assignment, pod_rank, self._own_cpus(assignment, pod_rank))
+        env.update(self.faults.environment() | self.peers.environment(assignment) | self.history.environment())
+        settings = self.settings.of_rank(int(env["LOCAL_RANK"]))
+        if way == "exec":
+            link = self.zygotes.root()
+            if not settings.own_loop:  # a script that is forked has trained: it launches nothing
+                env.update(injection.variables(env))
+            argv = settings.command.argv
+            if settings.executed_entry is not None:
+                argv, added = executed_rank.command(settings.executed_entry, settings.command.flags)
+                env.update(added)
+            entry: dict[str, Any] = {"kind": "exec", "argv": argv}
+        else:
+            best = self.zygotes.best() if way == "learned" else self.zygotes.pristine()
+            assert best is not None
+            assert settings.entry is not None
+            link, entry = best, settings.entry
+        rank.started(self.zygotes.start(link, entry, env, os.getcwd(), rank.descriptors(), rank.exited))
+
+    def _own_cpus(self, assignment: Assignment, pod_rank: int) -> list[int]:
+        """That a rank is pinned to; none where it isn't."""
+        ranks, index = neighbours(self.settings, assignment, pod_rank)
+        if not self.settings.pinning or ranks == 1:
+            return []
+        try:
+            return pinning.share(self.settings.cpus, ranks, index)
+        except ValueError as error:
+            if pod_rank == 0:
+                self._note(f"ranks aren't pinned to cores: {error}")
+            return []
+
+    def _round_changed(self) -> None:
+        self.reporter.at_once()
+        self.grant.look()
+
+    def _heard(self, message: dict[str, Any], sender: StoreAddress) -> None:
+        """From another agent of the round."""
+        kind = message["kind"]
+        (self.ring if kind in (PING, PONG) else self.grant).heard(kind, message, sender)
+
+    def _control(self) -> Control:
+        d = self.directive
+        waiting = self.uploads.under_way + sum(not r.ended for old in self._old_rounds for r in old.ranks)
+        if d is None or d.stop_at is None:
+            return Control(uploads_pending=waiting)
+        return Control(stop_at=d.stop_at, stop_bound=int(d.stop_bound), uploads_pending=waiting)
+
+    def _retire_round(self) -> None:
+        if self.round is not None:
+            self.history.retire(self.round)
+            self.round.retire()
+            self._old_rounds.append(self.round)
+            asyncio.get_running_loop().call_later(_UNKILLABLE_AFTER_S, self._name_survivors, self.round)
+            self.round = None
+            self._bury()
+
+    def _name_survivors(self, old: Round) -> None:
+        for words in old.survivors():
+            self._event("ProcessUnkillable", words)
+
+    def _bury(self) -> None:
+        """Let go of old rounds whose ranks have all ended."""
+        for old in [o for o in self._old_rounds if not o.alive]:
+            self._old_rounds.remove(old)
+            old.close()
+
+    def _exited(self, rank: Rank) -> None:
+        if self.round is not None and rank in self.round.ranks:
+            self.round.exited(rank)
+            self._look_at_last_saves()
+            return
+        self._bury()
+        self._update_pending()
+        self._start_waiting_round()
+
+    def _said(self, rank: Rank, message: dict[str, Any], fds: list[int]) -> None:
+        kind = message.pop("kind")
+        current = self.round if self.round is not None and rank in self.round.ranks else None
+        if kind == channel.STAGED and fds:
+            message["rank"] = message.get("rank", rank.number)
+            self.uploads.submit(message, fds[0])
+            if current is None:
+                self._update_pending()
+        elif kind == channel.MODULES:
+            self.lessons.hear(rank, message)
+        elif kind in (channel.RESCUING, channel.RESCUED):
+            for round in [r for r in (current, *self._old_rounds) if r is not None and rank in r.ranks]:
+                round.said(rank, kind)
+        elif current is None:
+            return
+        elif kind == channel.IN_MEMORY:
+            rank.memory_step = int(message["step"])
+            self.peers.saved(rank.number, message)
+        elif kind == channel.FAILED:
+            current.spoke(rank, message)
+        elif kind == channel.EXITS:
+            rank.exits = True
+        elif kind == channel.RESUMED:
+            current.resumed_step, current.resumed_tier = int(message["step"]), str(message.get("tier", ""))
+            self.reporter.at_once()
+        elif kind == channel.SAVED:
+            rank.kept = bool(message.get("kept", True))
+        elif kind == channel.EVENT:
+            self._event(str(message.get("reason", "")), str(message.get("message", "")))
+
+    def _refuse_forks(self) -> None:
+        self._note(
+            "ranks are executed, not forked: the script changes a variable that torch may read, and then imports torch"
+        )
+
+    def _learn(self, rank: Rank) -> None:
+        """One rank's list is enough: those of a round hardly differ."""
+        if self.settings.key() != self._zygotes_key:
+            return  # the restart command has other variables than the command that the zygotes were started for
+        forks = self.settings.zygote_enabled and self.settings.entry is not None and not self.settings.command.flags
+        nothing = self.settings.own_loop and not rank.imports  # then the pristine zygote will do
+        if forks and not nothing and "learned" not in self._distrusted:
+            self.zygotes.learn(rank.imports, rank.imported_variables, self.settings.import_environment())
+
+    def _distrust_failed_start(self) -> None:
+        """A forked round in which no rank came to a step: perhaps the zygote's fault, so take the slower way."""
+        failed = self.round
+        if failed is None:
+            return
+        self._steps_seen |= failed.stepped
+        if failed.way == "exec" or not failed_at_start(failed, shows_steps=self._steps_seen):
+            return
+        self._distrusted.add(failed.way)
+        if failed.way == "learned":
+            self.zygotes.bar()
+        self._note(f"ranks forked from the {failed.way} zygote did not start: the next round does without it")
+
+    def _stop(self, directive: Directive) -> None:
+        round = self.round
+        assert round is not None
+        told = self.stop_ack, self.stop_passed
+        self.stop_ack, self.stop_passed = round.set_stop(self._control())
+        if directive.stop_at is None:
+            return
+        self._look_at_last_saves()
+        if not round.heeds_stops():
+            # Such a script can't save at a step; it gets SIGTERM and its grace period once all agree to stop.
+            self.stop_ack, self.stop_passed = directive.stop_at, None
+            if directive.stop_bound and not round.stopping:
+                round.terminate()
+                asyncio.get_running_loop().call_later(self.settings.grace_s, round.kill)
+        # Answers to reports are directives too: the same words again would make report follow report.
+        if (self.stop_ack, self.stop_passed) != told:
+            self.reporter.at_once()
+
+    def _upload_changed(self, message: dict[str, Any], error: str | None) -> None:
+        self._update_pending()
+        if self.round is not None:
+            for rank in self.round.ranks:
+                if rank.number == message["rank"] and self.round.number == message.get("round", self.round.number):
+                    rank.send(channel.UPLOADED, {"step": message.get("step", 0), "error": error or None})
+        self._look_at_last_saves()
+        self.reporter.at_once()
+
+    def _look_at_last_saves(self) -> None:
+        self.last_saves.look(self.round, stops=self.directive is not None and self.directive.stop_at is not None)
+
+    def _copied(self, number: int, rank_number: int, step: int) -> None:
+        if self.round is not None and self.round.number == number:
+            for rank in self.round.ranks:
+                if rank.number == rank_number:
+                    rank.copied(step)
+
+    def _update_pending(self) -> None:
+        """Tell ranks that choose a resume point how many checkpoints of earlier rounds are still on their way."""
+        if self.round is not None:
+            control = self._control()
+            for rank in self.round.ranks:
+                rank.set_control(control)
+
+    def _watch(self, round: Round) -> None:
+        if round is not self.round:
+            return
+        if round.watch():
+            asyncio.get_running_loop().call_later(_WATCH_S, self._watch, round)
+        elif self._store_timer is not None:
+            self._offer_store()
+
+    def _look_for_launchers(self, round: Round, looks_after_s: tuple[float, ...]) -> None:
+        """Fail a round in whose ranks a launcher starts a world of its own. Only scripts have such programs."""
+        if self.settings.own_loop or round is not self.round or round.verdict is not None:
+            return
+        for rank in round.ranks:
+            words = foreign_launchers.find(rank.process.pid) if rank.process and not rank.joined else ""
+            if words:
+                round.spoke(rank, {"cause": Cause.CONFIG_ERROR.value, "message": words})
+                return
+        if looks_after_s:
+            loop = asyncio.get_running_loop()
+            loop.call_later(looks_after_s[0], self._look_for_launchers, round, looks_after_s[1:])
+
+    def _offer_store(self) -> None:
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+            self._store_timer = None
+        if self.directive is not None and self.directive.keep_store:
+            self.stores.offer()
+
+    def _zygotes_changed(self) -> None:
+        if self.directive is not None and self.directive.keep_store and self._store_timer is None:
+            self.stores.offer()
+        if self.round is None and self._waiting is None:
+            self.reporter.at_once()  # a round may wait until this pod is warm
+        self._start_waiting_round()
+        if not self.zygotes.alive and not self.exit_code.done():
+            self._note("the zygote ended, and this pod's ranks with it: connecting to its successor")
+            processes.end_children()
+            bare = not self.settings.zygote_enabled
+            self._reopening = asyncio.get_running_loop().create_task(self._open_zygotes(bare))
+
+    async def _open_zygotes(self, bare: bool) -> None:
+        await self.zygotes.open(self.settings.zygote, bare=bare)
+        self._zygotes_changed()
+
+    async def _read_software(self) -> None:
+        self.software = await rank_software.read(self.settings)
+        self.reporter.at_once()
+
+    async def _first_end(self, tasks: list[asyncio.Task[None]]) -> int:
+        """The exit code, or the exception of a task: those run for ever unless something is broken."""
+        waiting: set[asyncio.Future[Any]] = {self.exit_code, *tasks}
+        while not self.exit_code.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {self.exit_code}:
+                task.result()
+        return self.exit_code.result()
+
+    def _terminated(self) -> None:
+        """SIGTERM: tell the operator, who has all ranks save; end when they have, at the latest after the grace."""
+        if self.draining_until is not None or self.round is None or not self.round.alive:
+            self.end(128 + signal.SIGTERM)
+            return
+        self.draining_until = time.monotonic() + self.settings.grace_s
+        self.reporter.at_once()
+        # The last second is for killing and saying so.
+        asyncio.get_running_loop().call_later(max(self.settings.grace_s - 1, 0), self.end, 128 + signal.SIGTERM)
+
+    async def _close(self) -> None:
+        round = self.round
+        write_termination(self.settings.termination_log, round.verdict if round else None)
+        self.exit_code.cancel()
+        self.lessons.close()
+        self.faults.close()
+        self.grant.close()
+        self.ring.close()
+        self.datagrams.close()
+        if round is not None:
+            round.kill()
+        self.stores.end()
+        self.peers.close()
+        self.last_saves.close()
+        await self.uploads.drained(_LAST_UPLOADS_S)
+        await self.reporter.last_words()
+        self.zygotes.close()
+        self.uploads.close()
+
+    def _event(self, reason: str, message: str) -> None:
+        self.events.append({"reason": reason, "message": message})
+        self.reporter.at_once()
+
+    def _note(self, message: str) -> None:
+        print(f"[agent] {message}", flush=True)
+        self._event("Agent", message)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "hostname": socket.gethostname(),
+            "cpus": processes.available_cpus(),
+            "python": sys.version.split()[0],
+            "framework": self.settings.framework,
+        }
+
+
+def _oom_kills() -> int:
+    """How often the kernel's out-of-memory killer struck in this container, by cgroup v2 or v1."""
+    for place in _OOM_COUNTS:
+        try:
+            with open(place) as file:
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except (OSError, ValueError):
+            continue
+    return 0

@@ -1,0 +1,262 @@
+"""The supervisor's view of its zygotes: which there are, starting processes through them, their ends.
+
+Every process of a pod is a child of a zygote, executed ones too: it is reaped there, and its end is told over a
+connection that this module reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.agent.shell.launching.agent_settings import load_environment
+from trainmaster.agent.zygote import packets
+from trainmaster.rank.executed_rank import find_package
+
+_CONNECT_TRIES = 40
+_CONNECT_PAUSE_S = 0.25  # while the machine's zygote comes up
+
+
+@dataclass(eq=False)
+class Link:
+    """A connection to one zygote."""
+
+    kind: str  # root, pristine, learned
+    socket: socket.socket
+    modules: int = 0
+    ids: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Process:
+    """A process that a zygote started for us."""
+
+    id: int
+    link: Link
+    on_exit: Callable[[int | None], None]  # wait status; None: its zygote ended, and it with it
+    pid: int = 0
+    ended: bool = False
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            signal_all([self], number)
+
+
+class Zygotes:
+    """`changed` is called when a zygote came or went, `note` with words for people."""
+
+    def __init__(
+        self, key: str, load: dict[str, str], changed: Callable[[], None], note: Callable[[str], None]
+    ) -> None:
+        self._key = key
+        self._load = load
+        self._changed = changed
+        self._note = note
+        self._root: Link | None = None
+        self._links: dict[str, Link] = {}
+        self._processes: dict[int, Process] = {}
+        self._next_id = 0
+        self._own: subprocess.Popen[bytes] | None = None
+        self._closing = False
+        self.without_forks = False  # the root said that it forks nothing
+
+    async def open(self, path: str, *, bare: bool) -> None:
+        """Connect to the machine's zygote at `path`; without one, start our own. `bare`: one that only executes."""
+        sock = await self._connect(path) if path and not bare else None
+        if sock is None:
+            sock = self._start_own(bare=bare)
+        self._root = self._adopt(Link("root", sock))
+        packets.send(sock, {"op": "hello", "key": self._key, "load": self._load})
+
+    @property
+    def alive(self) -> bool:
+        return self._root is not None
+
+    def best(self) -> Link | None:
+        """The zygote that knows most: the learned one, else the pristine one, else None."""
+        return self._links.get("learned") or self._links.get("pristine")
+
+    def pristine(self) -> Link | None:
+        return self._links.get("pristine")
+
+    def root(self) -> Link:
+        if self._root is None:
+            raise OSError("the zygote ended")
+        return self._root
+
+    def start(
+        self,
+        link: Link,
+        entry: dict[str, Any],
+        env: dict[str, str],
+        cwd: str,
+        fds: dict[str, int],
+        on_exit: Callable[[int | None], None],
+    ) -> Process:
+        """Start a process through `link`. Raises OSError when that zygote is gone."""
+        self._next_id += 1
+        process = Process(self._next_id, link, on_exit)
+        request = {
+            "op": "start",
+            "id": process.id,
+            "entry": entry,
+            "env": env,
+            "cwd": cwd,
+            "fds": list(fds),
+            "mark": f"{os.getpid()}-{process.id}",
+        }
+        packets.send(link.socket, request, list(fds.values()))
+        self._processes[process.id] = process
+        link.ids.add(process.id)
+        return process
+
+    def learn(self, imports: list[list[str]], variables: dict[str, str | None], env: dict[str, str]) -> None:
+        """Have a zygote import what a rank has imported. variables: that its imports have set; env: what it ran in."""
+        if self._root is not None:
+            body = {"op": "learn", "key": self._key, "imports": imports, "variables": variables, "env": env}
+            packets.send(self._root.socket, body)
+
+    def bar(self) -> None:
+        """Never fork from the learned zygote again."""
+        link = self._links.pop("learned", None)
+        if link is not None and not link.ids:
+            self._close(link)
+        if self._root is not None:
+            packets.send(self._root.socket, {"op": "bar", "key": self._key})
+
+    def close(self) -> None:
+        """Let go of all zygotes: each kills what it started for us. Our own ends."""
+        self._closing = True
+        loop = asyncio.get_running_loop()
+        for link in [self._root, *self._links.values(), *(p.link for p in self._processes.values())]:
+            if link is not None and link.socket.fileno() >= 0:
+                loop.remove_reader(link.socket)
+                link.socket.close()
+        self._root = None
+        self._links.clear()
+        if self._own is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._own.wait(timeout=3)
+            if self._own.returncode is None:
+                self._own.send_signal(signal.SIGKILL)
+                self._own.wait()
+
+    async def _connect(self, path: str) -> socket.socket | None:
+        for _ in range(_CONNECT_TRIES):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                sock.connect(path)
+            except OSError:
+                sock.close()
+                await asyncio.sleep(_CONNECT_PAUSE_S)
+                continue
+            return sock
+        self._note(f"no zygote answers at {path}: this pod starts its own")
+        return None
+
+    def _start_own(self, *, bare: bool) -> socket.socket:
+        ours, theirs = packets.pair()
+        # The agent may lie in a folder of its own that the image's Python doesn't know.
+        argv = [
+            sys.executable,
+            "-c",
+            find_package("trainmaster.agent.zygote.root", "main"),
+            "--fd",
+            str(theirs.fileno()),
+        ]
+        # A command may set or take away variables that are read at load: its ranks' zygote starts with them.
+        others = {name: value for name, value in os.environ.items() if name not in load_environment(os.environ)}
+        self._own = subprocess.Popen(
+            [*argv, *(["--bare"] if bare else [])],
+            env=others | self._load,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        return ours
+
+    def _adopt(self, link: Link) -> Link:
+        link.socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(link.socket, self._readable, link)
+        return link
+
+    def _readable(self, link: Link) -> None:
+        while link.socket.fileno() >= 0:
+            try:
+                received = packets.receive(link.socket)
+            except BlockingIOError:
+                return
+            if received is None:
+                self._lost(link)
+                return
+            body, fds = received
+            if body["event"] == "exit":
+                self._exited(body["id"], body["status"])
+            elif body["event"] == "born":
+                if body["id"] in self._processes:
+                    self._processes[body["id"]].pid = body["pid"]
+            elif body["event"] == "zygote":
+                self._introduced(body, fds)
+            elif body["event"] == "note":
+                self._note(body["message"])
+
+    def _introduced(self, body: dict[str, Any], fds: list[int]) -> None:
+        kind = body["kind"]
+        if kind == "none":
+            self.without_forks = True
+        else:
+            old = self._links.get(kind)
+            self._links[kind] = self._adopt(Link(kind, socket.socket(fileno=fds[0]), body["modules"]))
+            if old is not None and not old.ids:
+                self._close(old)
+            if kind == "learned":
+                self._note(f"ranks are forked from now on, with {body['modules']} modules imported")
+        self._changed()
+
+    def _exited(self, id: int, status: int | None) -> None:
+        process = self._processes.pop(id, None)
+        if process is None:
+            return
+        link = process.link
+        link.ids.discard(id)
+        if not link.ids and link is not self._root and link not in self._links.values():
+            self._close(link)
+        process.ended = True
+        process.on_exit(status)
+
+    def _lost(self, link: Link) -> None:
+        if self._closing:
+            return
+        self._close(link)
+        if link is self._root:
+            self._root = None
+        for kind in [k for k, other in self._links.items() if other is link]:
+            del self._links[kind]
+        for id in list(link.ids):
+            self._exited(id, None)
+        self._changed()
+
+    def _close(self, link: Link) -> None:
+        if link.socket.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(link.socket)
+            link.socket.close()
+
+
+def signal_all(processes: list[Process], number: int) -> None:
+    """Signal the trees of all of `processes`, with one packet to each zygote."""
+    by_link: dict[Link, list[int]] = {}
+    for process in processes:
+        if not process.ended:
+            by_link.setdefault(process.link, []).append(process.id)
+    for link, ids in by_link.items():
+        with contextlib.suppress(OSError):
+            packets.send(link.socket, {"op": "signal", "ids": ids, "signal": int(number)})

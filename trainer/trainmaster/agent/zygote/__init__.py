@@ -1,0 +1,1 @@
+"""The zygotes: processes that have imported what ranks need, and fork them."""

@@ -1,0 +1,139 @@
+"""From a forked copy of the zygote to a process that looks as if it had been started.
+
+`become` runs in the child: own session, no tie to the server, the rank's environment, descriptors, directory,
+thread counts and random seeds. `run` then runs the entry and ends the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from trainmaster.agent.zygote.fork_server import MARK, Birth
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.codes import Cause, ExitCode
+from trainmaster.host import pinning, processes
+from trainmaster.rank import last_words, script
+
+set_by_imports: dict[str, str | None] = {}
+"""In a learned zygote: variables that its imports have set, or (None) deleted, as they do in a rank."""
+
+_FIRST_FD = 64  # above what programs expect to be free, so that nothing of theirs collides with it
+
+
+def become(birth: Birth, *, execute: bool) -> None:
+    """Turn this fork into the process that `birth.request` describes; `execute`: descriptors survive an exec."""
+    os.setsid()
+    processes.die_with_parent(birth.parent)
+    processes.relax()
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL if execute else signal.SIG_IGN)
+    request = birth.request
+    env = dict(request["env"])
+    env[MARK] = request["mark"]
+    command = fcntl.F_DUPFD if execute else fcntl.F_DUPFD_CLOEXEC
+    for name, fd in zip(request["fds"], birth.fds, strict=True):
+        if name == "output":
+            os.dup2(fd, 1)
+            os.dup2(fd, 2)
+        elif name in ("progress", "channel"):
+            env[environment.PROGRESS_FD if name == "progress" else environment.CHANNEL_FD] = str(
+                fcntl.fcntl(fd, command, _FIRST_FD)
+            )
+        os.close(fd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.environ.clear()
+    os.environ.update(env)
+    _set(set_by_imports)
+    pinning.pin(env)
+    os.chdir(request["cwd"])
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def execute(argv: list[str]) -> None:
+    """Replace this process by a program. Does not return: a program that can't be run is told and ends with 127."""
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        text = f"{argv[0]}: {error.strerror}"
+        os.write(2, f"{text}\n".encode())
+        last_words.tell(Cause.CONFIG_ERROR, text, "")
+        os._exit(127)
+
+
+def run(entry: dict[str, Any]) -> None:
+    """Run a Python entry in this fork as if it had been started. Does not return."""
+    _refresh(os.environ)
+    script.customize()
+    code = script.run(entry)
+    _leave(code)
+
+
+def _refresh(env: Any) -> None:
+    """What a process reads from its environment when it starts, and what must differ between forks."""
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy.random" in sys.modules:
+        numpy.random.seed()
+    threads = env.get("OMP_NUM_THREADS", "").split(",")[0]
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(int(threads) if threads.isdigit() else processes.available_cpus())
+    sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
+    _forget_zygotes_places()
+    # A rank that is killed loses what its buffers hold; its last line is worth more than the speed of a print.
+    for stream, fd in (("stdout", 1), ("stderr", 2)):
+        setattr(sys, stream, open(fd, "w", 1, "utf-8", "backslashreplace", closefd=False))  # noqa: SIM115
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc, assignment]
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    script.new_main()
+
+
+def _forget_zygotes_places() -> None:
+    """What modules of the standard library have kept of where and when the zygote was started."""
+    time.tzset()
+    try:
+        place = os.getcwd()
+    except OSError:  # the folder was removed, which need not trouble the program
+        place = None
+    # The folder for temporary files is found again, by TMPDIR. Processes that are spawned look for modules from theirs.
+    for module, name, value in (
+        ("tempfile", "tempdir", None),
+        ("multiprocessing.process", "ORIGINAL_DIR", place),
+    ):
+        if module in sys.modules:
+            setattr(sys.modules[module], name, value)
+
+
+def _leave(code: int) -> None:
+    """End as the interpreter does, but without tearing modules down: the zygote's frozen objects stay."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001  an exit hook must not keep a rank alive
+        traceback.print_exc()
+        code = code or ExitCode.CRASH
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

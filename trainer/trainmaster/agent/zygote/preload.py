@@ -1,0 +1,223 @@
+"""A zygote that learns: a candidate imports what ranks needed and is promoted only if it can still be forked safely.
+
+Safe means: no socket, no device and no further thread was opened by an import, and a trial fork that runs an OpenMP
+and a BLAS region ends in time (a used thread pool hangs after a fork). The candidate looks after each module, nested
+ones too, so that the module which did the harm is known, and not only the import of the script that it was part of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from typing import Any, NoReturn
+
+from trainmaster.agent.zygote.import_plan import packages
+from trainmaster.host import hugepages, processes
+from trainmaster.rank import import_log
+
+TRIAL_S = 20.0
+
+FORK_SAFE = {
+    "OPENBLAS_NUM_THREADS": "1",  # numpy alone would start a thread
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow would, too
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the default check calls cuInit, which poisons forks
+}
+"""Variables of a zygote, under which libraries can be imported and forked. Ranks have them only if they had them."""
+
+
+@dataclass
+class Refusal:
+    """Why a candidate can't be forked. `stack`: the imports that it was in, the innermost first; empty: it was no
+    import's doing."""
+
+    stack: list[str]
+    reason: str
+
+
+@dataclass
+class Outcome:
+    """What a candidate found. refused: None if it may be promoted."""
+
+    imported: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    refused: Refusal | None = None
+
+
+def preload(names: Iterable[str]) -> dict[str, str]:
+    """Import `names`, each if it can be; returns those that can't with the reason. Without torch, nothing that follows
+    it is tried."""
+    failed: dict[str, str] = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001  a module that can't be imported is reported, never fatal
+            failed[name] = f"{type(error).__name__}: {error}"
+        if "torch" in failed:
+            break
+    return failed
+
+
+def is_absent(package: str) -> bool:
+    """Return whether this image does not have a package at all: frameworks other than torch need none of it."""
+    try:
+        return importlib.util.find_spec(package) is None
+    except ModuleNotFoundError:  # a finder of the image's own says so
+        return True
+
+
+def freeze() -> None:
+    """Make forks cheap: objects out of the collector's sight, memory on huge pages."""
+    gc.collect()
+    gc.freeze()
+    hugepages.collapse()
+
+
+def learn(names: Sequence[str], barred: Collection[str], diary: int, refuse: Callable[[Refusal], NoReturn]) -> Outcome:
+    """Import `names` in this candidate and judge it.
+
+    diary: a descriptor that holds the module being loaded. barred: modules whose import would do harm. refuse: is
+    called, instead of a return, as soon as an import did harm or is about to import a barred module.
+    """
+    outcome = Outcome()
+    guard = _Guard(frozenset(barred), diary, refuse)
+    end = import_log.watch(guard)
+    for name in names:
+        if name not in sys.modules:
+            outcome.failed.update(preload([name]))
+            outcome.imported += name not in outcome.failed
+            guard.look([name], devices=True)
+    end()
+    if outcome.imported:  # else all memory is the parent's, which has done that
+        freeze()
+    reason = _trial()
+    if reason:
+        outcome.refused = Refusal([], reason)
+    return outcome
+
+
+class _Guard:
+    """Looks after each module that was loaded whether its import did harm."""
+
+    def __init__(self, barred: frozenset[str], diary: int, refuse: Callable[[Refusal], NoReturn]) -> None:
+        self._barred = barred
+        self._diary = diary
+        self._refuse = refuse
+        self._stack: list[str] = []
+        self._threads = processes.thread_count()
+        self._files = _files()
+        self._devices = _devices()
+
+    def begun(self, spec: ModuleSpec) -> None:
+        if not self._barred.isdisjoint((spec.name, *packages(spec.name))):
+            self._refuse(Refusal(self._stack[::-1], f"it imports {spec.name}"))
+        self._stack.append(spec.name)
+        self._note(spec.name)
+
+    def ended(self, spec: ModuleSpec, *, failed: bool) -> None:
+        self.look(self._stack[::-1], devices=(spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES)))
+        self._stack.pop()
+        self._note(self._stack[-1] if self._stack else "")
+
+    def look(self, stack: list[str], *, devices: bool) -> None:
+        """devices: look for mapped ones too, which takes a millisecond."""
+        reason = self._harm(devices=devices)
+        if reason:
+            self._refuse(Refusal(stack, reason))
+
+    def _note(self, name: str) -> None:
+        os.pwrite(self._diary, name.encode()[:200].ljust(200), 0)
+
+    def _harm(self, *, devices: bool) -> str:
+        """What was done that a fork would not survive, "" if nothing."""
+        if processes.thread_count() > self._threads:
+            return "it started a thread"
+        for thing in sorted((_files() - self._files) | (_devices() - self._devices if devices else set())):
+            if thing.startswith("socket:"):
+                return "it opened a socket"
+            if thing.startswith("/dev/") and thing not in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"):
+                return f"it opened {thing}"
+        return ""
+
+
+def replayable(
+    before: Mapping[str, str], after: Mapping[str, str], seen: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """Return the variables that imports changed here as they did in the rank (`seen`): what a fork must have, since it
+    imports nothing. A value that came out otherwise belongs to the process (its temporary folder, for instance)."""
+    changed = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
+    return {name: value for name, value in changed.items() if name in seen and seen[name] == value}
+
+
+def _files() -> set[str]:
+    """Open files by what they lead to."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
+
+
+def _devices() -> set[str]:
+    """Mapped devices."""
+    found = set()
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.partition("/dev/")
+            if path[1]:
+                found.add("/dev/" + path[2].strip())
+    return found
+
+
+def _trial() -> str:
+    """Fork once and compute; "" when the fork ended well in time, else what was wrong."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            _compute()
+            code = 0
+        finally:
+            os._exit(code)
+    pidfd = os.pidfd_open(pid)
+    try:
+        deadline = time.monotonic() + TRIAL_S
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return "" if status == 0 else f"a trial fork ended with wait status {status}"
+            _wait_readable(pidfd, deadline - time.monotonic())
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return f"a trial fork did not compute within {TRIAL_S:.0f} s"
+    finally:
+        os.close(pidfd)
+
+
+def _wait_readable(fd: int, timeout_s: float) -> None:
+    select = importlib.import_module("select")
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll(max(timeout_s, 0) * 1000)
+
+
+def _compute() -> None:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(max(2, processes.available_cpus()))
+        a = torch.ones(1 << 20)
+        assert float((a + a).sum()) == 2.0 * (1 << 20)  # an OpenMP region
+        m = torch.ones(256, 256)
+        assert float((m @ m)[0, 0]) == 256.0  # a BLAS region
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        m = numpy.ones((256, 256))
+        assert float((m @ m)[0, 0]) == 256.0

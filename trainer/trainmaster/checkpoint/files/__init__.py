@@ -1,0 +1,1 @@
+"""Checkpoints as files: storage, lineage, memory of agents, uploads. Standard library only."""

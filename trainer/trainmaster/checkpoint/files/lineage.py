@@ -1,0 +1,200 @@
+"""Which checkpoints count: the chain of lineage files. Standard library only.
+
+Before a round loads anything it creates lineage/round-<r>.json exclusively, naming the one checkpoint that it
+resumes from. A checkpoint counts only if it lies on the chain from the newest lineage file back, so whatever an
+older world writes late is an orphan whenever it lands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainmaster.checkpoint.files.storage import Storage
+from trainmaster.contract.wire.checkpoint_format import (
+    LINEAGE,
+    MANIFEST,
+    Lineage,
+    Manifest,
+    Receipt,
+    TensorIndex,
+    lineage_path,
+    parse_directory,
+    parse_lineage,
+    parse_receipt,
+)
+from trainmaster.contract.wire.messages import WireError, decode, encode
+from trainmaster.errors import ConfigError, Fenced
+
+_BLOCK = 4 << 20
+
+
+class Damaged(Exception):
+    """A checkpoint that can't be trusted; the message says which part and why."""
+
+
+def chain(lineages: Mapping[int, Lineage], directories: Iterable[str]) -> list[str]:
+    """Those of `directories` that lie on the chain of the newest lineage, newest first.
+
+    Round r contributes the steps after the one that it resumed from, or that one, too, if only memory had it; the round
+    that this one belonged to contributes the steps up to it, and so on down. An absolute path ends the chain, and is
+    its last element.
+    """
+    by_round: dict[int, list[tuple[int, str]]] = {}
+    present = set()
+    for name in directories:
+        parsed = parse_directory(name)
+        if parsed:
+            by_round.setdefault(parsed[1], []).append((parsed[0], name))
+            present.add(parsed)
+    found: list[str] = []
+    round, limit = max(lineages, default=0), None
+    while round in lineages:
+        resume = lineages[round].resume
+        base = parse_directory(os.path.basename(resume)) if resume else None
+        first = base[0] + (base in present) if base else 0
+        steps = sorted(by_round.get(round, []), reverse=True)
+        found += [name for step, name in steps if step >= first and (limit is None or step <= limit)]
+        if resume is None:
+            break
+        if base is None or os.path.isabs(resume):
+            found.append(resume)
+            break
+        if base[1] >= round:
+            raise Damaged(f"lineage of round {round} resumes from {resume}, which isn't older")
+        limit, round = base
+    return found
+
+
+def read_lineages(storage: Storage) -> dict[int, Lineage]:
+    """All lineage files by round. Raises Damaged for one that can't be read."""
+    found = {}
+    for name in storage.list(LINEAGE):
+        round = parse_lineage(name)
+        if round is not None:
+            try:
+                found[round] = decode(Lineage, storage.read(lineage_path(round)))
+            except WireError as error:
+                raise Damaged(f"{storage.root}/{lineage_path(round)}: {error}") from None
+    return found
+
+
+def newest_round(storage: Storage) -> int:
+    """The round that owns the storage; 0 if none does."""
+    rounds = [parse_lineage(name) or 0 for name in storage.list(LINEAGE)]
+    return max(rounds, default=0)
+
+
+def begin(storage: Storage, lineage: Lineage) -> None:
+    """Take the storage for a round. Raises Fenced if this or a newer round has it."""
+    newest = newest_round(storage)
+    if newest >= lineage.round or not storage.create_exclusive(lineage_path(lineage.round), encode(lineage)):
+        raise Fenced(f"round {lineage.round} can't take {storage.root}: round {max(newest, lineage.round)} has it")
+
+
+def candidates(storage: Storage, round: int, job: str, resume: str, held: Iterable[str] = ()) -> list[str]:
+    """Where round `round` may resume, best first: directories of `storage`, or of memory (`held`), or absolute paths.
+
+    `resume` counts for a job's first round only; its later rounds go on with what the job itself wrote.
+    Raises Fenced if a newer round owns the storage and ConfigError if another job does.
+    """
+    lineages = read_lineages(storage)
+    newest = max(lineages, default=0)
+    if lineages and lineages[newest].job != job:
+        owner = lineages[newest].job or "one without an operator"
+        checkpoints = chain(lineages, storage.list())
+        newest_path = f"{storage.root}/{checkpoints[0]}" if checkpoints else ""
+        hint = f" (with checkpoint.resume: {newest_path} to start from its newest)" if checkpoints else ""
+        raise ConfigError(
+            f"checkpoint folder {storage.root} belongs to another job ({owner}); use an empty folder{hint}"
+        )
+    if newest >= round:
+        raise Fenced(f"round {round} can't take {storage.root}: round {newest} has it")
+    if lineages or resume == "Auto":
+        return chain(lineages, {*storage.list(), *held})
+    return [] if resume == "Never" else [resume]
+
+
+def merge(receipts: Iterable[Receipt]) -> Manifest:
+    """The manifest of a checkpoint from the receipts of all its ranks. Raises Damaged if they don't fit together."""
+    receipts = sorted(receipts, key=lambda receipt: receipt.rank)
+    first = receipts[0]
+    if [receipt.rank for receipt in receipts] != list(range(first.world_size)):
+        raise Damaged(f"receipts of {len(receipts)} ranks, {first.world_size} expected")
+    tensors: dict[str, TensorIndex] = {}
+    values: dict[str, Any] = {}
+    for receipt in receipts:
+        if (receipt.step, receipt.round, receipt.world_size) != (first.step, first.round, first.world_size):
+            raise Damaged(f"the receipt of rank {receipt.rank} is of another checkpoint")
+        for name, index in receipt.tensors.items():
+            known = tensors.get(name)
+            if known is None:
+                tensors[name] = index
+            elif (known.dtype, known.shape) != (index.dtype, index.shape):
+                raise Damaged(f"tensor {name}: rank {receipt.rank} has another shape or dtype than the ranks below")
+            else:
+                tensors[name] = dataclasses.replace(known, chunks=known.chunks + index.chunks)
+        for name, value in receipt.values.items():
+            values.setdefault(name, value)
+    return Manifest(
+        step=first.step,
+        round=first.round,
+        world_size=first.world_size,
+        files=[receipt.file for receipt in receipts],
+        tensors=tensors,
+        values=values,
+        **first.common,
+    )
+
+
+def commit(storage: Storage, directory: str) -> str | None:
+    """Make the manifest if the receipts of all ranks are there; its sha256, or None if some are missing.
+
+    Any number of processes may try at once, the manifest is created exclusively.
+    """
+    ranks = [rank for name in storage.list(directory) if (rank := parse_receipt(name)) is not None]
+    if not ranks:
+        return None
+    try:
+        receipts = [decode(Receipt, storage.read(f"{directory}/receipt-{rank:05d}.json")) for rank in sorted(ranks)]
+    except WireError as error:
+        raise Damaged(f"{directory}: {error}") from None
+    if len(receipts) < receipts[0].world_size:
+        return None
+    data = encode(merge(receipts))
+    if not storage.create_exclusive(f"{directory}/{MANIFEST}", data):
+        data = storage.read(f"{directory}/{MANIFEST}")
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_manifest(storage: Storage, directory: str) -> Manifest:
+    """Raises Damaged if there is none, if it can't be read, or if a file is missing or has another size."""
+    try:
+        manifest = decode(Manifest, storage.read(f"{directory}/{MANIFEST}"))
+    except FileNotFoundError:
+        raise Damaged(f"{directory} has no {MANIFEST}: it was never completed") from None
+    except (WireError, OSError) as error:
+        raise Damaged(f"{directory}/{MANIFEST}: {error}") from None
+    sizes = storage.list(directory)
+    for file in manifest.files:
+        if file.name not in sizes:
+            raise Damaged(f"{directory}/{file.name} is missing")
+        if sizes[file.name] != file.size:
+            raise Damaged(f"{directory}/{file.name} has {sizes[file.name]} bytes, {file.size} were written")
+    return manifest
+
+
+def verify(storage: Storage, directory: str, files: Iterable[tuple[str, int, str]]) -> None:
+    """Read (name, size, sha256) files whole. Raises Damaged for the first one whose content has changed."""
+    for name, size, sha256 in files:
+        digest = hashlib.sha256()
+        try:
+            for start in range(0, size, _BLOCK):
+                digest.update(storage.read(f"{directory}/{name}", start, min(size, start + _BLOCK)))
+        except OSError as error:
+            raise Damaged(f"{directory}/{name}: {error}") from None
+        if digest.hexdigest() != sha256:
+            raise Damaged(f"{directory}/{name}: its content doesn't match its checksum")

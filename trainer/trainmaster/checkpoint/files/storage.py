@@ -1,0 +1,155 @@
+"""Where checkpoints lie, behind four verbs (and `remove`, for retention): POSIX now, object stores next.
+
+Paths are relative to the storage's root, with "/" between parts. Failures are OSError, with errno where the
+system gives one. Standard library only: agents upload with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from trainmaster.contract.wire.temporary import temporary
+from trainmaster.rank import injected_faults
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class Storage(Protocol):
+    root: str
+
+    def create_exclusive(self, path: str, data: bytes) -> bool:
+        """Write a new object whole and durably; False, and nothing changed, if one is there already."""
+        ...
+
+    def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
+        """Write an object whole and durably, or not at all. Returns its size."""
+        ...
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes `start` to `end` of an object. FileNotFoundError if there is none."""
+        ...
+
+    def list(self, path: str = "") -> dict[str, int]:
+        """Names directly under a folder, with sizes (-1: a folder); empty if there is no such folder."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove an object or a whole folder; nothing happens if it isn't there."""
+        ...
+
+
+class PosixStorage:
+    """A folder that all machines of the job see. Needs rename and link to be atomic, as on NFS and Lustre."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(root)
+
+    def create_exclusive(self, path: str, data: bytes) -> bool:
+        target = self._at(path)
+        if target.exists():
+            return False
+        with self._whole(target, [data]) as (being_written, _):
+            try:
+                os.link(being_written, target)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return self._create_without_links(target, data)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    being_written.unlink()
+        return True
+
+    def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
+        target = self._at(path)
+        with self._whole(target, blocks) as (being_written, size):
+            being_written.replace(target)
+        return size
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        with open(self._at(path), "rb") as file:
+            file.seek(start)
+            return file.read(-1 if end is None else max(0, end - start))
+
+    def list(self, path: str = "") -> dict[str, int]:
+        found = {}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._at(path)) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):  # a write that is under way, or was cut off
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.name] = -1 if entry.is_dir() else entry.stat().st_size
+        return found
+
+    def remove(self, path: str) -> None:
+        target = self._at(path)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            target.unlink(missing_ok=True)
+
+    def _at(self, path: str) -> Path:
+        parts = [part for part in path.split("/") if part]
+        if any(part == ".." for part in parts):
+            raise ValueError(f"storage path {path!r} leaves its root")
+        return Path(self.root, *parts)
+
+    @contextlib.contextmanager
+    def _whole(self, target: Path, blocks: Iterable[bytes | memoryview]) -> Iterator[tuple[Path, int]]:
+        """A temporary file beside `target` with all blocks on disk; the body gives it its name."""
+        injected_faults.full_disk()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        being_written = temporary(target)
+        size = 0
+        try:
+            with open(being_written, "wb", buffering=0) as file:
+                for block in blocks:
+                    rest = memoryview(block)
+                    while rest:
+                        written = file.write(rest) or 0
+                        size += written
+                        rest = rest[written:]
+                os.fsync(file.fileno())
+            yield being_written, size
+            _sync_folder(target.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                being_written.unlink(missing_ok=True)
+            raise
+
+    def _create_without_links(self, target: Path, data: bytes) -> bool:
+        try:
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return False
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        return True
+
+
+def open_storage(url: str) -> Storage:
+    """The storage under a path. ValueError in words for schemes that aren't supported."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return PosixStorage(url)
+    if scheme == "file":
+        return PosixStorage(rest)
+    raise ValueError(f"checkpoint storage {url!r}: {scheme}:// isn't supported, a path or file:// is")
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,219 @@
+"""From a staged shard in memory to durable storage. Standard library only: agents run it, ranks without one too.
+
+Uploads outlive ranks: the shard lies in a memory file that the uploader holds, and the manifest is made by whoever
+sees the receipts of all ranks, not by a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import Storage, open_storage
+from trainmaster.contract.wire.checkpoint_format import (
+    MANIFEST,
+    Chunk,
+    Receipt,
+    ShardFile,
+    TensorIndex,
+    parse_directory,
+    receipt_name,
+)
+from trainmaster.contract.wire.messages import encode
+from trainmaster.errors import Fenced
+
+_BLOCK = 4 << 20
+_ABANDONED = "abandoned.json"
+METADATA = "__metadata__"
+
+
+class _OtherRank(ValueError):
+    """This shard is not needed: another rank's of the same checkpoint was given up."""
+
+
+def upload(
+    message: dict[str, Any],
+    fd: int,
+    storage: Storage | None = None,
+    *,
+    moved: Callable[[], None] = lambda: None,
+    tried_again: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Make one staged shard durable, and the checkpoint complete if it was the last.
+
+    `message` is a STAGED message: {step, round, rank, world_size, storage, directory, file, size, keep}. Returns
+    {step, round, rank, directory, tier, manifest_sha256, committed, stored, error, why}. Never raises for trouble of
+    the storage: `error` says what it was, and then nothing is left that could be chosen. `why`: "storage" for an error
+    that may pass, "fenced", "other rank" or "broken".
+
+    `moved` is called whenever a block was written. `tried_again` is asked after an error that may pass: if it is True,
+    what other ranks have stored stays, since this shard will come.
+    """
+    step, round, rank, directory = message["step"], message["round"], message["rank"], message["directory"]
+    result = {"step": step, "round": round, "rank": rank, "directory": directory, "tier": "storage"}
+    manifest = error = why = ""
+    stored = False
+    try:
+        storage = storage or open_storage(message["storage"])
+        # Not closed by hand: a failed write may still hold views of it. The last reference unmaps it.
+        _store(storage, message, mmap.mmap(fd, message["size"], prot=mmap.PROT_READ), moved)
+        stored = True
+        _check_fence(storage, round)
+        manifest = lineage.commit(storage, directory) or ""
+    except (OSError, ValueError, lineage.Damaged, Fenced) as failure:
+        error, why = f"checkpoint {directory}, rank {rank}: {_words(failure, message['storage'])}", _kind(failure)
+        if storage is not None and not stored and not (why == "storage" and tried_again()):
+            abandon(message, error, storage)
+    if storage is not None and manifest:
+        with contextlib.suppress(OSError, lineage.Damaged):  # the next commit tries again
+            retain(storage, message.get("keep", 0), newest=directory)
+    how = {"committed": bool(manifest), "stored": stored, "error": error, "why": why}
+    return {**result, "manifest_sha256": manifest, **how}
+
+
+def retain(storage: Storage, keep: int, newest: str) -> list[str]:
+    """Remove what is older than the `keep` newest complete checkpoints of the chain; 0 keeps all.
+
+    The one that the newest names as the best is kept too, complete or still on its way. Orphans and checkpoints that
+    were never completed go, once a newer one is complete. Returns what went.
+    """
+    committed = parse_directory(newest)
+    if keep < 1 or committed is None:
+        return []
+    names = [name for name in storage.list() if parse_directory(name)]
+    complete = {name for name in names if MANIFEST in storage.list(name)}
+    chain = lineage.chain(lineage.read_lineages(storage), names)
+    kept = set([name for name in chain if name in complete][:keep])
+    if newest not in kept:  # another world has taken over: what to keep is its business
+        return []
+    oldest = min(step for step, round in map(_parse, kept) if round == committed[1])
+    best = lineage.read_manifest(storage, newest).evaluation.get("keep")
+    kept |= {name for name in chain if _parse(name)[0] == best and _ABANDONED not in storage.list(name)}
+    gone = []
+    for name in names:
+        step, round = _parse(name)
+        # An incomplete one of this round, between those that are kept, may still be on its way.
+        over = step < oldest or (step < committed[0] and _ABANDONED in storage.list(name))
+        if name not in kept and (round < committed[1] or (round == committed[1] and over)):
+            # The manifest goes first, so that a half-removed checkpoint is none.
+            storage.remove(f"{name}/{MANIFEST}")
+            storage.remove(name)
+            gone.append(name)
+    return gone
+
+
+def _parse(name: str) -> tuple[int, int]:
+    return parse_directory(name) or (0, 0)
+
+
+def read_header(memory: mmap.mmap | bytes | memoryview) -> tuple[dict[str, Any], int]:
+    """(header, where the data begins) of a file in the safetensors format."""
+    (length,) = struct.unpack_from("<Q", memory, 0)
+    header: dict[str, Any] = json.loads(bytes(memory[8 : 8 + length]))
+    return header, 8 + length
+
+
+def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap, moved: Callable[[], None]) -> None:
+    step, round, rank, directory, name = (message[k] for k in ("step", "round", "rank", "directory", "file"))
+    path = f"{directory}/{receipt_name(rank)}"
+    present = storage.list(directory)
+    if receipt_name(rank) in present:  # a directory is never overwritten
+        return
+    if _ABANDONED in present:
+        raise _OtherRank("the shard of another rank could not be stored")
+    _check_fence(storage, round)
+    whole = memoryview(memory)
+    file = write(storage, directory, name, _blocks(whole, moved))
+    header, begin = read_header(memory)
+    tensors, values, common = index(header, begin, name)
+    receipt = Receipt(
+        step=step,
+        round=round,
+        rank=rank,
+        world_size=message["world_size"],
+        file=file,
+        tensors=tensors,
+        values=values,
+        common=common,
+    )
+    if _ABANDONED in storage.list(directory):
+        raise _OtherRank("the shard of another rank could not be stored")
+    storage.create_exclusive(path, encode(receipt))
+
+
+def write(storage: Storage, directory: str, name: str, blocks: Iterable[bytes | memoryview]) -> ShardFile:
+    """A file of a checkpoint, hashed as it goes."""
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes | memoryview]:
+        for block in blocks:
+            digest.update(block)
+            yield block
+
+    size = storage.write(f"{directory}/{name}", hashed())
+    return ShardFile(name, size, digest.hexdigest())
+
+
+def index(
+    header: dict[str, Any], begin: int, name: str
+) -> tuple[dict[str, TensorIndex], dict[str, Any], dict[str, Any]]:
+    """(tensors, values, common) that a file's header names; `begin`: where its data does."""
+    about = header.get(METADATA, {})
+    chunks = json.loads(about.get("chunks", "{}"))
+    tensors: dict[str, TensorIndex] = {}
+    for key, entry in header.items():
+        if key == METADATA:
+            continue
+        start, end = entry["data_offsets"]
+        fqn, shape, offset = chunks.get(key, (key, entry["shape"], [0] * len(entry["shape"])))
+        chunk = Chunk(name, offset, entry["shape"], begin + start, begin + end)
+        known = tensors.get(fqn) or TensorIndex(entry["dtype"], shape, [])
+        tensors[fqn] = dataclasses.replace(known, chunks=[*known.chunks, chunk])
+    return tensors, json.loads(about.get("values", "{}")), json.loads(about.get("common", "{}"))
+
+
+def _check_fence(storage: Storage, round: int) -> None:
+    newest = lineage.newest_round(storage)
+    if newest > round:
+        raise Fenced(f"round {newest} has taken the storage")
+
+
+def abandon(message: dict[str, Any], error: str, storage: Storage | None = None) -> None:
+    """Give the room back, and tell the uploaders of other ranks that this checkpoint can't be completed.
+
+    Only before the shard of `message` is stored: until then nobody can complete the checkpoint.
+    """
+    directory = message["directory"]
+    storage = storage or open_storage(message["storage"])
+    with contextlib.suppress(OSError):
+        if MANIFEST in storage.list(directory):
+            return
+        for name in storage.list(directory):
+            storage.remove(f"{directory}/{name}")
+        storage.create_exclusive(f"{directory}/{_ABANDONED}", json.dumps({"error": error}).encode())
+
+
+def _blocks(whole: memoryview, moved: Callable[[], None]) -> Iterator[memoryview]:
+    for start in range(0, len(whole), _BLOCK):
+        moved()
+        yield whole[start : start + _BLOCK]
+
+
+def _kind(failure: Exception) -> str:
+    if isinstance(failure, OSError):
+        return "storage"
+    return "fenced" if isinstance(failure, Fenced) else "other rank" if isinstance(failure, _OtherRank) else "broken"
+
+
+def _words(failure: Exception, storage: str) -> str:
+    if isinstance(failure, OSError) and failure.errno:
+        return f"{os.strerror(failure.errno)} ({failure.filename or storage})"
+    return str(failure)

@@ -1,0 +1,1 @@
+"""Checkpoints as states of a training: capture, save, load, resume."""

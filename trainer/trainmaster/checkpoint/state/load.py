@@ -1,0 +1,226 @@
+"""Loading any topology into any other: DCP's load planner over our manifest."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+
+from trainmaster.checkpoint.files.storage import Storage
+from trainmaster.checkpoint.state import capture
+from trainmaster.checkpoint.state import tagged_values as tagged
+from trainmaster.checkpoint.state.islands import as_wanted
+from trainmaster.checkpoint.state.tiers import RamFile
+from trainmaster.contract.wire.checkpoint_format import Chunk, Manifest, TensorIndex
+from trainmaster.errors import ConfigError
+
+_GAP = 1 << 20
+_SPAN = 256 << 20
+
+Source = Storage | RamFile
+Wanted = tuple[Chunk, torch.dtype, Callable[[torch.Tensor], Any]]
+
+
+class ManifestReader(StorageReader):  # type: ignore[misc]
+    """Reads the chunks that a manifest lists."""
+
+    def __init__(self, storage: Source, directory: str, tensors: Mapping[str, TensorIndex]) -> None:
+        self.storage, self.directory, self.tensors = storage, directory, tensors
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        described: dict[str, Any] = {}
+        where: dict[MetadataIndex, Chunk] = {}
+        for name, tensor in self.tensors.items():
+            chunks = []
+            for chunk in tensor.chunks:
+                chunks.append(ChunkStorageMetadata(torch.Size(chunk.offset), torch.Size(chunk.shape)))
+                where[MetadataIndex(name, chunk.offset)] = chunk
+            properties = TensorProperties(dtype=capture.DTYPES[tensor.dtype])
+            described[name] = TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
+        return Metadata(described, storage_data=where)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self.where: dict[MetadataIndex, Chunk] = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        wanted = []
+        for item in plan.items:
+            dtype = capture.DTYPES[self.tensors[item.storage_index.fqn].dtype]
+            wanted.append((self.where[item.storage_index], dtype, partial(_fill, planner, item)))
+        read_chunks(self.storage, self.directory, wanted)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        pass
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return False
+
+
+def read_chunks(storage: Source, directory: str, wanted: Iterable[Wanted]) -> None:
+    """Give each chunk's content, a tensor on the host, to whoever wants it. Neighbours in a file are read at once."""
+    by_file: dict[str, list[Wanted]] = {}
+    for item in wanted:
+        by_file.setdefault(item[0].file, []).append(item)
+    for file, items in by_file.items():
+        for span in _spans(sorted(items, key=lambda item: item[0].start)):
+            begin, end = span[0][0].start, max(chunk.end for chunk, _, _ in span)
+            data = _content(storage, f"{directory}/{file}", begin, end)
+            if len(data) != end - begin:
+                raise OSError(f"{directory}/{file} ends early: {len(data)} of {end - begin} bytes at {begin}")
+            for chunk, dtype, take in span:
+                count = (chunk.end - chunk.start) // dtype.itemsize
+                if count:
+                    content = torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start - begin)
+                    take(content.view(chunk.shape))
+
+
+def _content(storage: Source, path: str, begin: int, end: int) -> Any:
+    if isinstance(storage, RamFile):
+        return storage.view(path, begin, end)  # no copy
+    return bytearray(storage.read(path, begin, end))
+
+
+def load_tensors(storage: Source, directory: str, manifest: Manifest, targets: capture.Tensors) -> None:
+    """Fill `targets` in place. Raises ConfigError in words if the checkpoint has another tensor or shape."""
+    for name, tensor in targets.items():
+        saved = manifest.tensors.get(name)
+        if saved is None:
+            raise ConfigError(f"checkpoint {directory} has no tensor {name}: the model or optimizer was changed")
+        if saved.shape != list(tensor.shape):
+            raise ConfigError(
+                f"checkpoint {directory}: tensor {name} has shape {saved.shape}, "
+                f"but {list(tensor.shape)} is expected: the model was changed"
+            )
+    # After a restart in place every shard is a chunk of the checkpoint, and there is nothing to plan.
+    alike: list[Wanted] = []
+    others: capture.Tensors = {}
+    for name, tensor in targets.items():
+        found = _same_chunk(manifest.tensors[name], tensor)
+        if found is None:
+            others[name] = tensor
+        else:
+            alike.append((found[0], capture.DTYPES[manifest.tensors[name].dtype], found[1].copy_))
+    read_chunks(storage, directory, alike)
+    if others:
+        reader = ManifestReader(storage, directory, {name: manifest.tensors[name] for name in others})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of no_dist, which is what we want
+            dcp_load(others, storage_reader=reader, planner=DefaultLoadPlanner(), no_dist=True)
+
+
+def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifest: Manifest, rank: int) -> None:
+    """Set the state of named objects (as `state.capture` took it) to what the checkpoint has.
+
+    What ranks keep for themselves comes from the same rank's part; a rank that the saving world didn't have takes
+    the part of rank 0.
+    """
+    manifest = as_wanted(manifest, objects)
+    names = capture.parameter_names(objects)
+    targets: capture.Tensors = {}
+    extra: dict[str, dict[str, Any]] = {}
+    for name, thing in objects.items():
+        if isinstance(thing, nn.Module):
+            present = capture.Snapshot()
+            capture.capture_module(present, name, thing)
+            targets.update(present.tensors)
+            extra[name] = {k.removeprefix(f"{name}."): k for k in present.values}
+        elif capture.is_optimizer(thing):
+            targets.update(capture.optimizer_targets(thing, name, names, manifest))
+        elif capture.is_sharded(thing):
+            saved = {
+                k.removeprefix(f"{name}."): v.shape for k, v in manifest.tensors.items() if k.startswith(f"{name}.")
+            }
+            targets.update({f"{name}.{key}": tensor for key, tensor in thing.checkpoint_targets(saved).items()})
+    others = [name for name, thing in objects.items() if capture.is_other(thing)]
+    packed = {name: _packed(name, manifest, rank) for name in others}
+    loose = {path: _empty(manifest, path) for value in packed.values() for path in tagged.tensor_paths(value)}
+    load_tensors(storage, directory, manifest, {**targets, **loose})
+    for name, thing in objects.items():
+        if isinstance(thing, nn.Module):
+            values = {
+                k: tagged.unpack(manifest.values[v], loose) for k, v in extra[name].items() if v in manifest.values
+            }
+            if values:
+                capture.unwrap(thing).load_state_dict(values, strict=False)
+        elif capture.is_optimizer(thing):
+            capture.restore_groups(thing, name, names, manifest)
+        elif capture.is_sharded(thing):
+            thing.checkpoint_loaded(manifest.step)
+        else:
+            thing.load_state_dict(tagged.unpack(packed[name], loose))
+
+
+def _packed(name: str, manifest: Manifest, rank: int) -> Any:
+    for path in (name, f"rank.{rank}.{name}", f"rank.0.{name}"):
+        if path in manifest.values:
+            return manifest.values[path]
+    raise ConfigError(f"checkpoint of step {manifest.step} has no state of {name!r}, which is registered now")
+
+
+def _empty(manifest: Manifest, path: str) -> torch.Tensor:
+    saved = manifest.tensors[path]
+    return torch.empty(saved.shape, dtype=capture.DTYPES[saved.dtype])
+
+
+def _same_chunk(saved: TensorIndex, tensor: torch.Tensor) -> tuple[Chunk, torch.Tensor] | None:
+    """(chunk, local tensor) if one saved chunk is just what this rank holds of the tensor."""
+    offset = [0] * tensor.dim()
+    if not isinstance(tensor, DTensor):
+        local = tensor.detach()
+    else:
+        local = tensor.to_local().detach()
+        parts = capture.blocks(tensor)
+        if len(parts) != 1:
+            return None
+        offset = list(parts[0].offsets)
+    shape = list(local.shape)
+    return next(((c, local) for c in saved.chunks if c.offset == offset and c.shape == shape), None)
+
+
+def _fill(planner: LoadPlanner, item: ReadItem, content: torch.Tensor) -> None:
+    block = tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths, strict=True))
+    target = planner.resolve_tensor(item).detach()
+    target.copy_(content[block])
+    planner.commit_tensor(item, target)
+
+
+def _spans(wanted: list[Wanted]) -> Iterator[list[Wanted]]:
+    """Runs of chunks, sorted by where they start, that are near enough to be read together."""
+    span: list[Wanted] = []
+    end = 0
+    for item in wanted:
+        if span and (item[0].start > end + _GAP or max(end, item[0].end) - span[0][0].start > _SPAN):
+            yield span
+            span = []
+        end = max(end, item[0].end) if span else item[0].end
+        span.append(item)
+    if span:
+        yield span

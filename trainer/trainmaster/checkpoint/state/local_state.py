@@ -1,0 +1,141 @@
+"""A rank's whole local state: where it lies in memory, planned once, then only copied.
+
+Saves to storage leave out what other ranks speak for; this leaves out nothing, so that what a rank held is known after
+the death of any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainmaster.checkpoint.state import capture
+from trainmaster.checkpoint.state.islands import common_name, island_of
+from trainmaster.checkpoint.state.save import Layout, Piece, lay_out, local_pieces
+
+
+class LocalState:
+    """What this rank holds of the named objects.
+
+    The tensors of modules and optimizers stay the same from step to step, so they are looked up once, between two
+    steps: in the middle of one FSDP has put others in their place. Buffers and the state of everything else are copied
+    at each boundary, since a step changes them before its optimizer runs.
+    """
+
+    def __init__(self, objects: Mapping[str, Any], rank: int) -> None:
+        self._objects, self._rank = objects, rank
+        self._names = capture.parameter_names(objects)
+        self._others = {n: o for n, o in objects.items() if capture.is_other(o)}
+        self._sharded = {n: o for n, o in objects.items() if capture.is_sharded(o)}
+        self._modules = {n: o for n, o in objects.items() if isinstance(o, nn.Module)}
+        self._optimizers = {n: o for n, o in objects.items() if capture.is_optimizer(o)}
+        self._pieces: list[Piece] = []
+        self._values: dict[str, Any] = {}
+        self._known: list[tuple[Mapping[Any, Any], Any, torch.Tensor]] = []
+        self._states: list[tuple[Any, int]] = []
+        self._layout: Layout | None = None
+        self._buffers: list[tuple[str, Mapping[str, Any], str]] = []
+        self._loose = capture.Snapshot()
+        self._shard = ""
+
+    def boundary(self) -> None:
+        """Between two steps: know the tensors, and keep what the next step changes outside of them."""
+        if not self._stands():
+            self._plan()
+        self._loose = capture.Snapshot()
+        if self._others:
+            capture.capture_others(self._loose, self._others, self._rank)
+        tensors = self._loose.tensors
+        tensors.update({name: place[key] for name, place, key in self._buffers if place.get(key) is not None})
+        with torch.no_grad():
+            self._loose.tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        for name, thing in self._sharded.items():
+            self._loose.tensors.update(capture.capture_shards(name, thing))  # which stay until the next boundary
+
+    def layout(self) -> Layout | None:
+        """How the state of the last boundary lies in a file; None if an optimizer has put other tensors in the place of
+        those that are known."""
+        if self._layout is None or not self._same_optimizer_state():
+            return None
+        if not self._loose.tensors:
+            return self._layout
+        loose = [piece for name, tensor in self._loose.tensors.items() for piece in local_pieces(name, tensor)]
+        behind = lay_out(loose, self._layout)
+        aligned = all(start % part.element_size() == 0 for start, _, part in behind.parts)
+        return behind if aligned else lay_out([*self._pieces, *loose])
+
+    def values(self) -> dict[str, Any]:
+        """What isn't a tensor."""
+        snapshot = capture.Snapshot()
+        for name, optimizer in self._optimizers.items():
+            capture.capture_optimizer_values(snapshot, name, optimizer, self._names)
+        return {**self._values, **snapshot.values, **self._loose.values}
+
+    def shard(self) -> str:
+        """Names what this rank holds of the model: ranks with the same are each other's replicas.
+
+        Where there are islands, "<what>+<island>": in need another island's will do.
+        """
+        if self._shard:
+            return self._shard
+        snapshot = capture.Snapshot()
+        for name, module in self._modules.items():
+            capture.capture_module(snapshot, name, module)
+        for name, thing in self._sharded.items():
+            snapshot.tensors.update(capture.capture_shards(name, thing))
+        held = sorted(
+            (common_name(piece.key), list(piece.data.shape))
+            for n, t in snapshot.tensors.items()
+            for piece in local_pieces(n, t)
+        )
+        own = [self._rank] if any(not capture.is_shared(thing) for thing in self._others.values()) else []
+        island = max((island_of(name) for name in self._objects), default="")
+        self._shard = hashlib.sha256(json.dumps([held, own]).encode()).hexdigest()[:16] + (island and f"+{island}")
+        return self._shard
+
+    def _plan(self) -> None:
+        snapshot = capture.capture({**self._modules, **self._optimizers}, self._rank)
+        self._buffers = [place for name, module in self._modules.items() for place in capture.buffers(name, module)]
+        mutable = {name for name, _, _ in self._buffers}
+        self._pieces = [
+            piece for n, tensor in snapshot.tensors.items() if n not in mutable for piece in local_pieces(n, tensor)
+        ]
+        groups = {f"{name}.param_groups" for name in self._optimizers}
+        states = tuple(f"{name}.state." for name in self._optimizers)
+        self._values = {k: v for k, v in snapshot.values.items() if k not in groups and not k.startswith(states)}
+        self._layout = lay_out(self._pieces)
+        self._known = [
+            (part._parameters, key, parameter)
+            for module in self._modules.values()
+            for part in capture.unwrap(module).modules()
+            for key, parameter in part._parameters.items()
+            if parameter is not None
+        ]
+        self._states = []
+        for optimizer in self._optimizers.values():
+            self._states.append((optimizer, len(optimizer.state)))
+            self._known += [
+                (kinds, kind, value)
+                for kinds in optimizer.state.values()
+                for kind, value in kinds.items()
+                if isinstance(value, torch.Tensor)
+            ]
+
+    def _stands(self) -> bool:
+        """Whether the plan still names the tensors that are in use. Not within a step."""
+        return (
+            self._layout is not None
+            and not self._values  # a module's own words may be others each time
+            and all(len(optimizer.state) == count for optimizer, count in self._states)
+            and all(place.get(key) is tensor for place, key, tensor in self._known)
+        )
+
+    def _same_optimizer_state(self) -> bool:
+        return all(
+            place.get(key) is tensor for place, key, tensor in self._known if not isinstance(tensor, nn.Parameter)
+        )

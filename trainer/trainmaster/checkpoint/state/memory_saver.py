@@ -1,0 +1,275 @@
+"""This rank's saves to its agent's memory: one copy into a file that is mapped already; a thread makes it count.
+
+Two files take turns, so that one whole step is there at any time: while the newer has no receipt, the older counts. A
+rank waits for that receipt (`settle`) before the last all-reduce of the next step, so whoever passes that knows that
+the step before is whole on all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, into
+from trainmaster.checkpoint.state.local_state import LocalState
+from trainmaster.checkpoint.state.save import Layout, header
+from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile
+from trainmaster.contract.wire.messages import encode
+from trainmaster.host import pod
+
+_PAGE = mmap.PAGESIZE
+_SLACK = 4096  # bytes of a header beyond what its first version takes: numbers grow
+
+
+class _Slot:
+    """A file, mapped. `holds`: the (step, round) that its receipt names; None: none."""
+
+    def __init__(self, path: Path, fd: int, size: int, holds: tuple[int, int] | None = None) -> None:
+        self.path, self.fd, self.size, self.holds = path, fd, size, holds
+        self.memory = mmap.mmap(fd, size)
+        self._layout: Layout | None = None
+        self._reserved = 0
+        self._targets: list[torch.Tensor] = []
+
+    def targets(self, layout: Layout, reserved: int) -> list[torch.Tensor]:
+        if self._layout is not layout or self._reserved != reserved:
+            whole = torch.frombuffer(self.memory, dtype=torch.uint8)[reserved:]
+            self._targets = [whole[s:e].view(part.dtype).view(part.shape) for s, e, part in layout.parts]
+            self._layout, self._reserved = layout, reserved
+        return self._targets
+
+    def close(self) -> None:
+        os.close(self.fd)  # the mapping goes with its last reference
+        self._targets = []
+
+
+class RamSaver:
+    """`resumed`: the (step, round) that this rank began with, if its file is in `folder`: kept until a newer one is.
+
+    `off` says why saving has ended; "" while it goes on. `saved` is called with each step that counts, in the thread.
+    `copied` says whether a peer has the last one, or keeps no copies.
+    """
+
+    def __init__(
+        self,
+        folder: RamFolder,
+        state: LocalState,
+        *,
+        rank: int,
+        world_size: int,
+        round: int,
+        resumed: tuple[int, int] | None = None,
+        say: Callable[[str, str], None] = lambda reason, message: None,
+        saved: Callable[[int], None] = lambda step: None,
+        copied: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.folder, self.state, self.rank, self.world_size, self.round = folder, state, rank, world_size, round
+        self.off = ""
+        self.blocked_s = 0.0  # how long the last save kept the step waiting
+        self.cost_s = 0.0  # the same, and what the thread took of a core
+        self.newest = resumed
+        self._say, self._saved, self._copied = say, saved, copied
+        self._shard = state.shard()
+        self._reserved = 0
+        self._slots: list[_Slot] | None = None
+        self._work: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread: threading.Thread | None = None
+
+    def save(self, step: int, common: dict[str, Any], *, wait: bool = False) -> bool:
+        """Copy the state of the last boundary, that of `step`; from then on it may change. False: it isn't saved.
+
+        `wait`: until it counts.
+        """
+        began = time.perf_counter()
+        self.settle()
+        if self.off or self.newest == (step, self.round):
+            return not self.off
+        layout = self.state.layout()
+        if layout is None:
+            return False
+        values = self.state.values()
+        if not self._reserved:
+            # So much that the header of any later step fits, and the data begins on a page.
+            self._reserved = -(-(len(header(layout, values, common)) + _SLACK) // _PAGE) * _PAGE
+        try:
+            slot = self._free_slot(self._reserved + layout.size, step, last=wait)
+        except OSError as error:
+            self._no_room(error, self._reserved + layout.size)
+            return False
+        if slot is None:
+            return False
+        with torch.no_grad():
+            targets = slot.targets(layout, self._reserved)
+            if targets:
+                torch._foreach_copy_(targets, [part for _, _, part in layout.parts])
+        self._idle.clear()
+        blocked_s = time.perf_counter() - began
+
+        def finish() -> None:
+            spent = time.thread_time()
+            self._finish(slot, step, layout, values, common)
+            self.blocked_s, self.cost_s = blocked_s, blocked_s + time.thread_time() - spent
+
+        if wait:
+            self._do(finish)
+        else:
+            if self._thread is None:  # not in the constructor: a fork keeps no thread
+                self._thread = threading.Thread(target=self._run, name="ram", daemon=True)
+                self._thread.start()
+            self._work.put(finish)
+        return True
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Wait until the last save counts, or has failed."""
+        return self._idle.wait(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            self._do(self._work.get())
+
+    def _do(self, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        except Exception as error:  # noqa: BLE001 training goes on without this tier, and nobody waits for it in vain
+            self._end(f"it can't be written: {error!r}")
+        finally:
+            self._idle.set()
+
+    def _finish(self, slot: _Slot, step: int, layout: Layout, values: dict[str, Any], common: dict[str, Any]) -> None:
+        head = header(layout, values, common, self._reserved)
+        if len(head) != self._reserved:
+            raise OSError(errno.EFBIG, "the state beside the tensors has grown")
+        slot.memory[: len(head)] = head
+        size = self._reserved + layout.size
+        receipt = Receipt(
+            step=step,
+            round=self.round,
+            rank=self.rank,
+            world_size=self.world_size,
+            file=ShardFile(slot.path.name.lstrip("."), size, checksum=checksum(memoryview(slot.memory)[:size])),
+            tensors={},  # the file's own header has them
+            common=common,
+            shard=self._shard,
+        )
+        self.folder.adopt(step, self.round, self.rank, slot.path, encode(receipt))
+        slot.path = self.folder.path(step, self.round, self.rank)
+        slot.holds = self.newest = (step, self.round)
+        fcntl.flock(slot.fd, fcntl.LOCK_UN)
+        self._saved(step)
+
+    def _free_slot(self, size: int, step: int, last: bool) -> _Slot | None:
+        """A mapped file to write into, locked and with a hidden name.
+
+        `last`: the world is broken. Of whoever is lost a peer may have the older step alone, so that stays if it can.
+        """
+        if self._slots is None:
+            self._slots = self._inherited(size)
+        free = [slot for slot in self._slots if slot.size == size and (slot.holds is None or slot.holds != self.newest)]
+        hidden = self.folder.path(step, self.round, self.rank)
+        hidden = hidden.with_name(f".{hidden.name}")
+        if last and all(slot.holds is not None for slot in free):
+            if len(self._slots) <= 2 and self.folder.room(size):
+                return self._new_slot(hidden, size)
+            if not self._copied():
+                return None
+        for slot in free:
+            try:
+                fcntl.flock(slot.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # somebody copies it
+                continue
+            if slot.holds is not None:
+                self.folder.receipt_path(*slot.holds, self.rank).unlink(missing_ok=True)
+                slot.holds = None
+            into(hidden.parent, partial(os.replace, slot.path, hidden))
+            with contextlib.suppress(OSError):
+                slot.path.parent.rmdir()
+            slot.path = hidden
+            return slot
+        return self._new_slot(hidden, size)
+
+    def _new_slot(self, path: Path, size: int) -> _Slot | None:
+        assert self._slots is not None
+        for slot in [s for s in self._slots if s.size != size and s.holds != self.newest]:
+            self._slots.remove(slot)
+            self._forget(slot)
+        if len(self._slots) <= 2 and not self.folder.room(size):
+            self._drop_foreign()
+        if len(self._slots) > 2 or not self.folder.room(size):
+            if not self._slots or all(slot.holds == self.newest for slot in self._slots):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return None  # the other one is being copied: this step is left out
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = into(path.parent, partial(os.open, path, flags, 0o600))
+        try:
+            os.posix_fallocate(fd, 0, size)  # a full tmpfs is an error here, and a SIGBUS later
+            slot = _Slot(path, fd, size)
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        self._slots.append(slot)
+        return slot
+
+    def _inherited(self, size: int) -> list[_Slot]:
+        """The files that an earlier process of this rank left: one of them may be what this one began with."""
+        self.folder.sweep(self.rank)
+        slots = []
+        for step, round, rank in self.folder.names():
+            if rank != self.rank:
+                continue
+            path = self.folder.path(step, round, rank)
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                slots.append(_Slot(path, fd, os.fstat(fd).st_size, (step, round)))
+            except (OSError, ValueError):
+                self.folder.remove(step, round, rank)
+        slots.sort(key=lambda slot: slot.holds != self.newest)
+        kept = [slot for slot in slots[:2] if slot.holds == self.newest or slot.size == size]
+        for slot in slots:
+            if slot not in kept:
+                self._forget(slot)
+        return kept
+
+    def _forget(self, slot: _Slot) -> None:
+        if slot.holds is not None:
+            self.folder.remove(*slot.holds, self.rank)
+        slot.path.unlink(missing_ok=True)
+        slot.close()
+
+    def _drop_foreign(self) -> None:
+        """Remove files of ranks that live elsewhere, from older rounds: fetched to begin with, or a peer's copies."""
+        first = self.rank - pod.local_rank()
+        here = range(first, first + pod.size())
+        for step, round, rank in self.folder.names():
+            if rank not in here and round < self.round:
+                self.folder.remove(step, round, rank)
+
+    def _no_room(self, error: OSError, size: int) -> None:
+        if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+            self._end(
+                f"rank {self.rank}'s state takes {2 * size >> 20} MiB (two copies), and {self.folder.budget >> 20} MiB "
+                f"may be used here, {self.folder.used() >> 20} MiB of them are; raise checkpoint.ram.limit"
+            )
+        else:
+            self._end(str(error))
+
+    def _end(self, why: str) -> None:
+        self.off = why
+        self._say("RamCheckpointsOff", f"no checkpoints in memory: {why}")
+        print(f"trainmaster: no checkpoints in memory: {why}", file=sys.stderr)

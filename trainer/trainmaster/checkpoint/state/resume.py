@@ -1,0 +1,320 @@
+"""Where a round resumes: rank 0 proposes, all ranks verify their share of the files, the store tells the verdict.
+
+The newest step that memory or storage covers is chosen, and each rank loads its part from the nearest place.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainmaster import models
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import Storage, open_storage
+from trainmaster.checkpoint.state.tiers import Inventory, Memory, RamFile, hear, tell
+from trainmaster.contract.config import ModelConfig
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.checkpoint_format import MANIFEST, Lineage, Manifest, parse_directory
+from trainmaster.data.skips import Skips
+from trainmaster.errors import ConfigError, Fenced, TrainmasterError
+
+Say = Callable[[str, str], None]
+
+PATIENCE_S = 20.0
+"""How long a round waits for storage that can't be written to for a reason that may pass."""
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
+_TRY_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that all ranks have verified, or this rank's part of it in memory."""
+
+    storage: Storage | RamFile
+    directory: str
+    manifest: Manifest
+    tier: str = "storage"  # of the whole: the farthest that any rank loads from
+
+    @property
+    def path(self) -> str:
+        return f"{self.storage.root}/{self.directory}"
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What a round is told: which round, of which job, and `resume` of the job's spec."""
+
+    round: int  # 0: no operator numbers the rounds, so the next free number is taken
+    job: str = ""
+    resume: str = "Auto"
+    skipped: tuple[tuple[int, int], ...] = ()  # samples to leave out: no checkpoint made with them will do
+    model: ModelConfig | None = None  # a checkpoint of another one is refused; None: a model of one's own
+    optimizer: str = ""  # the same; "": one's own
+
+    @classmethod
+    def from_environment(cls, model: ModelConfig | None = None, optimizer: str = "") -> Resume:
+        env = os.environ
+        return cls(
+            model=model,
+            optimizer=optimizer,
+            round=int(env.get(environment.ROUND) or 0),
+            job=env.get(environment.JOB_UID, ""),
+            resume=env.get(environment.RESUME) or "Auto",
+            skipped=tuple((first, end) for first, end in json.loads(env.get(environment.SKIPPED) or "[]")),
+        )
+
+    def check(self, manifest: Manifest, path: str) -> None:
+        """Raises ConfigError if the checkpoint at `path` is of another model or another optimizer."""
+        if self.model is not None:
+            models.check_same(manifest.model, self.model, f"checkpoint {path}")
+        # The others begin their momentum anew where adamw kept moments; a momentum is taken for what it isn't.
+        if self.optimizer and manifest.optimizer not in ("", "adamw", self.optimizer):
+            raise ConfigError(
+                f"optimizer.name: is {self.optimizer}, but checkpoint {path} was made with {manifest.optimizer}, whose "
+                f"momentum isn't what {self.optimizer} keeps; {manifest.optimizer} would be right"
+            )
+
+    def comes_late(self, manifest: Manifest) -> bool:
+        """Whether this checkpoint was made with samples that are to be left out."""
+        cursor = manifest.data
+        consumed = int(cursor.get("consumed", 0))
+        return bool(self.skipped) and Skips(cursor.get("skipped", [])).took(consumed, self.skipped)
+
+
+def agree(
+    storage: Storage,
+    store: Any,
+    rank: int,
+    world_size: int,
+    asked: Resume,
+    say: Say,
+    memory: Memory | None = None,
+) -> tuple[int, Checkpoint | None]:
+    """(round, where it resumes; None: from the start), the same on all ranks; the round's lineage then exists.
+
+    `store` is a torch store that all ranks share. All ranks call this when no upload of an earlier round is under
+    way on their machine. `say(reason, message)` tells people of damaged checkpoints. Raises ConfigError, Fenced.
+    """
+    tell(store, rank, memory)
+    if store.add("resume/ready", 1) == world_size:
+        store.set("resume/all-ready", "1")
+    part = _Part(store, rank, world_size, memory)
+    if rank == 0:
+        store.get("resume/all-ready")
+        inventory = hear(store, world_size) if memory is not None else Inventory([])
+        outcome = _lead(storage, _Turns(part, inventory, say), asked, say)
+    else:
+        outcome = _follow(part)
+    if "error" in outcome:
+        raise (Fenced if outcome["error"] == "Fenced" else ConfigError)(outcome["message"])
+    round, root, directory = outcome["round"], outcome["root"], outcome["directory"]
+    if root is None:
+        return round, None
+    if part.opened is not None and part.opened.directory == directory:
+        return round, Checkpoint(part.opened, directory, part.opened.manifest, outcome["tier"])
+    source = open_storage(root)
+    return round, Checkpoint(source, directory, lineage.read_manifest(source, directory), outcome["tier"])
+
+
+class _Part:
+    """What one rank does in each turn."""
+
+    def __init__(self, store: Any, rank: int, world_size: int, memory: Memory | None) -> None:
+        self.store, self.rank, self.world_size, self.memory = store, rank, world_size, memory
+        self.opened: RamFile | None = None
+
+    def take(self, turn: int, message: dict[str, Any]) -> None:
+        """Verify; the last rank that finds nothing says so (an empty verdict)."""
+        try:
+            if "verify" in message:
+                asked = message["verify"]
+                share = [tuple(file) for file in asked["files"][self.rank :: self.world_size]]
+                lineage.verify(open_storage(asked["root"]), asked["directory"], share)
+            else:
+                self._open(**message["open"])
+        except lineage.Damaged as error:
+            self.store.set(f"resume/verdict/{turn}", json.dumps([self.rank, str(error)]))
+            return
+        if self.store.add(f"resume/verified/{turn}", 1) == self.world_size:
+            self.store.set(f"resume/verdict/{turn}", "")
+
+    def _open(self, step: int, round: int, files: list[Any]) -> None:
+        """`files`: for each rank null or [rank of the file, address of the peer or null]."""
+        self.opened = None
+        mine = files[self.rank]
+        if mine is not None:
+            if self.memory is None:
+                raise lineage.Damaged(f"rank {self.rank} has no memory for checkpoints")
+            self.opened = self.memory.open(step, round, *mine)
+
+
+class _Turns:
+    """What rank 0 says to the others, in turn: what to verify or to open, at last the outcome."""
+
+    def __init__(self, part: _Part, inventory: Inventory, say: Say) -> None:
+        self.part, self.inventory, self.say, self.turn = part, inventory, say, 0
+
+    def publish(self, message: dict[str, Any]) -> None:
+        self.turn += 1
+        self.part.store.set(f"resume/turn/{self.turn}", json.dumps(message))
+
+    def stored(self, source: Storage, directory: str, manifest: Manifest) -> None:
+        """Let all ranks verify a checkpoint on storage. Raises Damaged with the first finding."""
+        files = [[file.name, file.size, file.sha256] for file in manifest.files]
+        finding = self._verdict({"verify": {"root": source.root, "directory": directory, "files": files}})
+        if finding:
+            raise lineage.Damaged(finding[1])
+
+    def held(self, directory: str, *, whole: bool) -> str:
+        """Let ranks open their parts in memory: the tier of those parts; "" if there are none, or not all (`whole`)."""
+        step, round = parse_directory(directory) or (0, 0)
+        while True:
+            sources = self.inventory.sources(step, round)
+            if not any(sources) or (whole and not all(sources)):
+                return ""
+            files = [source and [source.rank, source.address] for source in sources]
+            finding = self._verdict({"open": {"step": step, "round": round, "files": files}})
+            if not finding:
+                return "peer" if any(source and source.address for source in sources) else "ram"
+            bad = sources[finding[0]]
+            if bad is None:
+                return ""
+            self.say("CheckpointDamaged", f"{directory}: {finding[1]}; another copy is looked for")
+            self.inventory.exclude(step, round, bad)
+
+    def _verdict(self, message: dict[str, Any]) -> tuple[int, str] | None:
+        self.publish(message)
+        self.part.take(self.turn, message)
+        verdict = self.part.store.get(f"resume/verdict/{self.turn}").decode()
+        return tuple(json.loads(verdict)) if verdict else None
+
+
+def _lead(storage: Storage, turns: _Turns, asked: Resume, say: Say) -> dict[str, Any]:
+    try:
+        round = asked.round or lineage.newest_round(storage) + 1
+        chosen = _choose(storage, turns, round, asked, say)
+        resume = None
+        if chosen is not None:
+            resume = chosen[1] if chosen[0] == storage.root else "/".join(chosen[:2])
+        _begin(storage, Lineage(round=round, resume=resume, job=asked.job), say)
+        root, directory, tier = chosen or (None, None, "")
+        outcome = {"round": round, "root": root, "directory": directory, "tier": tier}
+    except TrainmasterError as error:
+        outcome = {"error": type(error).__name__, "message": str(error)}
+    except (lineage.Damaged, OSError) as error:
+        outcome = {"error": "ConfigError", "message": f"checkpoint folder {storage.root} can't be used: {error}"}
+    turns.publish({"outcome": outcome})
+    return outcome
+
+
+def _begin(storage: Storage, taken: Lineage, say: Say) -> None:
+    """Takes the storage for a round. A disk that is full for a moment is no reason to end a job. Raises OSError."""
+    until = time.monotonic() + PATIENCE_S
+    told = False
+    while True:
+        try:
+            return lineage.begin(storage, taken)
+        except OSError as error:
+            if error.errno not in _PASSING or time.monotonic() > until:
+                raise
+            if not told:
+                say(
+                    "StorageUnavailable",
+                    f"checkpoint folder {storage.root}: {error}; waiting until it can be written to",
+                )
+            told = True
+            time.sleep(_TRY_EVERY_S)
+
+
+def _choose(storage: Storage, turns: _Turns, round: int, asked: Resume, say: Say) -> tuple[str, str, str] | None:
+    """(root, directory, tier) of the newest candidate that all ranks find good."""
+    held = turns.inventory.directories()
+    found = lineage.candidates(storage, round, asked.job, asked.resume, held)
+    damaged, late = [], []
+    chosen = None
+    for candidate in found:
+        root, directory = _resolve(storage, candidate)
+        source = open_storage(root)
+        try:
+            if candidate in held and (tier := turns.held(directory, whole=True)):
+                if turns.part.opened is not None:
+                    asked.check(turns.part.opened.manifest, directory)
+                    if asked.comes_late(turns.part.opened.manifest):
+                        late.append(candidate)
+                        continue
+                chosen = root, directory, tier
+                break
+            # Its last uploader may have died between the last receipt and the manifest.
+            incomplete = MANIFEST not in source.list(directory)
+            if incomplete and candidate == directory and lineage.commit(source, directory) is None:
+                continue
+            manifest = lineage.read_manifest(source, directory)
+            asked.check(manifest, f"{root}/{directory}")
+            if asked.comes_late(manifest):
+                late.append(candidate)
+                continue
+            turns.stored(source, directory, manifest)
+            if candidate in held:
+                turns.held(directory, whole=False)
+            chosen = root, directory, "storage"
+            break
+        except (lineage.Damaged, OSError) as error:
+            if candidate == asked.resume:
+                raise ConfigError(f"checkpoint.resume: {candidate} can't be used: {error}") from None
+            damaged.append(candidate)
+            say("CheckpointDamaged", f"{candidate} is not used: {error}")
+    if damaged:
+        instead = chosen[1] if chosen else "the beginning, for no other checkpoint is left"
+        say("CheckpointFallback", f"resuming from {instead} instead of {damaged[0]}")
+    if late and chosen is None:
+        say(
+            "SamplesNotSkipped",
+            f"{late[0]} is resumed from though it has seen samples to skip: there is no earlier one",
+        )
+        return _choose(storage, turns, round, replace(asked, skipped=()), say)
+    return chosen
+
+
+def _follow(part: _Part) -> dict[str, Any]:
+    turn = 0
+    while True:
+        turn += 1
+        message = json.loads(part.store.get(f"resume/turn/{turn}"))
+        if "outcome" in message:
+            outcome: dict[str, Any] = message["outcome"]
+            return outcome
+        part.take(turn, message)
+
+
+def _resolve(storage: Storage, candidate: str) -> tuple[str, str]:
+    """(root, directory)."""
+    if parse_directory(candidate) is not None:
+        return storage.root, candidate
+    try:
+        return locate(candidate)
+    except ConfigError as error:
+        raise ConfigError(f"checkpoint.resume: {error}") from None
+
+
+def locate(path: str) -> tuple[str, str]:
+    """(root, directory) of a person's path: a checkpoint, or a folder of checkpoints, of which it is the newest.
+
+    Raises ConfigError.
+    """
+    root, directory = os.path.split(path.rstrip("/"))
+    if parse_directory(directory) is not None:
+        return open_storage(root).root, directory
+    whole = open_storage(path)
+    try:
+        found = lineage.chain(lineage.read_lineages(whole), whole.list())
+    except lineage.Damaged as error:
+        raise ConfigError(f"{path} can't be used: {error}") from None
+    for name in found:
+        if MANIFEST in whole.list(name):
+            return whole.root, name
+    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with any")

@@ -1,0 +1,341 @@
+"""Saving without collectives: each rank knows which chunks it owns, and writes them into one file in memory.
+
+A thread copies them into a memory file in the safetensors format, beside the next step's forward and backward pass:
+parameters and optimizer state don't change before the optimizer runs, which waits for the copy (`Saver.settle`). The
+thread hands the file's descriptor to the agent, or, without one, uploads it itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import queue
+import struct
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+
+from trainmaster.checkpoint.files.upload import METADATA, upload
+from trainmaster.checkpoint.state.capture import DTYPE_NAMES, Snapshot, blocks
+from trainmaster.checkpoint.state.islands import island_of
+from trainmaster.contract.wire.checkpoint_format import directory_name, shard_name
+from trainmaster.errors import ConfigError
+
+REPLICAS = "dpReplicate"
+"""The axis of a mesh whose ranks have the same of everything."""
+MAX_UNDER_WAY = 2
+"""Saves whose files may wait in host memory at once; a further save waits for the oldest."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A contiguous block of a tensor that this rank saves. `offset` and `whole`: elements of the whole tensor."""
+
+    name: str
+    offset: list[int]
+    whole: list[int]
+    data: torch.Tensor
+
+    @property
+    def key(self) -> str:
+        return self.name if self.whole == list(self.data.shape) else f"{self.name}@{','.join(map(str, self.offset))}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of a rank among those that have the same tensors.
+
+    holders: the ranks with the same plain ones: those of one stage of a pipeline. replica: (which, of how many) this is
+    of replicas that a DTensor's mesh doesn't tell of. island: which this is of islands; the first one speaks for what
+    they have in common.
+    """
+
+    rank: int
+    holders: range
+    replica: tuple[int, int] = (0, 1)
+    island: int = 0
+
+
+def owned(snapshot: Snapshot, place: Place) -> list[Piece]:
+    """The pieces that this rank saves: over all ranks they cover each tensor exactly once.
+
+    Of a DTensor's replicas one speaks, chosen by the name; plain tensors are taken to be equal on all their holders.
+    """
+    rank, holders = place.rank, place.holders
+    pieces = []
+    for name, tensor in snapshot.tensors.items():
+        if place.island and not island_of(name):
+            continue
+        choice = zlib.crc32(name.encode())
+        if isinstance(tensor, DTensor):
+            if _is_spokesman(tensor, choice, place.replica):
+                pieces += local_pieces(name, tensor)
+        elif name.startswith("rank.") or rank == holders[0 if name in snapshot.buffers else choice % len(holders)]:
+            pieces.append(Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor))
+    return pieces
+
+
+class _Copy:
+    """A save's file in memory, made once, by whoever needs it first: the thread, or a step that has to wait for it.
+
+    After `make`: `fd` and `size` of the file, or `error`. Whoever has sent it closes it.
+    """
+
+    def __init__(self, step: int, head: bytes, parts: list[torch.Tensor]) -> None:
+        self.step, self.fd, self.size = step, -1, 0
+        self.error: OSError | None = None
+        self._head, self._parts = head, parts
+        self._lock = threading.Lock()
+
+    def make(self, name: str) -> None:
+        with self._lock:
+            if self.size or self.error is not None:
+                return
+            try:
+                self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+                # Written rather than mapped: the kernel takes pages as they come, and no other thread is kept from
+                # the interpreter meanwhile.
+                self.size = _write(self.fd, self._head) + sum(_write(self.fd, content(part)) for part in self._parts)
+            except OSError as error:
+                self.error = error
+                self.close()
+            self._parts = []
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+class Saver:
+    """Saves of one rank. `send` hands a staged file to the agent; without it the upload runs in our thread."""
+
+    def __init__(
+        self,
+        storage: str,
+        *,
+        rank: int,
+        world_size: int,
+        round: int,
+        keep: int = 0,
+        place: Place | None = None,
+        send: Callable[[dict[str, Any], int], None] | None = None,
+        on_result: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.storage, self.rank, self.world_size, self.round, self.keep = storage, rank, world_size, round, keep
+        self.place = place or Place(rank, range(world_size))
+        self._send, self._on_result = send, on_result
+        self._work: queue.Queue[_Copy] = queue.Queue()
+        self._room = threading.Semaphore(MAX_UNDER_WAY)
+        self._newest: _Copy | None = None
+        self._thread: threading.Thread | None = None
+        self._saved: set[int] = set()
+        self.failure = ""  # of the newest save, as far as it is known here: an agent uploads behind our back
+
+    def save(self, step: int, snapshot: Snapshot, common: dict[str, Any]) -> bool:
+        """Have this rank's pieces copied, and sent. False: it was saved before.
+
+        Until `settle` returns, parameters and the state of optimizers must not change; everything else may.
+        `common` {mesh, data, rng, config_sha256} must be equal on all ranks.
+        """
+        if step in self._saved:
+            return False
+        self._saved.add(step)
+        self.failure = ""
+        values = snapshot.values if self.rank == 0 else _own_values(snapshot.values, self.rank)
+        self.settle()
+        # A forward pass changes buffers, and the user's own objects change at any time.
+        layout = lay_out(
+            [
+                replace(piece, data=piece.data.detach().clone()) if _is_loose(piece.name, snapshot) else piece
+                for piece in owned(snapshot, self.place)
+            ]
+        )
+        self._room.acquire()
+        self._newest = _Copy(step, header(layout, values, common), [part for _, _, part in layout.parts])
+        if self._thread is None:  # not in the constructor: a fork keeps no thread
+            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+            self._thread.start()
+        self._work.put(self._newest)
+        return True
+
+    def settle(self) -> None:
+        """Wait until what was saved last is copied; copies it here if the thread is still busy with another."""
+        if self._newest is not None:
+            self._newest.make(shard_name(self.rank))
+            self._newest = None
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything that was saved has been handed over; False if that took longer than the limit."""
+        with self._work.all_tasks_done:
+            return self._work.all_tasks_done.wait_for(lambda: not self._work.unfinished_tasks, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            copy = self._work.get()
+            try:
+                copy.make(shard_name(self.rank))
+                if copy.error is not None:
+                    raise copy.error
+                self._send_away(copy)
+            except OSError as error:
+                self._failed(copy.step, f"checkpoint of step {copy.step}, rank {self.rank}: {error}")
+            finally:
+                copy.close()
+                self._room.release()
+                self._work.task_done()
+
+    def _send_away(self, copy: _Copy) -> None:
+        message = {
+            "step": copy.step,
+            "round": self.round,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "storage": self.storage,
+            "directory": directory_name(copy.step, self.round),
+            "file": shard_name(self.rank),
+            "size": copy.size,
+            "keep": self.keep,
+        }
+        if self._send is not None:
+            self._send(message, copy.fd)
+            return
+        result = upload(message, copy.fd)
+        if self._on_result is not None:
+            self._on_result(result)
+        if result["error"]:
+            self._note(copy.step, result["error"])
+            print(f"trainmaster: {result['error']}", file=sys.stderr)
+
+    def _note(self, step: int, error: str) -> None:
+        if step == max(self._saved, default=step):
+            self.failure = error
+
+    def _failed(self, step: int, error: str) -> None:
+        self._note(step, error)
+        print(f"trainmaster: {error}", file=sys.stderr)
+        if self._on_result is not None:
+            self._on_result({"step": step, "round": self.round, "rank": self.rank, "committed": False, "error": error})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How pieces lie in a file in the safetensors format, behind its header."""
+
+    entries: dict[str, Any]  # of the header
+    chunks: dict[str, Any]  # {key: [name, shape of the whole, offset]} of the pieces that aren't whole tensors
+    parts: list[tuple[int, int, torch.Tensor]]  # (start, end, content)
+    size: int
+
+    @functools.cached_property
+    def entries_text(self) -> str:
+        return _json(self.entries)[1:-1]
+
+    @functools.cached_property
+    def chunks_text(self) -> str:
+        return _json(self.chunks)
+
+
+def lay_out(pieces: list[Piece], behind: Layout | None = None) -> Layout:
+    """`behind`: what already has its place."""
+    entries: dict[str, Any] = dict(behind.entries) if behind else {}
+    chunks = dict(behind.chunks) if behind else {}
+    parts = list(behind.parts) if behind else []
+    position = behind.size if behind else 0
+    # Wide elements first: without holes between them (the format allows none) all are aligned. Then the small ones,
+    # since all ranks want those (step counts) and so read them at once.
+    for piece in sorted(pieces, key=lambda piece: (-piece.data.element_size(), piece.data.numel(), piece.key)):
+        tensor = piece.data.detach()
+        if tensor.dtype not in DTYPE_NAMES:
+            raise ConfigError(f"tensor {piece.name}: checkpoints can't keep {tensor.dtype}")
+        end = position + tensor.numel() * tensor.element_size()
+        entries[piece.key] = {
+            "dtype": DTYPE_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [position, end],
+        }
+        if piece.key != piece.name:
+            chunks[piece.key] = [piece.name, piece.whole, piece.offset]
+        parts.append((position, end, tensor))
+        position = end
+    return Layout(entries, chunks, parts, position)
+
+
+def header(layout: Layout, values: dict[str, Any], common: dict[str, Any], reserved: int = 0) -> bytes:
+    """The header of a checkpoint's file, padded to `reserved` bytes if it is shorter."""
+    metadata = {"chunks": layout.chunks_text, "values": _json(values), "common": _json(common)}
+    return file_header(layout, metadata, reserved)
+
+
+def file_header(layout: Layout, metadata: dict[str, str], reserved: int = 0) -> bytes:
+    """Of any file in the safetensors format."""
+    parts = [part for part in (layout.entries_text, f'"{METADATA}":{_json(metadata)}') if part]
+    text = ("{" + ",".join(parts) + "}").encode()
+    text += b" " * max(-len(text) % 8, reserved - 8 - len(text))
+    return struct.pack("<Q", len(text)) + text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _is_spokesman(tensor: DTensor, choice: int, replica: tuple[int, int]) -> bool:
+    if REPLICAS not in (tensor.device_mesh.mesh_dim_names or ()):
+        which, count = replica
+        if which != choice % count:
+            return False
+        choice //= count
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return False
+    for axis, placement in enumerate(tensor.placements):
+        if placement.is_partial():
+            raise ConfigError("a tensor with pending partial sums can't be saved")
+        if isinstance(placement, Replicate):
+            size = tensor.device_mesh.size(axis)
+            if coordinate[axis] != choice % size:
+                return False
+            choice //= size
+    return True
+
+
+def local_pieces(name: str, tensor: torch.Tensor) -> list[Piece]:
+    """What this rank holds of a tensor: one piece, or none."""
+    if not isinstance(tensor, DTensor):
+        return [Piece(name, [0] * tensor.dim(), list(tensor.shape), tensor)]
+    local = tensor.to_local()
+    chunks = [chunk for chunk in blocks(tensor) if math.prod(chunk.sizes) or not chunk.sizes]
+    if not chunks:
+        return []
+    if len(chunks) != 1 or list(chunks[0].sizes) != list(local.shape):
+        raise ConfigError(f"tensor {name}: its shard isn't one block of the whole, which checkpoints can't keep yet")
+    return [Piece(name, list(chunks[0].offsets), list(tensor.shape), local)]
+
+
+def _own_values(values: dict[str, Any], rank: int) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name.startswith(f"rank.{rank}.")}
+
+
+def _is_loose(name: str, snapshot: Snapshot) -> bool:
+    return name in snapshot.buffers or name.startswith("rank.")
+
+
+def content(tensor: torch.Tensor) -> memoryview:
+    """A tensor's bytes, on the host. No copy of one that lies there in one block."""
+    host = tensor.detach().cpu().contiguous()
+    return memoryview(host.reshape(-1).view(torch.uint8).numpy())
+
+
+def _write(fd: int, data: bytes | memoryview) -> int:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    return len(data)

@@ -1,0 +1,159 @@
+"""What the agents' memories hold of checkpoints, and which rank loads which file: told through the round's store.
+
+Every rank says what its agent holds and which shard it needs itself. Rank 0 finds for each rank the nearest file with
+that shard: its own, that of a replica in the same memory, a peer's; at last that of another island, which has what all
+islands have in common. Each rank then opens and verifies its file.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.checkpoint.files.lineage import Damaged
+from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
+from trainmaster.checkpoint.files.upload import index, read_header
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.checkpoint_format import Manifest, directory_name, shard_name
+from trainmaster.contract.wire.messages import WireError
+from trainmaster.host import pod
+
+Address = dict[str, Any]
+Fetch = Callable[[Address, int, int, int], None]
+"""(address, step, round, rank): bring a peer's file and its receipt into the own folder. OSError if that fails."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file in memory. `address`: of the peer that has it; None: it lies in the own agent's memory."""
+
+    rank: int
+    folder: str
+    address: Address | None = None
+
+
+class RamFile:
+    """A verified file in memory, as a storage to load from. It stays readable when its name is gone."""
+
+    def __init__(self, folder: RamFolder, step: int, round: int, rank: int) -> None:
+        """Raises Damaged."""
+        self.root, self.rank = str(folder.root), rank
+        self.directory = directory_name(step, round)
+        try:
+            receipt = folder.receipt(step, round, rank)
+            with folder.reading(step, round, rank) as file:
+                # Copy on write: loading makes tensors of it, and those want memory that may be written to.
+                self.memory = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+                found = checksum(memoryview(self.memory))
+            if len(self.memory) != receipt.file.size or found != receipt.file.checksum:
+                raise Damaged(f"{self._words()} doesn't match its checksum")
+            tensors, values, common = index(*read_header(self.memory), shard_name(rank))
+            self.manifest = Manifest(
+                step=step,
+                round=round,
+                world_size=receipt.world_size,
+                files=[],
+                tensors=tensors,
+                values=values,
+                **common,
+            )
+        except (OSError, WireError, ValueError, KeyError, TypeError) as error:
+            raise Damaged(f"{self._words()}: {error}") from None
+
+    def view(self, path: str, start: int, end: int) -> memoryview:
+        return memoryview(self.memory)[start:end]
+
+    def _words(self) -> str:
+        return f"the state of rank {self.rank} in the memory of {os.environ.get('HOSTNAME', 'this pod')}"
+
+
+class Memory:
+    """This rank's way to the memories of the job. `shard`: what it needs (see `LocalState.shard`)."""
+
+    def __init__(
+        self, folder: RamFolder, shard: str, *, fetch: Fetch | None = None, address: Address | None = None
+    ) -> None:
+        self.folder, self.shard = folder, shard
+        self._fetch, self._address = fetch, address
+        self._opened: RamFile | None = None
+
+    def words(self) -> dict[str, Any]:
+        """What this rank tells the others. One rank speaks for all of an agent."""
+        files = []
+        if pod.local_rank() == 0:
+            for receipt in self.folder.receipts():
+                files.append([receipt.step, receipt.round, receipt.rank, receipt.shard])
+        place = f"{os.environ.get(environment.POD_UID, '')} {self.folder.root}"
+        return {"shard": self.shard, "folder": place, "address": self._address, "files": files}
+
+    def open(self, step: int, round: int, rank: int, address: Address | None) -> RamFile:
+        """Raises Damaged."""
+        if address is not None:
+            if self._fetch is None:
+                raise Damaged("peers can't be asked here")
+            try:
+                self._fetch(address, step, round, rank)
+            except OSError as error:
+                raise Damaged(f"the state of rank {rank} in a peer's memory: {error}") from None
+        return RamFile(self.folder, step, round, rank)
+
+
+class Inventory:
+    """All that the world's memories hold, on rank 0."""
+
+    def __init__(self, world: list[Mapping[str, Any]]) -> None:
+        """`world`: each rank's words, in the order of ranks; empty for one without memory."""
+        self._world = world
+        self._files: dict[tuple[int, int], list[tuple[str, int, str, Address | None]]] = {}
+        self._excluded: set[tuple[int, int, str, int]] = set()
+        for words in world:
+            for step, round, rank, shard in words.get("files", []):
+                held = self._files.setdefault((step, round), [])
+                held.append((words["folder"], rank, shard, words["address"]))
+
+    def directories(self) -> list[str]:
+        return [directory_name(step, round) for step, round in self._files]
+
+    def sources(self, step: int, round: int) -> list[Source | None]:
+        """For each rank the nearest file with its shard."""
+        held = [f for f in self._files.get((step, round), []) if (step, round, f[0], f[1]) not in self._excluded]
+        by_shard: dict[str, list[tuple[str, int, Address | None]]] = {}
+        for folder, file_rank, shard, address in held:
+            for label in {shard, of_any_island(shard)}:
+                by_shard.setdefault(label, []).append((folder, file_rank, address))
+        return [self._nearest(rank, words, by_shard) for rank, words in enumerate(self._world)]
+
+    def exclude(self, step: int, round: int, source: Source) -> None:
+        """Never name this file again: it is damaged, or can't be had."""
+        self._excluded.add((step, round, source.folder, source.rank))
+
+    def _nearest(
+        self, rank: int, words: Mapping[str, Any], by_shard: dict[str, list[tuple[str, int, Address | None]]]
+    ) -> Source | None:
+        shard = words.get("shard", "")
+        fitting = by_shard.get(shard) or by_shard.get(of_any_island(shard), [])
+        own = sorted((file != rank, file) for folder, file, _ in fitting if folder == words["folder"])
+        if own:
+            return Source(own[0][1], words["folder"])
+        remote = [Source(file, folder, address) for folder, file, address in fitting if address is not None]
+        # Those who need the same shard ask different peers.
+        return remote[rank % len(remote)] if remote else None
+
+
+def of_any_island(shard: str) -> str:
+    """A shard's name (see `LocalState.shard`) without the island."""
+    return shard.partition("+")[0]
+
+
+def tell(store: Any, rank: int, memory: Memory | None) -> None:
+    store.set(f"resume/memory/{rank}", json.dumps(memory.words() if memory is not None else {}))
+
+
+def hear(store: Any, world_size: int) -> Inventory:
+    keys = [f"resume/memory/{rank}" for rank in range(world_size)]
+    words = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
+    return Inventory([json.loads(word) for word in words])

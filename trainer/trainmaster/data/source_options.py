@@ -1,0 +1,59 @@
+"""Options of the built-in data sources."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trainmaster.models.facts import Objective
+from trainmaster.models.open_options import Options
+
+
+class WindowOptions(Options):
+    """Of a source of windows of a long sequence."""
+
+    objective: Objective | None = Field(
+        None, description="NextToken or MaskedTokens: what the model is to tell. Default: what it is made for."
+    )
+
+    @property
+    def shard(self) -> int:
+        """Tokens that are shuffled among themselves."""
+        raise NotImplementedError
+
+
+class LabelledOptions(Options):
+    """Of a source of labelled samples: none."""
+
+
+class TextOptions(WindowOptions):
+    glob: str | None = Field(
+        None,
+        min_length=1,
+        description="Which files below the path, such as **/*.txt. Default: all that look like text (@stdlib: **/*.py)",
+    )
+    shardBytes: int = Field(
+        2**30,
+        ge=1,
+        description="Shuffling stays within shards of this size, which are shuffled too: it bounds disk seeks.",
+    )
+
+    @property
+    def shard(self) -> int:
+        return self.shardBytes
+
+
+class TokenOptions(WindowOptions):
+    dtype: Literal["uint16", "uint32", "int32", "int64"] = Field(
+        "uint16", description="Of the numbers in .bin files, little-endian; .npy files say it themselves."
+    )
+    shardTokens: int = Field(
+        2**29,
+        ge=1,
+        description="Shuffling stays within shards of this size, which are shuffled too: it bounds disk seeks.",
+    )
+
+    @property
+    def shard(self) -> int:
+        return self.shardTokens

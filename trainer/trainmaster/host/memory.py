@@ -1,0 +1,127 @@
+"""How much memory a process, its device and its container take. Standard library only: scripts are watched too.
+
+What is of a process and its device is read in each step, so it costs microseconds. The container's is read by its
+agent, once for all ranks and whenever that reports.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.wire.progress_record import Progress
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_NO_LIMIT = 2**62  # version 1 tells the largest number of pages that it can count instead
+
+
+def weigh(progress: Progress) -> None:
+    """Put what this process and its device take into `progress`."""
+    fd = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        progress.rss_bytes = int(os.read(fd, 256).split()[1]) * _PAGE
+    finally:
+        os.close(fd)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    progress.rss_peak_bytes = max(progress.rss_peak_bytes, progress.rss_bytes, most)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        _weigh_device(progress, torch)
+
+
+def _weigh_device(progress: Progress, torch: Any) -> None:
+    """What tensors take: what the allocator keeps beside that, it gives back before memory runs out."""
+    tensors = torch.cuda.memory_stats_as_nested_dict().get("allocated_bytes", {}).get("all", {})
+    progress.device_bytes = tensors.get("current", 0)
+    progress.device_peak_bytes = max(progress.device_peak_bytes, tensors.get("peak", 0))
+    if not progress.device_limit_bytes:
+        progress.device_limit_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+
+
+def of_process(pid: int) -> tuple[int, int]:
+    """(bytes that it has now, the most that it ever had) of a process that doesn't tell; zeros once it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            found = dict(line.split(b":", 1) for line in file if line.startswith((b"VmRSS:", b"VmHWM:")))
+        return int(found[b"VmRSS"].split()[0]) * 1024, int(found[b"VmHWM"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 0, 0
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """A control group's memory. `files`: usage, limit, and the entry of memory.stat for idle page cache."""
+
+    folder: Path
+    files: tuple[str, str, str]
+
+    def used(self) -> int | None:
+        """Bytes that count when memory runs out: without page cache, which the kernel then takes back first."""
+        usage, _, idle = self.files
+        try:
+            taken = int((self.folder / usage).read_text())
+            stat = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
+            return max(0, taken - int(stat.get(idle, 0)))
+        except (OSError, ValueError):
+            return None
+
+    def limit(self) -> int | None:
+        try:
+            limit = (self.folder / self.files[1]).read_text().strip()
+            return None if limit == "max" or int(limit) >= _NO_LIMIT else int(limit)
+        except (OSError, ValueError):
+            return None
+
+
+_V1 = ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
+_V2 = ("memory.current", "memory.max", "inactive_file")
+
+
+@functools.cache
+def container() -> Cgroup | None:
+    """This process's control group, or the one around it with the lowest limit, of those that can be seen from here.
+    None where there is none that counts memory. Found once: a container never changes its group."""
+    return find(Path("/proc/self"))
+
+
+def find(process: Path) -> Cgroup | None:
+    """`container` of the process whose folder in /proc this is."""
+    groups = [group for group in _groups(process) if (group.folder / group.files[0]).exists()]
+    limited = [(limit, i) for i, group in enumerate(groups) if (limit := group.limit()) is not None]
+    return groups[min(limited)[1]] if limited else next(iter(groups), None)
+
+
+def _groups(process: Path) -> list[Cgroup]:
+    """From the innermost outwards. Where both versions are there, memory is counted by the first if that is mounted."""
+    for files, kind, option in ((_V1, "cgroup", "memory"), (_V2, "cgroup2", "")):
+        if found := folders(process, kind, option):
+            return [Cgroup(folder, files) for folder in found]
+    return []
+
+
+def folders(process: Path, kind: str, option: str) -> list[Path]:
+    """Folders of a process's control group and of those around it, from the innermost outwards; none if no such
+    hierarchy is mounted. `kind`: cgroup with the controller `option` (version 1), or cgroup2 with "". `process`: its
+    folder in /proc."""
+    try:
+        members = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
+        mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+    except OSError:
+        return []
+    path = next((m[2] for m in members if option in m[1].split(",") and (option or m[0] == "0")), None)
+    for mount in mounts:
+        # Mount point and root come before a list of optional fields that ends with "-", type and options after it.
+        root, point, rest = mount[3], mount[4], mount[mount.index("-") + 1 :]
+        if path is None or rest[0] != kind or option not in ("", *rest[2].split(",")):
+            continue
+        inside = os.path.relpath(path, root)
+        # Some runtimes show a container its own group under a path that only the host knows.
+        folder = Path(point, "" if inside.startswith("..") else inside)
+        around = [folder, *folder.parents]
+        return around[: around.index(Path(point)) + 1]
+    return []

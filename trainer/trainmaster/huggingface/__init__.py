@@ -1,6 +1,0 @@
-"""Weights out of checkpoints and into them, in the form that Hugging Face's transformers reads and writes: a folder
-with config.json and safetensors files. Only Llamas; never a pickle.
-
-    python -m trainmaster.huggingface export CHECKPOINT OUT_DIR
-    python -m trainmaster.huggingface import HF_DIR OUT_DIR
-"""

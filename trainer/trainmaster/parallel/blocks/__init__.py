@@ -1,0 +1,1 @@
+"""What is done to each block of a model: precision, recomputation, compilation."""

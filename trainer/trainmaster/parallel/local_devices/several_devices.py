@@ -1,0 +1,71 @@
+"""One process with several devices: what `tm.parallelize(…, devices=…)` gives, without ranks and without a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trainmaster.errors import ConfigError
+from trainmaster.parallel.local_devices import device_layers
+from trainmaster.parallel.local_devices.device_copies import Copies
+from trainmaster.parallel.loss import cross_entropy
+from trainmaster.parallel.model_plan import check, named, plan_of
+
+
+class Devices:
+    """A model on several devices of this process, with the verbs of `Parallel`. All of each batch is ours."""
+
+    def __init__(self, model: nn.Module, copies: Copies | None) -> None:
+        self.model = model
+        self._copies = copies
+        self._auxiliary = [module for _, module in named(model, plan_of(model).auxiliary)]
+
+    def own(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """What the model makes of tokens [B, T], on one of the devices."""
+        outputs = self._outputs(tokens)
+        return torch.cat([output.to(outputs[0].device) for output in outputs])
+
+    def forward_backward(self, batches: Iterable[tuple[Tensor, Tensor]], count: int, divisor: float) -> Tensor:
+        """The loss of a step, a scalar. Gradients are sums over its `count` micro-batches (tokens, targets).
+
+        divisor: of the loss, the tokens of the step that count.
+        """
+        for module in self._auxiliary:
+            module.scale = 1 / divisor
+        home = next(self.model.parameters()).device
+        total = torch.zeros((), device=home)
+        for tokens, targets in batches:
+            outputs = self._outputs(tokens)
+            parts = [targets] if self._copies is None else self._copies.parts(targets)
+            losses = [
+                cross_entropy(output, part.to(output.device)) for output, part in zip(outputs, parts, strict=True)
+            ]
+            loss = torch.stack([loss.to(home) for loss in losses]).sum() / divisor
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _outputs(self, tokens: Tensor) -> list[Tensor]:
+        return [self.model(tokens)] if self._copies is None else self._copies.outputs(tokens)
+
+
+def over_devices(model: nn.Module, degrees: Mapping[str, int], devices: Sequence[torch.device], time: int) -> Devices:
+    """`model`, changed in place, by `degrees` of pp (its layers in turn) or of dpReplicate (its batch).
+
+    Raises ConfigError.
+    """
+    check(model)
+    for device in devices:
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"devices: there is no {device} here: {str(error).splitlines()[0]}") from None
+    if degrees.get("pp", 1) > 1:
+        device_layers.apply(model, devices, "Compute", time)
+        return Devices(model, None)
+    return Devices(model, Copies(model, devices))

@@ -1,0 +1,1 @@
+"""Stages of a pipeline: which blocks each gets, and their schedule."""

@@ -1,0 +1,201 @@
+"""Pipeline parallelism: consecutive blocks on each stage, micro-batches in between.
+
+The schedules are torch's. Stages are made of parts of the one model, whose parameters keep their names: so any layout
+reads any other one's checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from trainmaster.contract.config import PipelineConfig
+from trainmaster.errors import ConfigError
+from trainmaster.parallel.blocks.precision import DTYPES
+from trainmaster.parallel.mesh import Mesh
+from trainmaster.parallel.model_plan import Plan, plan_of
+from trainmaster.parallel.stages.block_times import agreed
+from trainmaster.parallel.stages.partition import costs, partition, table
+from trainmaster.parallel.step import StepShape
+
+SCHEDULES = {
+    "GPipe": schedules.ScheduleGPipe,
+    "1F1B": schedules.Schedule1F1B,
+    "Interleaved1F1B": schedules.ScheduleInterleaved1F1B,
+    "InterleavedZeroBubble": schedules.ScheduleInterleavedZeroBubble,
+    "ZBV": schedules.ScheduleZBVZeroBubble,
+    "DualPipeV": schedules.ScheduleDualPipeV,
+}
+UNITS = {"Parameters": "parameters", "Compute": "operations", "Profile": "time"}
+"""What a table of stages shows the shares of."""
+_V_SHAPED = ("ZBV", "DualPipeV")  # a rank's second stage is the mirror image of its first
+
+
+class Stage(nn.Module):  # type: ignore[misc]
+    """Some consecutive blocks of a model, with its stem if they are the first, with its tail if they are the last."""
+
+    def __init__(self, model: nn.Module, plan: Plan, index: int, blocks: range, is_last: bool) -> None:
+        super().__init__()
+        self.index, self.is_first, self.is_last = index, index == 0, is_last
+        every = model.get_submodule(plan.blocks)
+        self.blocks = nn.ModuleList(every.get_submodule(str(i)) for i in blocks)
+        ends = [*(plan.stem if self.is_first else ()), *(plan.tail if self.is_last else ())]
+        self.ends = nn.ModuleList(model.get_submodule(path) for path in ends)
+        self._model = [model]  # in a list, because its parameters are not all ours
+        self.positions = torch.empty(0, dtype=torch.int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens [B, T] on the first stage, else the stream [B, T, W]; logits [B, T, V] from the last one."""
+        (model,) = self._model
+        if self.is_first:
+            x = model.embed(x)
+        shared = model.shared(self.positions, x)
+        for block in self.blocks:
+            x = block(x, *shared)
+        return model.unembed(x) if self.is_last else x
+
+
+def apply(
+    model: nn.Module, mesh: DeviceMesh, config: PipelineConfig, time: int, precision: str, profile: Path | None
+) -> tuple[list[Stage], str]:
+    """(this rank's stages, of a model of which nothing else is left; a table of all stages).
+
+    time: tokens of a sequence, T. profile: where a measured one is kept.
+    """
+    plan = plan_of(model)
+    if not (plan.blocks and plan.stem and plan.tail):
+        raise ConfigError(
+            f"parallelism.pp: model {type(model).__name__} declares no plan for a pipeline (plan.blocks, plan.stem "
+            f"and plan.tail); only pp 1 would do"
+        )
+    degree, rank = mesh.size(), mesh.get_local_rank()
+    count = degree * config.stages_per_rank
+    if config.balance == "Profile":
+        found = agreed(model, time, precision, profile)
+    else:
+        found = costs(model, config.balance, time)
+    ranges = partition(found, count)
+    indexes = own_stages(rank, degree, config)
+    stages = [Stage(model, plan, i, ranges[i], i == count - 1) for i in indexes]
+    _forget(model, plan, [i for stage in stages for i in ranges[stage.index]], stages)
+    return stages, table(ranges, found, UNITS[config.balance])
+
+
+def own_stages(rank: int, degree: int, config: PipelineConfig) -> list[int]:
+    if config.schedule in _V_SHAPED:
+        return [rank, 2 * degree - 1 - rank]
+    return [rank + degree * i for i in range(config.stages_per_rank)]
+
+
+def _forget(model: nn.Module, plan: Plan, blocks: list[int], stages: list[Stage]) -> None:
+    """Drop what other ranks hold; what is left keeps its name."""
+    every = model.get_submodule(plan.blocks)
+    _replace(model, plan.blocks, nn.ModuleDict({str(i): every.get_submodule(str(i)) for i in sorted(blocks)}))
+    for paths, held in (
+        (plan.stem, any(stage.is_first for stage in stages)),
+        (plan.tail, any(stage.is_last for stage in stages)),
+    ):
+        if not held:
+            for path in paths:
+                _replace(model, path, None)
+
+
+def _replace(model: nn.Module, path: str, module: nn.Module | None) -> None:
+    parent, _, name = path.rpartition(".")
+    model.get_submodule(parent)._modules[name] = module
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Tensors without memory like those that a schedule sees: so it needs no trial run to find out."""
+
+    tokens: Tensor  # of a micro-batch at the first stage
+    stream: Tensor  # between stages
+    logits: Tensor  # out of the last one
+
+    @classmethod
+    def of(
+        cls, shape: StepShape, stream: Tensor, logits: Tensor, precision: str, mesh: Mesh, *, sliced: bool, split: bool
+    ) -> Examples:
+        """stream and logits: of one whole sequence. sliced: the stream along the sequence. split: the logits, by
+        vocabulary."""
+        batch, time, tp = shape.micro_batch, shape.time // mesh.degree("cp"), mesh.degree("tp")
+        between = DTYPES[precision]
+
+        def empty(*sizes: int, dtype: torch.dtype) -> Tensor:
+            # What requires gradients is sent gradients.
+            return torch.empty(*sizes, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
+
+        return cls(
+            empty(batch, time, dtype=torch.int64),
+            empty(batch, time // (tp if sliced else 1), stream.shape[-1], dtype=between),
+            empty(batch, time, logits.shape[-1] // (tp if split else 1), dtype=torch.float32),
+        )
+
+
+class _PipelineStage(PipelineStage):  # type: ignore[misc]
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """Return the messages with which torch 2.11 connects the neighbours of a stage; newer ones send none. In a
+        V-shaped schedule a stage has a neighbour on its own rank, to which gloo can send nothing, and nothing is
+        sent later."""
+        ops: list[dist.P2POp] = super()._get_init_p2p_neighbors_ops()
+        return [op for op in ops if op.group_peer != self.group_rank]
+
+
+class Pipeline:
+    """Runs all micro-batches of a step through the stages."""
+
+    def __init__(
+        self,
+        stages: list[Stage],
+        mesh: DeviceMesh,
+        config: PipelineConfig,
+        micro_batches: int,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        examples: Examples,
+    ) -> None:
+        """`loss(logits, targets)`: of a micro-batch, a summand of the step's loss."""
+        self.stages = stages
+        parts = [
+            _PipelineStage(
+                stage,
+                stage.index,
+                mesh.size() * config.stages_per_rank,
+                torch.device(mesh.device_type),
+                input_args=examples.tokens if stage.is_first else examples.stream,
+                output_args=examples.logits if stage.is_last else examples.stream,
+                group=mesh.get_group(),
+            )
+            for stage in stages
+        ]
+        # The loss is divided by the tokens of the whole step, so nothing is to be divided by micro-batches.
+        self._schedule = SCHEDULES[config.schedule](
+            parts[0] if config.stages_per_rank == 1 else parts, micro_batches, loss_fn=loss, scale_grads=False
+        )
+
+    def forward_backward(self, tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        """This rank's summand of the loss of tokens [B, T]: 0 where there is no last stage. Gradients are complete."""
+        return self._run(self._schedule.step, tokens, targets, positions).detach()
+
+    def forward(self, tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        """The same without gradients."""
+        return self._run(self._schedule.eval, tokens, targets, positions)
+
+    def _run(self, schedule: Callable[..., Any], tokens: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        for stage in self.stages:
+            stage.positions = positions
+        inputs = (tokens,) if any(stage.is_first for stage in self.stages) else ()
+        if not any(stage.is_last for stage in self.stages):
+            schedule(*inputs, return_outputs=False)
+            return torch.zeros((), device=tokens.device)
+        losses: list[Tensor] = []
+        schedule(*inputs, target=targets, losses=losses, return_outputs=False)
+        return torch.stack(losses).sum()

@@ -1,0 +1,1 @@
+"""What runs inside a rank besides its script. Standard library only."""

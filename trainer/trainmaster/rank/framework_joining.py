@@ -1,0 +1,90 @@
+"""In a rank: the part of a framework that needs the other ranks, and what refuses a second framework."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from trainmaster.agent.frameworks import ALL, Framework, find, roster
+from trainmaster.agent.frameworks.framework import Meeting, Watch, from_numbers
+from trainmaster.contract.launch.framework_packages import PACKAGES
+from trainmaster.contract.wire import environment
+from trainmaster.rank import last_words
+
+_TRAINING = frozenset({"torch", *PACKAGES.values()})
+
+Loaded = Callable[[Any], None]
+"""Gets a module that was imported."""
+
+
+def of_this_rank() -> Framework | None:
+    """Return the framework of this process's job; None if it is no rank."""
+    if environment.STORE not in os.environ:
+        return None
+    return find(os.environ.get(environment.FRAMEWORK, "Trainmaster"))
+
+
+def trains() -> bool:
+    """Return whether this process has imported a framework, so that it is no mere wrapper of a program that trains."""
+    return not _TRAINING.isdisjoint(sys.modules)
+
+
+def join(framework: Framework) -> None:
+    """Get the addresses of all ranks, and put what the framework makes of them into this process's environment.
+
+    Does nothing where the framework needs none. Raises OSError when the round's store goes away.
+    """
+    if not framework.addresses:
+        return
+    facts = from_numbers(os.environ)
+    own = roster.own_address(os.environ)
+    addresses = roster.exchange(facts, own) if facts.world_size > 1 else [own]
+    os.environ.update(framework.peers(facts, addresses))
+
+
+def hooks(framework: Framework, watch: Watch) -> Iterator[tuple[str, Loaded]]:
+    """Yield (name of a module, what to do once this process has imported it) for a rank of this framework."""
+    for name, hook in framework.hooks.items():
+        yield name, functools.partial(_call, hook, watch)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    for other in ALL:
+        if other.kin == framework.kin:
+            continue
+        for name, meeting in other.meeting.items():
+            yield name, functools.partial(_refuse_meeting, framework=framework, other=other, meeting=meeting)
+
+
+def _call(hook: Callable[[Any, Watch], None], watch: Watch, module: Any) -> None:
+    hook(module, watch)
+
+
+def _refuse_meeting(module: Any, framework: Framework, other: Framework, meeting: Meeting) -> None:
+    """Have a function by which ranks of another framework would meet end this rank in a sentence."""
+    *above, last = meeting.name.split(".")
+    owner = functools.reduce(getattr, above, module)
+    original = getattr(owner, last)
+
+    @functools.wraps(original)
+    def meet(*args: Any, **given: Any) -> Any:
+        if meeting.by_default(args, given):
+            _end(f"{module.__name__}.{meeting.name.removesuffix('.__init__')}()", framework, other)
+        return original(*args, **given)
+
+    setattr(owner, last, meet)
+    # Packages have the function under their own name as well.
+    for package in [*sys.modules.values()] if not above else []:
+        if getattr(package, "__name__", "").partition(".")[0] == module.__name__.partition(".")[0]:
+            for name in [name for name, value in vars(package).items() if value is original]:
+                setattr(package, name, meet)
+
+
+def _end(call: str, framework: Framework, other: Framework) -> NoReturn:
+    words = (
+        f"this job's framework is {framework.name}, and its script lets the ranks meet through {other.name} ({call}): "
+        f"set spec.framework to {other.name}, or take that call out"
+    )
+    raise SystemExit(last_words.refuse(words))

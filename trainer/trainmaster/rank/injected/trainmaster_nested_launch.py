@@ -1,0 +1,231 @@
+"""Launchers that a rank's own program starts: `torchrun` in a shell script, or a Python program that launches itself.
+
+Each rank would start a world of its own, and all would write one snapshot. Here the launcher becomes the script that it
+would start: torch's launchers, and those built on them, all end in one function of torch. It then executes the script
+with this rank's number. The launcher's own parser has run by then, and its variables are set. A launcher that starts
+ranks in another way, or that was told another number of processes, is refused by name.
+
+A rank that has joined its round and then launches something (an evaluation in a world of its own) is left alone. This
+file imports nothing of ours before it refuses something, and runs under Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+
+TYPE_CHECKING = False  # typing costs time at every start of an interpreter
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, NoReturn
+
+_LOCAL_RANK = "${local_rank}"
+_DO_NOT_RESTART = 93
+_KEPT = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")  # of the round and of the pod, whatever a launcher sets
+
+
+def install() -> None:
+    """Watch for launchers being imported in this process."""
+    for name, take_over in _LAUNCHERS.items():
+        if name in sys.modules:
+            take_over(sys.modules[name])
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self) -> None:
+        self._loading: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _LAUNCHERS or name in self._loading:
+            return None
+        self._loading.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._loading.discard(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_and_take_over(module: Any) -> None:
+            execute(module)
+            _LAUNCHERS[name](module)
+
+        spec.loader.exec_module = exec_and_take_over  # type: ignore[method-assign]
+        return spec
+
+
+def _take_over_elastic(module: Any) -> None:
+    """torch.distributed.launcher.api: torchrun, accelerate launch, and what else is built on torch's agent."""
+    original = module.launch_agent
+
+    def launch_agent(config: Any, entrypoint: Any, args: Any, *more: Any, **named: Any) -> Any:
+        if has_joined():
+            return original(config, entrypoint, args, *more, **named)
+        wrong = wrong_number(config.nproc_per_node, sys.argv, os.environ)
+        if wrong:
+            _refuse(wrong)
+        if callable(entrypoint):
+            return {int(os.environ["RANK"]): entrypoint(*args)}
+        return _become([str(entrypoint), *map(str, args)], dict(os.environ))
+
+    module.launch_agent = launch_agent
+
+
+def _take_over_simple(module: Any) -> None:
+    """accelerate.commands.launch: what it starts without torch's agent."""
+    original = module.simple_launcher
+
+    def simple_launcher(args: Any) -> Any:
+        if has_joined() or getattr(args, "mpirun_hostfile", None) is not None:
+            return original(args)
+        program, env = module.prepare_simple_launcher_cmd_env(args)
+        return _become(program, {**env, **{name: os.environ[name] for name in _KEPT if name in os.environ}})
+
+    module.simple_launcher = simple_launcher
+
+
+def _take_over_deepspeed(module: Any) -> None:
+    """deepspeed.launcher.runner: read by our own table, as where the line is the job's command."""
+    original = module.main
+
+    def main(args: Any = None) -> Any:
+        if has_joined():
+            return original(args)
+        words = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        try:
+            with _our_package():
+                command = importlib.import_module("trainmaster.contract.launch").parse(["deepspeed", *words])
+                options = importlib.import_module("trainmaster.contract.launch.launcher_options")
+            ranks = os.environ.get("TRAINMASTER_RANKS_PER_POD") or os.environ["LOCAL_WORLD_SIZE"]
+            wrong = options.of_pod(command.given, int(ranks))
+        except ValueError as error:  # LaunchRefused
+            wrong = str(error)
+        if wrong:
+            _refuse(wrong)
+        program = command.argv if "no_python" in command.given else [sys.executable, *command.argv[1:]]
+        return _become(program, dict(os.environ))
+
+    module.main = main
+
+
+def _refused(launcher: str, function: str) -> Callable[[Any], None]:
+    """Refuse a launcher by name when it is to start something."""
+
+    def take_over(module: Any) -> None:
+        original = getattr(module, function, None)
+
+        def start(*args: Any, **named: Any) -> Any:
+            if original is not None and has_joined():
+                return original(*args, **named)
+            with _our_package():
+                words = importlib.import_module("trainmaster.contract.launch.launchers").refusal_of(launcher)
+            _refuse(words)
+
+        setattr(module, function, start)
+
+    return take_over
+
+
+_LAUNCHERS: dict[str, Callable[[Any], None]] = {
+    "torch.distributed.launcher.api": _take_over_elastic,
+    "accelerate.commands.launch": _take_over_simple,
+    "deepspeed.launcher.runner": _take_over_deepspeed,
+    "horovod.runner.launch": _refused("horovodrun", "run_commandline"),
+}
+
+
+def wrong_number(processes: int, argv: list[str], env: Any) -> str:
+    """Return what is wrong with the number of processes that a launcher would start; "" if nothing is.
+
+    On one machine a job's pods are as one node to a script: its number of ranks there is right, too.
+    """
+    here = {int(env[name]) for name in ("TRAINMASTER_RANKS_PER_POD", "LOCAL_WORLD_SIZE") if env.get(name)}
+    told = any(word.startswith(("--nproc", "--num")) for word in argv) or "PET_NPROC_PER_NODE" in env
+    if processes in here or (processes <= 1 and not told):
+        return ""
+    ranks = env.get("TRAINMASTER_RANKS_PER_POD") or env["LOCAL_WORLD_SIZE"]
+    name = os.path.basename(argv[0]) if argv and argv[0] not in ("", "-c", "-m") else "torch's launcher"
+    return (
+        f"{name}, which this job's program starts, would start {processes} processes in each pod, but "
+        f"workers.ranksPerPod is {ranks}: write the same number in both"
+    )
+
+
+def _become(program: list[str], env: dict[str, str]) -> NoReturn:
+    """Execute a script in the place of the launcher that was to start it."""
+    words = [word.replace(_LOCAL_RANK, os.environ.get("LOCAL_RANK", "0")) for word in program]
+    for name in ("TRAINMASTER_PROGRESS_FD", "TRAINMASTER_CHANNEL_FD"):
+        with contextlib.suppress(KeyError, ValueError, OSError):
+            os.set_inheritable(int(os.environ[name]), True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(words[0], words, env)
+
+
+def _refuse(words: str) -> NoReturn:
+    """Say why, to people and to the agent, and end so that nobody tries it again."""
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()
+    with contextlib.suppress(Exception), _our_package():
+        codes = importlib.import_module("trainmaster.contract.wire.codes")
+        importlib.import_module("trainmaster.rank.last_words").tell(codes.Cause.CONFIG_ERROR, words, "")
+    os._exit(_DO_NOT_RESTART)
+
+
+@contextlib.contextmanager
+def _our_package() -> Iterator[None]:
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+    sys.path.append(root)
+    try:
+        yield
+    finally:
+        sys.path.remove(root)
+
+
+def has_joined() -> bool:
+    """Return whether this process, or one above it in its rank, is connected to the store of the round."""
+    port = os.environ.get("MASTER_PORT", "")
+    if not port.isdigit():
+        return False
+    leader, pid = os.getsid(0), os.getpid()
+    while pid > 1:
+        if _is_connected(pid, int(port)):
+            return True
+        parent = _parent(pid)
+        if pid == leader or parent is None:
+            return False
+        pid = parent
+    return False
+
+
+def _is_connected(pid: int, port: int) -> bool:
+    try:
+        links = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    except OSError:
+        return False
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as lines:
+            for line in list(lines)[1:]:
+                words = line.split()
+                # remote address, state (01: established), inode
+                if (
+                    words[3] == "01"
+                    and int(words[2].rpartition(":")[2], 16) == port
+                    and f"socket:[{words[9]}]" in links
+                ):
+                    return True
+    return False
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(") ")[2].split()[1])
+    except OSError:
+        return None

@@ -1,0 +1,382 @@
+"""Watches a script from inside its process, without the script's knowing.
+
+Steps come from torch's global optimizer-step hooks, set when torch gets imported. What is imported is told to the
+agent, see `import_log`: only what the script's own changes of the environment can't have reached may be imported by a
+zygote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from trainmaster.contract.wire import channel, environment
+from trainmaster.contract.wire.fault_protocol import ARMED
+from trainmaster.contract.wire.progress_record import IMPORTING, LOADED, SIZE, Phase, ProgressRecord
+from trainmaster.host import memory
+from trainmaster.host.step_timing import Rhythm
+from trainmaster.rank import collective_counter, framework_joining, import_log, stacks
+
+_LEARN_AFTER = 3  # steps: by then lazily imported modules are there
+_PER_PACKET = 500  # imports, well below the limit of a packet
+_COARSE_S = 1.0  # by which a file may seem older than it is: file systems round their times
+
+_observer: _Observer | None = None
+
+
+def install(*, own_loop: bool) -> None:
+    """Start watching this process. `own_loop`: it writes its progress itself, only its modules are of interest."""
+    global _observer
+    if environment.PROGRESS_FD not in os.environ:
+        return
+    _observer = _Observer(own_loop)
+    _observer.watch_imports()
+    for name in _observer.hooked:
+        _observer.loaded(name)
+
+
+def join() -> None:
+    """Have this rank meet the others as far as its framework needs that before the script begins."""
+    framework = framework_joining.of_this_rank()
+    if framework is not None:
+        framework_joining.join(framework)
+        if _observer is not None:
+            _observer.imports.overlook()
+
+
+def give_way(reclaim: Callable[[], bool]) -> bool:
+    """Write nothing from now on: another program may be the rank's. Once this process has imported a framework, or
+    after `take_back`, it goes on if `reclaim` says so. Return whether it was watched up to now."""
+    if _observer is None or _observer.yielded():
+        return False
+    _observer.reclaim = reclaim
+    return True
+
+
+def take_back() -> None:
+    """A program that this one gave way to has ended."""
+    if _observer is not None and _observer.reclaim is not None and _observer.reclaim():
+        _observer.reclaim = None
+
+
+def step() -> int:
+    """Steps that this process has completed, 0 when nobody counts."""
+    return _observer.progress.step if _observer is not None else 0
+
+
+class _Observer:
+    def __init__(self, own_loop: bool) -> None:
+        self.own_loop = own_loop
+        self.hooked: dict[str, list[framework_joining.Loaded]] = {n: [partial(h, self)] for n, h in _HOOKED.items()}
+        framework = framework_joining.of_this_rank()
+        for name, hook in framework_joining.hooks(framework, self) if framework is not None else ():
+            self.hooked.setdefault(name, []).append(hook)
+        self.reclaim: Callable[[], bool] | None = None  # while it gives way
+        self._forked = False  # in a child of the process that is watched
+        os.register_at_fork(after_in_child=self._leave)
+        self.imports = import_log.ImportLog(self._tell_imports, self.loaded, self._importing)
+        self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._calls = 0
+        self._filling = False  # torch takes a step that changes nothing, to fill an optimizer's empty state
+        self._loaded = False  # a file that the job may have saved, by torch.load, before the first step
+        self._base = -1  # steps before this process; 0 as well where the optimizer counts none
+        self._forward: Any = None
+        fd = int(os.environ[environment.PROGRESS_FD])
+        self._channel_fd = int(os.environ.get(environment.CHANNEL_FD, "-1"))
+        self._opened = ProgressRecord.opened
+        self._record = ProgressRecord(mmap.mmap(fd, SIZE), fd)
+        self.progress = self._record.read()
+        stacks.listen(fd)
+        self._rhythm = Rhythm()
+        self.progress.started_ns = self.progress.imported_ns = time.monotonic_ns()
+        self.progress.phase = Phase.START
+        if not own_loop:
+            self._publish()
+
+    def watch_imports(self) -> None:
+        """A script may import nothing that is new to this process: it may be forked all the same, so that is told."""
+        import_log.watch(self.imports)
+        if not self.own_loop:
+            self._tell_imports([])
+
+    def loaded(self, name: str) -> None:
+        """Hook a module that is there."""
+        if name in self.hooked and name in sys.modules:
+            for hook in self.hooked[name]:
+                hook(sys.modules[name])
+
+    def met(self) -> None:
+        """See `frameworks.framework.Watch`."""
+        if not self.yielded():
+            self.progress.rendezvous_ns = self.progress.rendezvous_ns or time.monotonic_ns()
+            self._enter(Phase.BUILD)
+
+    def building(self) -> None:
+        """See `frameworks.framework.Watch`."""
+        if not self.yielded() and self.progress.phase < Phase.BUILD:
+            self._enter(Phase.BUILD)
+
+    def completed(self, step: int, *, resumed: int = -1) -> None:
+        """See `frameworks.framework.Watch`. A fault of this step strikes at its end."""
+        if not self.yielded():
+            faults = _faults()
+            if faults is not None:
+                faults.at_step(step)
+            if resumed >= 0:
+                self.progress.resumed_step = resumed
+            self._stepped(step, waited_ns=lambda _: 0)
+        self._count_call()
+
+    def hook_optimizer(self, module: Any) -> None:
+        module.register_optimizer_step_post_hook(self._after_step)
+        if not self.own_loop:
+            module.register_optimizer_step_pre_hook(self._before_step)
+
+    def hook_rendezvous(self, module: Any) -> None:
+        collective_counter.watch(module, self._record, int(os.environ.get("WORLD_SIZE", "1")))
+        if self.own_loop:
+            return
+        original = module.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            self._enter(Phase.RENDEZVOUS)
+            hook = sys.excepthook
+            result = original(*args, **kwargs)
+            sys.excepthook = hook  # torch's puts the rank before each line of a traceback, which the agent does, too
+            self.progress.rendezvous_ns = time.monotonic_ns()
+            self._enter(Phase.BUILD)
+            return result
+
+        module.init_process_group = init_process_group
+        package = sys.modules.get("torch.distributed")
+        if package is not None and getattr(package, "init_process_group", None) is original:
+            package.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+    def hook_forward(self, module: Any) -> None:
+        if self.own_loop:
+            return
+        self._forward = module.register_module_forward_pre_hook(self._first_forward)
+        original = module.Module.eval
+
+        @functools.wraps(original)
+        def eval_(model: Any) -> Any:
+            if model.training and self.progress.phase == Phase.STEP and _in_main_thread():
+                self._enter(Phase.EVAL)  # until the next step of an optimizer
+            return original(model)
+
+        module.Module.eval = eval_
+
+    def hook_save(self, module: Any) -> None:
+        if self.own_loop:
+            return
+        original = module.save
+
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            before = self.progress.phase
+            if before not in (Phase.STEP, Phase.EVAL) or not _in_main_thread():
+                return original(*args, **kwargs)
+            self._enter(Phase.SAVE)
+            try:
+                result = original(*args, **kwargs)
+                self.progress.last_save = self.progress.step
+                return result
+            finally:
+                self._enter(Phase(before))
+
+        _put_in_place(module, "save", save)
+        self._hook_load(module)
+
+    def _hook_load(self, module: Any) -> None:
+        original = module.load
+
+        @functools.wraps(original)
+        def load(*args: Any, **kwargs: Any) -> Any:
+            file = args[0] if args else kwargs.get("f")
+            self._loaded = self._loaded or (not self.progress.first_step_ns and may_be_a_save(file))
+            return original(*args, **kwargs)
+
+        _put_in_place(module, "load", load)
+
+    def hook_filling(self, module: Any) -> None:
+        """The state of an optimizer is saved and loaded by torch's checkpoints only when it isn't empty."""
+        original = getattr(module, "_init_optim_state", None)
+        if self.own_loop or original is None:
+            return
+
+        @functools.wraps(original)
+        def _init_optim_state(*args: Any, **kwargs: Any) -> Any:
+            self._filling = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._filling = False
+
+        module._init_optim_state = _init_optim_state
+
+    def _first_forward(self, *_: Any) -> None:
+        if self._forward is not None:
+            self._forward.remove()
+            self._forward = None
+            self.progress.built_ns = self.progress.loaded_ns = time.monotonic_ns()
+            self._enter(Phase.STEP)
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        faults = None if self.yielded() or self._filling else _faults()
+        if faults is None:
+            return
+        base = self._base if self._base >= 0 else _steps_before(optimizer) or 0
+        faults.at_step(
+            base + self._steps.get(optimizer, 0) + 1,
+            numbers=lambda: faults.gradients(p for group in optimizer.param_groups for p in group["params"]),
+        )
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if self._filling:
+            return
+        if not self.yielded():
+            if self._base < 0:
+                self._begin_counting(optimizer)
+            taken = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+            self._stepped(self._base + taken, waited_ns=_waited_ns)
+        self._count_call()
+
+    def _stepped(self, step: int, waited_ns: Callable[[int], int]) -> None:
+        progress = self.progress
+        now = time.monotonic_ns()
+        if step > progress.step:
+            progress.step = progress.device_step = step
+            self._rhythm.stepped(progress, now, waited_ns(now))
+        progress.phase = Phase.STEP
+        progress.first_step_ns = progress.first_step_ns or now
+        memory.weigh(progress)
+        self._publish(now)
+
+    def _count_call(self) -> None:
+        self._calls += 1
+        if self._calls == _LEARN_AFTER and not self._forked:
+            self._tell_imports([], settled=True)
+
+    def _begin_counting(self, optimizer: Any) -> None:
+        """After the first step of this process: say after which one it began, if the optimizer tells."""
+        counted = _steps_before(optimizer)
+        self._base = max((counted or 1) - 1, 0)
+        if counted is not None:
+            self.progress.resumed_step = self._base
+        elif self._loaded:
+            self.progress.flags |= LOADED
+
+    def yielded(self) -> bool:
+        """Whether the script turned out to write its progress itself, this is a worker that it has forked, or another
+        program is the rank's."""
+        if self.reclaim is not None and not self._forked and framework_joining.trains():
+            take_back()
+        return self.own_loop or self._forked or ProgressRecord.opened > self._opened or self.reclaim is not None
+
+    def _leave(self) -> None:
+        self._forked = True
+
+    def _enter(self, phase: Phase) -> None:
+        self.progress.phase = phase
+        self._publish()
+
+    def _publish(self, now: int = 0) -> None:
+        if not self.yielded():
+            now = now or time.monotonic_ns()
+            self._rhythm.beat(self.progress, now)
+            self.progress.beat_ns = now
+            self._record.write(self.progress)
+
+    def _importing(self, busy: bool) -> None:
+        """The main thread begins an import, or has ended one. Until the first milestone its imports are one, too."""
+        progress = self.progress
+        progress.flags = progress.flags | IMPORTING if busy else progress.flags & ~IMPORTING
+        if not (progress.rendezvous_ns or progress.built_ns or progress.first_step_ns):
+            progress.imported_ns = progress.started_ns + self.imports.seconds_ns
+        self._publish()
+
+    def _tell_imports(self, imports: list[tuple[str, str]], *, settled: bool = False) -> None:
+        """settled: so many steps are done that the script will hardly import more."""
+        fields = {"variables": dict(self.imports.variables), "forkable": self.imports.forkable, "settled": settled}
+        # The agent may be gone, and a script may close what it didn't open, or has no channel: its imports go on.
+        with (
+            contextlib.suppress(OSError, ValueError),
+            contextlib.closing(channel.Channel.open(os.dup(self._channel_fd))) as link,
+        ):
+            for start in range(0, max(len(imports), 1), _PER_PACKET):
+                link.send(channel.MODULES, {"imports": imports[start : start + _PER_PACKET], **fields})
+
+
+def _hook_table() -> dict[str, Any]:
+    return {
+        "torch.optim.optimizer": _Observer.hook_optimizer,
+        "torch.distributed.distributed_c10d": _Observer.hook_rendezvous,
+        "torch.nn.modules.module": _Observer.hook_forward,
+        "torch.serialization": _Observer.hook_save,
+        "torch.distributed.checkpoint.state_dict": _Observer.hook_filling,
+    }
+
+
+_HOOKED = _hook_table()
+
+
+def _faults() -> Any:
+    """The module of faults on purpose, once one was asked for; None nearly always."""
+    known = sys.modules.get("trainmaster.rank.injected_faults")
+    folder = os.environ.get(environment.FAULT_DIR)
+    if known is None and (os.environ.get(environment.FAULTS) or (folder and os.path.exists(f"{folder}/{ARMED}"))):
+        known = importlib.import_module("trainmaster.rank.injected_faults")
+    return known
+
+
+def _steps_before(optimizer: Any) -> int | None:
+    """The step that the optimizer's own state counts (Adam and its kin do), None when it counts none."""
+    for state in list(optimizer.state.values())[:1]:
+        taken = state.get("step") if isinstance(state, dict) else None
+        if taken is not None and getattr(getattr(taken, "device", None), "type", "cpu") == "cpu":
+            return int(taken)
+    return None
+
+
+def _put_in_place(module: Any, name: str, function: Any) -> None:
+    """Replace a function of torch.serialization, in torch itself too."""
+    original = getattr(module, name)
+    setattr(module, name, function)
+    package = sys.modules.get("torch")
+    if package is not None and getattr(package, name, None) is original:
+        setattr(package, name, function)
+
+
+def may_be_a_save(file: Any) -> bool:
+    """Return whether a path or an open file may be something that this job has saved in its training: it is not older
+    than the job's first step. True where that can't be told: of a buffer, or where nobody knows when that step was."""
+    try:
+        first_step_at = float(os.environ.get(environment.FIRST_STEP_AT, ""))
+        written_at = os.stat(file if isinstance(file, (str, bytes, os.PathLike)) else file.fileno()).st_mtime
+    except (AttributeError, ValueError):  # what has no descriptor says so by io.UnsupportedOperation, a ValueError
+        return True
+    except OSError:
+        return False  # there is no such file
+    return written_at > first_step_at - _COARSE_S
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _waited_ns(now: int) -> int:
+    """Time in which this process did nothing, up to now. On CPU the main thread's own clock tells, which sees what C++
+    waits for too; a thread that drives a device is busy or idle for other reasons."""
+    torch = sys.modules["torch"]
+    return collective_counter.waited_ns() if torch.cuda.is_initialized() else now - time.thread_time_ns()

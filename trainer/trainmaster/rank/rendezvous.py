@@ -1,0 +1,119 @@
+"""How a rank meets the others: at the agent's store, where ranks are compared; a script's own rendezvous stays apart.
+
+`TORCHELASTIC_USE_AGENT_STORE` says that somebody serves a store at MASTER_ADDR:MASTER_PORT, so rank 0 opens none. torch
+believes it of whatever these two variables name. A script that starts ranks of its own (`torch.multiprocessing.spawn`)
+sets both to a place where nobody serves, and all its ranks would wait there until they time out. So the promise holds
+for the agent's own address alone, in the rank and in the processes that it spawns. Programs that it executes inherit
+torchrun's variables as they are.
+
+A rank that comes to the agent's store compares itself with the others. The request for that takes the place of the one
+by which torch counts the ranks that have come: nobody waits for their number at the agent's store.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import multiprocessing.spawn
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster.contract.wire import environment
+from trainmaster.errors import ConfigError
+from trainmaster.rank import last_words, software_comparison
+from trainmaster.rank.executed_rank import find_package
+
+_RENDEZVOUS = "torch.distributed.rendezvous"
+
+
+def install(*, own_loop: bool = False) -> None:
+    """Do so in this process, and in those that `multiprocessing` spawns from it.
+
+    own_loop: a rank that differs from the others raises ConfigError, which our loop tells. A script that differs ends
+    here: it may take any exception for a reason to go on alone.
+    """
+    if environment.STORE not in os.environ:
+        return
+    correct = functools.partial(_correct, own_loop=own_loop)
+    if _RENDEZVOUS in sys.modules:
+        correct(sys.modules[_RENDEZVOUS])
+    else:
+        sys.meta_path.insert(0, _Finder(correct))
+    if own_loop:
+        return
+    original = multiprocessing.spawn.get_command_line
+
+    @functools.wraps(original)
+    def get_command_line(**fields: Any) -> list[str]:
+        words = original(**fields)
+        if "-c" in words:
+            code = words.index("-c") + 1
+            words[code] = f"{find_package(__name__, 'install')}; {words[code]}"
+        return words
+
+    multiprocessing.spawn.get_command_line = get_command_line
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Corrects the rendezvous of torch when it is imported."""
+
+    def __init__(self, correct: Callable[[Any], None]) -> None:
+        self._correct = correct
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != _RENDEZVOUS:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_and_correct(module: Any) -> None:
+            execute(module)
+            self._correct(module)
+
+        spec.loader.exec_module = exec_and_correct  # type: ignore[method-assign]
+        return spec
+
+
+def _correct(module: Any, *, own_loop: bool) -> None:
+    _keep_apart(module)
+    _compare_at(module, own_loop=own_loop)
+
+
+def _compare_at(module: Any, *, own_loop: bool) -> None:
+    original = getattr(module, "_create_c10d_store", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def create_store(
+        hostname: str, port: int, rank: int, world_size: int, timeout: Any, *more: Any, **named: Any
+    ) -> Any:
+        if f"{hostname}:{port}" != os.environ.get(environment.STORE) or not module._torchelastic_use_agent_store():
+            return original(hostname, port, rank, world_size, timeout, *more, **named)
+        store = module.TCPStore(host_name=hostname, port=port, is_master=False, timeout=timeout, wait_for_workers=False)
+        try:
+            software_comparison.compare(store)
+        except ConfigError as error:
+            if own_loop:
+                raise
+            raise SystemExit(last_words.refuse(str(error))) from None
+        return store
+
+    module._create_c10d_store = create_store
+
+
+def _keep_apart(module: Any) -> None:
+    original = module._torchelastic_use_agent_store
+
+    @functools.wraps(original)
+    def use_agent_store() -> bool:
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        return bool(original()) and address == os.environ.get(environment.STORE)
+
+    module._torchelastic_use_agent_store = use_agent_store

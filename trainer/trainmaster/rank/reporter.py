@@ -1,0 +1,188 @@
+"""What a rank says while it runs: its progress record, messages on its agent's channel, metrics.jsonl.
+
+Without an agent (plain python, torchrun) the record and the channel are missing and nothing is said. Nothing here
+waits for a device: numbers are read when they have arrived on the host.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import select
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.wire import channel as wire
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.channel import Channel
+from trainmaster.contract.wire.progress_record import OBEYS_STOP, Control, OtherRecord, Phase, Progress, ProgressRecord
+from trainmaster.host import memory
+from trainmaster.host.step_timing import Rhythm
+from trainmaster.rank import collective_counter, last_words
+
+_LAST_LINES = 64 * 1024
+
+
+@dataclass
+class Reporter:
+    """One rank's reports. `output`: where metrics.jsonl grows, on rank 0."""
+
+    rank: int = 0
+    round: int = 0
+    record: ProgressRecord | None = None
+    channel: Channel | None = None
+    output: Path | None = None
+    progress: Progress = field(default_factory=Progress)
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    listened: bool = False  # somebody else receives what the agent says
+    _metrics_fd: int = -1
+    _unwritten: bool = False  # a line of metrics.jsonl was lost, which has been told
+
+    @classmethod
+    def from_environment(cls) -> Reporter:
+        """Return the reporter of this process. Raises SystemExit if its agent is of another version."""
+        env = os.environ
+        fd = env.get(environment.PROGRESS_FD)
+        try:
+            record = ProgressRecord.open(int(fd)) if fd else None
+        except OtherRecord as error:
+            raise SystemExit(last_words.refuse(str(error))) from None
+        channel = Channel.open(int(env[environment.CHANNEL_FD])) if env.get(environment.CHANNEL_FD) else None
+        rank, round = int(env.get("RANK", "0")), int(env.get(environment.ROUND, "0"))
+        output = env.get(environment.OUTPUT_DIR)
+        reporter = cls(rank, round, record, channel, Path(output) if output else None)
+        now = time.monotonic_ns()
+        reporter.progress = Progress(round=round, rank=rank, started_ns=now, beat_ns=now)
+        return reporter
+
+    @property
+    def under_agent(self) -> bool:
+        return self.record is not None
+
+    def obeys_stop(self) -> None:
+        """Promise to look at `stop_at` after each step."""
+        self.progress.flags |= OBEYS_STOP
+        self.beat()
+
+    def beat(self) -> None:
+        """A sign of life, with what has changed in `progress`."""
+        if self.record is None:
+            return
+        now = time.monotonic_ns()
+        self.rhythm.beat(self.progress, now)
+        self.progress.beat_ns = now
+        self.record.write(self.progress)
+
+    def phase(self, phase: Phase) -> None:
+        self.progress.phase = phase
+        self._weigh()
+        self.beat()
+
+    def stepped(self, step: int, tokens: int) -> None:
+        """The host is done with a step in which this rank consumed `tokens`."""
+        self.progress.step = step
+        self.progress.tokens += tokens
+        self.rhythm.stepped(self.progress, time.monotonic_ns(), collective_counter.waited_ns())
+        if not self.progress.first_step_ns:
+            self.progress.first_step_ns = time.monotonic_ns()
+        self._weigh()
+        self.beat()
+
+    def loss(self, step: int, loss: float) -> None:
+        """The loss of a step has arrived; it is published with the next beat."""
+        self.progress.device_step, self.progress.loss = step, loss
+
+    def control(self) -> Control:
+        return self.record.control() if self.record is not None else Control()
+
+    def metrics(self, **line: Any) -> None:
+        """Append a line to metrics.jsonl (rank 0 only). A step that is run again appears again, with its round.
+
+        A disk that is full costs lines, and no step of the training: the first line that is lost is told as an event.
+        """
+        if self.rank != 0 or self.output is None:
+            return
+        try:
+            self._append(self.output, json.dumps({k: finite(v) for k, v in line.items()}).encode() + b"\n")
+        except OSError as error:
+            if not self._unwritten:
+                self._unwritten = True
+                self.event("MetricsNotWritten", f"{error}: training goes on, and lines of metrics.jsonl are missing")
+
+    def _append(self, output: Path, line: bytes) -> None:
+        """Append a whole line to metrics.jsonl, or nothing. Raises OSError."""
+        path = output / "metrics.jsonl"
+        if self._metrics_fd < 0:
+            output.mkdir(parents=True, exist_ok=True)
+            self._metrics_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        # One write: lines stay whole, whatever ends this process.
+        written = os.write(self._metrics_fd, line)
+        if written < len(line):
+            os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def last_step_written(self) -> int:
+        """The step of the last whole line of metrics.jsonl; 0 without one, or on a rank that writes none."""
+        if self.rank != 0 or self.output is None:
+            return 0
+        try:
+            with open(self.output / "metrics.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_LINES))
+                line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
+            return int(json.loads(line)["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
+        """To the agent. An agent that is gone ends this rank soon, so that isn't an error here."""
+        if self.channel is None:
+            return
+        self._discard_replies()
+        try:
+            self.channel.send(kind, fields, fds)
+        except OSError as error:
+            print(f"trainmaster: the agent can't be told {kind}: {error}", file=sys.stderr)
+
+    def event(self, reason: str, message: str) -> None:
+        """For people."""
+        print(f"trainmaster: {reason}: {message}", file=sys.stderr, flush=True)
+        self.send(wire.EVENT, {"reason": reason, "message": message})
+
+    def staged(self, message: dict[str, Any], fd: int) -> None:
+        self.send(wire.STAGED, message, [fd])
+
+    def resumed(self, step: int, checkpoint: str | None, tier: str = "") -> None:
+        now = time.monotonic_ns()
+        self.progress.step = self.progress.resumed_step = step
+        self.progress.loaded_ns = now
+        self.beat()
+        self.send(wire.RESUMED, {"step": step, "checkpoint": checkpoint, "tier": tier})
+
+    def _weigh(self) -> None:
+        if self.record is not None:
+            memory.weigh(self.progress)
+
+    def _discard_replies(self) -> None:
+        """Results of uploads: the agent reports them too, they only must not fill the socket."""
+        assert self.channel is not None
+        if self.listened:
+            return
+        while select.select([self.channel], [], [], 0)[0]:
+            try:
+                received = self.channel.receive()
+            except OSError:
+                return
+            if received is None:
+                return
+            for fd in received[1]:
+                os.close(fd)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: such numbers become strings."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,43 @@
+"""Ranks compare what they are before their first collective, through the store of their round.
+
+The first rank that comes leaves its software there, and each other rank compares its own with that. It is one request
+for each rank, whatever the size of the world. A rank that differs ends, so no rank gets past the rendezvous.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from trainmaster import __version__
+from trainmaster.contract.wire import software
+from trainmaster.errors import ConfigError
+from trainmaster.host import installed_versions, pod
+
+KEY = "software"
+PACKAGES = (software.TORCH, *software.FRAMEWORKS)
+
+
+def compare(store: Any) -> None:
+    """Compare this rank with the first one that came to `store`, a torch store of this round.
+
+    Raises ConfigError, in a sentence that names both pods and what differs.
+    """
+    own_pod, own = pod.name(), of_this_process()
+    first_pod, first = json.loads(store.compare_set(KEY, "", json.dumps([own_pod, own])))
+    words = software.difference(first, first_pod, own, own_pod)
+    if words:
+        raise ConfigError(words)
+
+
+def of_this_process() -> dict[str, str]:
+    """Return the software of this rank. Nothing is imported: a package that is not imported by now is left out."""
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
+    return {
+        **software.program_of(os.environ),
+        installed_versions.PYTHON: installed_versions.python_version(),
+        software.TRAINMASTER: __version__,
+        **{name: str(version) for name, version in versions.items() if isinstance(version, str)},
+    }

@@ -1,0 +1,129 @@
+"""The Python stack of a rank that seems to be stuck, without its help.
+
+A rank registers a signal with `faulthandler`, whose handler is C: it writes the stack whatever holds the interpreter's
+lock, a C call that never returns included. It writes behind the record in the memory file of its progress, whose
+descriptor both sides have: the agent sets the place, sends the signal and reads. Only the main thread's stack, written
+by the main thread: walking other threads while they run could crash a rank that is merely slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmaster.contract.wire.progress_record import SIZE, STACK_SIGNAL
+from trainmaster.host import processes
+
+if TYPE_CHECKING:
+    from trainmaster.agent.shell.ranks.rank_process import Rank
+
+EVERY_S = 0.25  # a rank that is suspected is looked at
+CHARACTERS = 3000  # of a stack that are told
+ALTOGETHER = 64_000  # of one report
+_READ = 128 * 1024
+_FRAME = re.compile(r'^  File "([^"]*)", line (\d+|\?\?\?) in (.+)$', re.MULTILINE)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OWN_FOLDERS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("agent", "rank", "host"))
+"""Where the code lies that runs above a script in its rank's process. People aren't shown these frames."""
+_OURS = (*OWN_FOLDERS, "<frozen runpy>", "<frozen importlib", "<string>")
+
+
+def listen(fd: int) -> None:
+    """In a rank: answer with the stack. `fd`: of its progress record."""
+    faulthandler.register(STACK_SIGNAL, file=fd, all_threads=False, chain=False)
+
+
+@dataclass
+class Look:
+    """What was seen of one rank."""
+
+    stack: str = ""
+    since: float = 0.0  # monotonic, when this stack was first seen
+    at: float = 0.0  # ...and last
+    asked: bool = False
+
+    @property
+    def still_s(self) -> float:
+        return self.at - self.since if self.stack else 0.0
+
+
+class Looks:
+    """Looks at the ranks of a round again and again, as long as that is wanted. `ranks`: those of the round that
+    runs."""
+
+    def __init__(self, ranks: Callable[[], Sequence[Rank]]) -> None:
+        self._ranks = ranks
+        self._timer: asyncio.TimerHandle | None = None
+
+    def want(self, wanted: bool) -> None:
+        if wanted and self._timer is None:
+            self._look()
+        elif not wanted and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            for rank in self._ranks():
+                rank.look = Look()
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._look)
+        ranks = self._ranks()
+        for rank in ranks:
+            take(rank, min(CHARACTERS, ALTOGETHER // len(ranks)))
+            ask(rank)
+
+
+def take(rank: Rank, characters: int = CHARACTERS) -> None:
+    """The answer to the last question, if it came."""
+    if not rank.look.asked or rank.ended:
+        return
+    stack = shown(readable(os.pread(rank.record.fd, _READ, SIZE).decode(errors="replace")), characters)
+    if not stack:
+        return
+    now = time.monotonic()
+    if stack != rank.look.stack:
+        rank.look.stack, rank.look.since = stack, now
+    rank.look.at = now
+
+
+def ask(rank: Rank) -> None:
+    """Have a rank write its stack, if it knows how: the signal would end any other process."""
+    pid = 0 if rank.ended else rank.program
+    if not pid or processes.state(pid) in ("T", "Z", "") or not _catches(pid):
+        return
+    os.ftruncate(rank.record.fd, SIZE)
+    os.lseek(rank.record.fd, SIZE, os.SEEK_SET)  # one open file, and so one place in it, on both sides
+    rank.look.asked = True
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, STACK_SIGNAL)  # the kernel prefers the main thread
+
+
+def readable(dump: str) -> str:
+    """faulthandler's words as Python's own tracebacks have them: the most recent call last, without the agent's own
+    frames at the outer end."""
+    frames = _FRAME.findall(dump)
+    while frames and frames[-1][0].startswith(_OURS):
+        frames.pop()
+    return "".join(f'  File "{path}", line {line}, in {name}\n' for path, line, name in reversed(frames))
+
+
+def shown(stack: str, characters: int) -> str:
+    """The innermost calls, in whole lines."""
+    return stack if len(stack) <= characters else stack[-characters:].partition("\n")[2]
+
+
+def _catches(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (STACK_SIGNAL - 1) & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False

@@ -1,0 +1,1 @@
+"""Programs beside training: the tables of parity, planner, tokens, Hugging Face's format, profiles."""

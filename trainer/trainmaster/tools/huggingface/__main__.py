@@ -1,0 +1,37 @@
+"""See the package. Bad input: a sentence per problem on stderr, exit code 2, nothing left behind."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from trainmaster.tools import command_exit
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="trainmaster")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    export = verbs.add_parser("export")
+    export.add_argument("source", type=Path)
+    export.add_argument("out", type=Path)
+    export.add_argument("--file-gb", type=float, default=5.0)
+    import_ = verbs.add_parser("import")
+    import_.add_argument("source", type=Path)
+    import_.add_argument("out", type=Path)
+    options = parser.parse_args()
+
+    def work() -> str:
+        if options.verb == "export":
+            from trainmaster.tools.huggingface.exporting import export as run_export
+
+            return run_export(options.source, options.out, int(options.file_gb * 10**9))
+        from trainmaster.tools.huggingface.importing import import_ as run_import
+
+        return run_import(options.source, options.out)
+
+    return command_exit.run(work, options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The command `python -m trainmaster.tools.planner`: reads a training config as JSON, prints its layouts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.errors import ConfigError
+from trainmaster.host.processes import available_cpus
+from trainmaster.parallel.stages import partition
+from trainmaster.tools import closed_stdout
+from trainmaster.tools.planner import layout_table
+from trainmaster.tools.planner.calibration import figures
+from trainmaster.tools.planner.estimate import Estimate, best_first, stages
+from trainmaster.tools.planner.layouts import legal
+from trainmaster.tools.planner.machine import Machine, assumed, shared
+from trainmaster.tools.planner.measure import Measurer, measurer
+from trainmaster.tools.planner.survey import Survey
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="trainmaster plan")
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--memory", type=int, metavar="BYTES")
+    parser.add_argument("--tflops", type=float)
+    parser.add_argument("--bandwidth", type=float, metavar="GB/S")
+    parser.add_argument("--top", type=int, required=True, metavar="N")
+    parser.add_argument("--measure", type=int, default=0, metavar="N")
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    options = parser.parse_args(arguments)
+    config = TrainingConfig.model_validate_json(sys.stdin.read())
+    try:
+        machine = _machine(config, options)  # before anything here runs an operation of torch
+    except RuntimeError as error:
+        sys.stderr.write(
+            f"trainmaster: this machine couldn't be measured: {error}; describe it by --tflops and --bandwidth\n"
+        )
+        return 1
+    try:
+        with measurer() if options.measure else nullcontext() as measuring:
+            return _plan(config, options, machine, measuring)
+    except BrokenPipeError:
+        return closed_stdout.closed()
+    except KeyboardInterrupt:
+        return 130
+
+
+def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine, measuring: Measurer | None) -> int:
+    try:
+        survey = Survey(config.model)
+    except ConfigError as error:
+        sys.stderr.write(f"trainmaster: {error}\n")
+        return 2
+    estimates = best_first(legal(config, options.ranks), survey, machine)
+    if options.json and (why := _written(options.json, layout_table.as_json(estimates))):
+        sys.stderr.write(f"trainmaster: --json {options.json}: can't be written: {why}\n")
+        return 2
+    sys.stdout.write(layout_table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
+    sys.stdout.write("\n" + "".join(f"{row}\n" for row in layout_table.rows(estimates[: options.top])))
+    _end(estimates, options.top, survey, config)
+    fitting = [e for e in estimates if e.fits][: options.measure]
+    return _measure(fitting, measuring) if fitting and measuring else 0
+
+
+def _written(file: Path, text: str) -> str:
+    """Why it couldn't be written; "" when it is."""
+    try:
+        file.write_text(text)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:
+    ranks = estimates[0].layout.ranks
+    sys.stdout.write(
+        f"\nMeasured on this machine: {ranks} process{'es' if ranks > 1 else ''} on {os.cpu_count()} CPU cores.\n"
+    )
+    try:
+        for line in layout_table.comparison(estimates, measuring.seconds([e.layout for e in estimates])):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    except RuntimeError as error:
+        sys.stderr.write(f"trainmaster: {error}\n")
+        return 1
+    return 0
+
+
+def _machine(config: TrainingConfig, options: argparse.Namespace) -> Machine:
+    """This machine, as measured, unless another one is described, or its ranks would have devices."""
+    if options.tflops is not None or options.bandwidth is not None or torch.cuda.is_available():
+        return assumed(options.tflops, options.bandwidth, options.memory)
+    return shared(figures(config), available_cpus(), options.ranks, options.memory)
+
+
+def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: TrainingConfig) -> None:
+    too_large = sum(not e.fits for e in estimates)
+    words = [f"{len(estimates)} legal layouts"]
+    if len(estimates) > shown:
+        words.append(f"the best {shown} are shown (--top N)")
+    if too_large:
+        words.append(f"{too_large} of them need more memory than a rank has")
+    sys.stdout.write(f"\n{'; '.join(words)}.\n")
+    best = estimates[0]
+    if not best.fits:
+        sys.stdout.write(f"None fits: {layout_table.ways_out(config)} would help.\n")
+        return
+    sys.stdout.write(
+        f"The best one, for spec.training:\n  parallelism: {_flow(best.layout.fields)}\n"
+        f"  batch: {{global: {best.layout.config.batch.global_}, micro: {best.layout.micro_batches[0]}}}\n"
+    )
+    if best.layout.degrees["pp"] > 1:
+        balance = best.layout.pipeline.balance
+        unit = "parameters" if balance == "Parameters" else "operations"
+        sys.stdout.write(f"{partition.table(stages(best.layout, survey), survey.costs(balance), unit)}\n")
+        if balance == "Profile":
+            sys.stdout.write("The ranks themselves will measure the time of each block, and may cut otherwise.\n")
+
+
+def _flow(value: object) -> str:
+    """As YAML on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in value.items())}}}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

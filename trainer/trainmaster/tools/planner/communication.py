@@ -1,0 +1,89 @@
+"""What a rank sends in a step, by axis, in bytes. Imports no torch.
+
+Collectives are counted as rings: of n ranks each sends (n - 1) / n of the whole for a gather or a scattered sum, twice
+that for a sum (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009). How often FSDP gathers: ZeRO (arXiv
+1910.02054, section 7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trainmaster.contract.config import BUCKET_MIB
+from trainmaster.reduce import compressed_size
+from trainmaster.tools.planner.layouts import Layout
+from trainmaster.tools.planner.memory_estimate import MASTER, Group, place, shard, shards
+
+
+def of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> dict[str, float]:
+    """Parameters and gradients over the axes dpReplicate and shard (dpShard x cp)."""
+    width = MASTER if layout.config.precision == "fp32" else 2
+    once = layout.degrees["pp"] > 1
+    stage = layout.sharding.stage
+    sent = {"dpReplicate": 0.0, "dpShard": 0.0}
+    replicas = layout.degrees["dpReplicate"]
+    for group in groups:
+        gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
+        scatters = 1 if once or stage == 1 else micro_batches
+        for shape, is_expert in zip(group.shapes, group.experts, strict=True):
+            n, _ = place(layout, 0, is_expert)
+            part, _ = shard(shape, n, 0, is_expert)
+            sent["dpShard"] += (n - 1) * part * (gathers * width + scatters * MASTER)
+            if layout.compression is None:
+                sent["dpReplicate"] += 2 * (replicas - 1) / replicas * part * MASTER
+    if layout.compression is not None:
+        sent["dpReplicate"] += compressed_size.sent(layout.compression, shards(groups, layout, 0), replicas)
+    return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
+
+
+def collectives_of_data_parallelism(groups: Sequence[Group], layout: Layout, micro_batches: int) -> float:
+    """How many there are in a step: of each group of shards its gathers and its scattered sums, and of replicas a sum
+    for each bucket. One more has each step, of its loss and its norm."""
+    if layout.ranks == 1:
+        return 0.0
+    once = layout.degrees["pp"] > 1
+    stage, replicas, found, summed = layout.sharding.stage, layout.degrees["dpReplicate"], 1.0, 0
+    for group in groups:
+        gathers = 1 if once or stage < 3 else micro_batches * (1 if group.is_root else 2)
+        scatters = 1 if once or stage == 1 else micro_batches
+        places = [place(layout, 0, is_expert)[0] for is_expert in group.experts]
+        if max(places, default=1) > 1:
+            found += gathers + scatters
+        summed += sum(
+            shard(shape, n, 0, is_expert)[1]
+            for shape, n, is_expert in zip(group.shapes, places, group.experts, strict=True)
+        )
+    if replicas > 1:
+        communication = layout.config.communication
+        bucket = (communication.bucketMiB if communication is not None else BUCKET_MIB) << 20
+        found += math.ceil(summed * MASTER / bucket)
+    return found
+
+
+def of_muon(groups: Sequence[Group], layout: Layout) -> dict[str, float]:
+    """Parts of matrices, to where they are whole, and back."""
+    sent: dict[str, float] = {}
+    tp = layout.degrees["tp"]
+    for group in groups:
+        for shape, is_expert in zip(group.shapes, group.experts, strict=True):
+            if group.is_root or len(shape) < 2:
+                continue
+            n, _ = place(layout, 0, is_expert)
+            part = 2 * MASTER * shard(shape, n, 0, is_expert)[1]
+            in_parts = len(shape) != 3 or bool(is_expert and shape[0] % n)  # else whole experts are dealt out
+            if in_parts:
+                sent["dpShard"] = sent.get("dpShard", 0.0) + part * (n - 1) / n
+            sent["tp"] = sent.get("tp", 0.0) + part * (tp - 1) / tp
+    return {axis: bytes_ for axis, bytes_ in sent.items() if bytes_}
+
+
+def of_stages(layout: Layout, stream: int, micro_batches: int) -> float:
+    """Between stages: each sends a micro-batch's stream on, and the gradients of the one that it got."""
+    if layout.degrees["pp"] == 1:
+        return 0.0
+    return 2.0 * stream * micro_batches * layout.pipeline.stages_per_rank
+
+
+def total(sent: dict[str, float]) -> float:
+    return math.fsum(sent.values())

@@ -1,0 +1,130 @@
+"""Estimates for a person to read, and for programs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.tools.planner import communication
+from trainmaster.tools.planner.estimate import Estimate
+from trainmaster.tools.planner.machine import Machine
+
+UNITS = ("", "K", "M", "G", "T", "P")
+WIDTH = 106  # characters of a line
+MICRO = 8  # and of the first column of numbers
+COLUMNS = " ".join(f"{name:>6}" for name in ("param", "grad", "optim", "activ", "buffer", "peak", "sent", "bubble"))
+COLUMNS += f" {'step':>8}"
+
+
+def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
+    limit = f", {amount(machine.memory)} each" if machine.memory is not None else ""
+    return (
+        f"{name}, {size:,} parameters, on {ranks} rank{'s' if ranks > 1 else ''}{limit}. Bytes of the fullest rank "
+        f"(K = 1024).\n"
+        f"step: if a rank does {machine.flops / 1e12:.3g} TFLOP/s and sends {machine.bandwidth / 1e9:.3g} GB/s, one "
+        f"after the other:\n{textwrap.fill(machine.basis, WIDTH)}.\n"
+    )
+
+
+def rows(estimates: Sequence[Estimate]) -> list[str]:
+    """A line of names, and one for each estimate."""
+    width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
+    micro = max(MICRO, *(len(_micro(estimate)) for estimate in estimates))
+    return [
+        f"{'layout':{width}} {'micro':>{micro}} {COLUMNS}",
+        *(f"{estimate.layout.name:{width}} {_micro(estimate):>{micro}} {_numbers(estimate)}" for estimate in estimates),
+    ]
+
+
+def _micro(estimate: Estimate) -> str:
+    micro, count = estimate.layout.micro_batches
+    return f"{micro} x {count}"
+
+
+def _numbers(estimate: Estimate) -> str:
+    memory = estimate.memory
+    sizes = [
+        memory.held.parameters,
+        memory.held.gradients,
+        memory.held.optimizer,
+        memory.activations,
+        memory.buffers,
+        memory.peak,
+        communication.total(estimate.sent),
+    ]
+    numbers = " ".join(f"{amount(n):>6}" for n in sizes)
+    fits = "" if estimate.fits else "  too large"
+    return f"{numbers} {estimate.bubble:6.1%} {duration(estimate.seconds):>8}{fits}"
+
+
+def ways_out(config: TrainingConfig) -> str:
+    """What would make a layout fit that the job doesn't do yet, as the subject of a sentence."""
+    ways = ["more ranks", "a smaller model or context"]
+    ways += ["recompute Full"] if config.recompute == "None" else []
+    ways += ["precision bf16"] if config.precision == "fp32" else []
+    return f"{', '.join(ways[:-1])} or {ways[-1]}"
+
+
+def comparison(estimates: Sequence[Estimate], seconds: Iterable[float]) -> Iterator[str]:
+    """A line of names, and one for each estimate as soon as its step has been measured."""
+    width = max(len("layout"), *(len(estimate.layout.name) for estimate in estimates))
+    yield f"{'layout':{width}} {'measured':>9} {'tokens/s':>11} {'estimated':>10} {'tokens/s':>14}"
+    for estimate, found in zip(estimates, seconds, strict=True):
+        yield (
+            f"{estimate.layout.name:{width}} {duration(found):>9} {estimate.tokens / found:11,.0f} "
+            f"{duration(estimate.seconds):>10} {estimate.tokens / estimate.seconds:14,.0f}"
+        )
+
+
+def amount(size: float) -> str:
+    """At most six characters."""
+    for unit in UNITS:
+        if size < 999.5 or unit == UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f}{unit}" if size >= 99.95 or not unit else f"{size:.1f}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """At most eight characters: hours and days where seconds would be more than five digits."""
+    if seconds >= 99_999.5:
+        hours = seconds / 3600
+        return f"{hours:.0f} h" if hours < 99_999.5 else f"{min(hours / 24, 999_999):.0f} d"
+    if seconds >= 9999.5:
+        return f"{seconds:.0f} s"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale or unit == "us":
+            break
+    return f"{seconds / scale:.4g} {unit}"
+
+
+def as_json(estimates: Sequence[Estimate]) -> str:
+    return json.dumps({"layouts": [fields(estimate) for estimate in estimates]}, indent=1) + "\n"
+
+
+def fields(estimate: Estimate) -> dict[str, Any]:
+    memory, layout = estimate.memory, estimate.layout
+    micro, count = layout.micro_batches
+    return {
+        "parallelism": layout.fields,
+        "microBatch": micro,
+        "microBatches": count,
+        "memory": {
+            "parameters": memory.held.parameters,
+            "gradients": memory.held.gradients,
+            "optimizer": memory.held.optimizer,
+            "activations": memory.activations,
+            "recomputed": memory.recomputed,
+            "wholeParameters": memory.whole_parameters,
+            "wholeGradients": memory.whole_gradients,
+            "received": memory.received,
+            "peak": memory.peak,
+        },
+        "sent": {axis: round(n) for axis, n in estimate.sent.items()},
+        "bubble": estimate.bubble,
+        "seconds": estimate.seconds,
+        "fits": estimate.fits,
+    }

@@ -1,0 +1,184 @@
+"""The layouts that a job may have with a number of ranks: those that the loop would not refuse.
+
+There is no list of rules here: each product of degrees is asked of `ParallelismConfig`, `layout.validate` and
+`TrainingConfig.accumulation`, as a rank does before it builds anything. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from trainmaster.contract.config import (
+    CompressionConfig,
+    ContextConfig,
+    PipelineConfig,
+    ShardingConfig,
+    TensorConfig,
+    TrainingConfig,
+    divisors,
+)
+from trainmaster.errors import ConfigError
+from trainmaster.models import layout
+
+SHORT = {"dpReplicate": "repl", "dpShard": "shard"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way for `ranks` ranks to share the work. `config` has its parallelism and its micro batch."""
+
+    config: TrainingConfig
+    ranks: int
+
+    @cached_property
+    def degrees(self) -> dict[str, int]:
+        """Of every axis, 1 where nothing is shared."""
+        found = self.config.parallelism.resolve(self.ranks)
+        return {axis: found.get(axis, 1) for axis in ("pp", "dpReplicate", "dpShard", "cp", "tp", "ep")}
+
+    @cached_property
+    def micro_batches(self) -> tuple[int, int]:
+        """(sequences of a micro-batch, micro-batches of a step), of each rank."""
+        return self.config.accumulation(self.ranks)
+
+    @property
+    def shards(self) -> int:
+        """Ranks that parameters are sharded over."""
+        return self.degrees["dpShard"] * self.degrees["cp"]
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.shards > 1
+
+    @property
+    def is_plain(self) -> bool:
+        return layout.is_plain(self.degrees, self.config.precision)
+
+    @property
+    def compression(self) -> CompressionConfig | None:
+        """Of gradients that replicas sum."""
+        communication = self.config.communication
+        return communication.compression if communication is not None else None
+
+    @property
+    def pipeline(self) -> PipelineConfig:
+        return self.config.parallelism.pipeline or PipelineConfig()
+
+    @property
+    def tensor(self) -> TensorConfig:
+        return self.config.parallelism.tensor or TensorConfig()
+
+    @property
+    def context(self) -> ContextConfig:
+        return self.config.parallelism.context or ContextConfig()
+
+    @property
+    def sharding(self) -> ShardingConfig:
+        return self.config.parallelism.sharding or ShardingConfig()
+
+    @property
+    def name(self) -> str:
+        axes = [f"{SHORT.get(axis, axis)} {n}" for axis, n in self.degrees.items() if n > 1]
+        if self.is_sharded and self.degrees["pp"] == 1:
+            axes.append(f"zero {self.sharding.stage}")
+        return ", ".join(axes) or "one rank"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What `spec.training.parallelism` would say."""
+        return self.config.parallelism.model_dump(mode="json", exclude_none=True)
+
+    def with_micro_batch(self, micro: int) -> Layout:
+        batch = self.config.batch.model_copy(update={"micro": micro})
+        return Layout(self.config.model_copy(update={"batch": batch}), self.ranks)
+
+
+def legal(config: TrainingConfig, ranks: int) -> Iterator[Layout]:
+    """All layouts of `ranks` ranks that the job's model and batch allow. What the job says of an axis holds."""
+    for parallelism in _products(config, ranks):
+        layout = _allowed(config, parallelism, ranks)
+        if layout is not None:
+            yield layout
+
+
+def smaller_micro_batches(layout: Layout) -> Iterator[Layout]:
+    """The same layout with its micro batch, then with ever smaller ones, unless the job says how large it is."""
+    yield layout
+    micro, count = layout.micro_batches
+    if layout.config.batch.micro is not None:
+        return
+    for smaller in reversed(divisors(micro * count)):
+        if smaller < micro:
+            other = layout.with_micro_batch(smaller)
+            try:
+                _ = other.micro_batches
+            except ValueError:
+                continue
+            yield other
+
+
+def nearest(config: TrainingConfig, ranks: int) -> list[int]:
+    """The numbers of ranks around `ranks` that have a legal layout: one below, if there is one, and one above."""
+    below = next((n for n in range(ranks - 1, 0, -1) if _any(config, n)), None)
+    above = next((n for n in range(ranks + 1, 2 * ranks + 64) if _any(config, n)), None)
+    return [n for n in (below, above) if n is not None]
+
+
+def _any(config: TrainingConfig, ranks: int) -> bool:
+    return next(legal(config, ranks), None) is not None
+
+
+def _allowed(config: TrainingConfig, parallelism: dict[str, Any], ranks: int) -> Layout | None:
+    try:
+        degrees = type(config.parallelism).model_validate(parallelism)
+        found = Layout(config.model_copy(update={"parallelism": degrees}), ranks)
+        layout.validate(found.config)
+        _ = found.degrees, found.micro_batches
+    except (ConfigError, ValueError):
+        return None
+    return found
+
+
+def _products(config: TrainingConfig, ranks: int) -> Iterator[dict[str, Any]]:
+    """`parallelism` of every product of degrees that is `ranks`."""
+    given = config.parallelism.model_dump(mode="json", exclude_none=True)
+    for pp, tp, cp, shard in _factors(ranks, 4):
+        replicate = ranks // (pp * tp * cp * shard)
+        for ep in divisors(shard * cp):
+            axes = {"pp": pp, "tp": tp, "cp": cp, "ep": ep}
+            fields: dict[str, Any] = {"dpReplicate": replicate, "dpShard": shard}
+            fields |= {axis: n for axis, n in axes.items() if n > 1}
+            fields |= {
+                name: given[name]
+                for name, axis in (("pipeline", "pp"), ("tensor", "tp"), ("context", "cp"))
+                if name in given and axes[axis] > 1
+            }
+            for sharding in _shardings(given.get("sharding"), pp, shard * cp):
+                yield {**fields, **({"sharding": sharding} if sharding else {})}
+
+
+def _shardings(given: dict[str, Any] | None, pp: int, shards: int) -> list[dict[str, Any] | None]:
+    """ZeRO's stages, unless the job says which. In a pipeline they are all the same, so none is said; without shards
+    nothing is."""
+    if shards == 1:
+        return [None]
+    if pp > 1:
+        return [{name: value for name, value in (given or {}).items() if name != "stage"} or None]
+    if given is not None:
+        return [given]
+    return [{"stage": 3}, {"stage": 2}, {"stage": 1}]
+
+
+def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All tuples of `count` positive numbers whose product divides `number`."""
+    if count == 0:
+        yield ()
+        return
+    for first in divisors(number):
+        for rest in _factors(number // first, count - 1):
+            if number % math.prod((first, *rest)) == 0:
+                yield (first, *rest)

@@ -1,0 +1,265 @@
+"""What one block of a model keeps and sends on a rank, found out without its memory.
+
+Tensors are fake (torch's FakeTensorMode): they have shapes, no values. Groups of ranks are fake too: their collectives
+do nothing. So a block runs forward and backward just as it would on a rank of any mesh, by the strategies' own code,
+and what autograd keeps and what is sent is written down.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainmaster import models, parallel
+from trainmaster.contract.config import ContextConfig, TensorConfig
+from trainmaster.models.experts import combined
+from trainmaster.models.layers import AuxiliaryLoss
+from trainmaster.parallel import context, expert, tensor
+from trainmaster.parallel.blocks import float8, recompute
+from trainmaster.parallel.blocks.precision import DTYPES
+from trainmaster.parallel.mesh import Mesh
+from trainmaster.parallel.model_plan import named, plan_of
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a rank has of a model besides stages and shards, and the type that it computes in."""
+
+    tp: int
+    cp: int
+    ep: int
+    tensor: TensorConfig
+    context: ContextConfig
+    precision: str
+    recompute: str
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Of the smallest mesh that has these axes."""
+        shards = self.ep // math.gcd(self.ep, self.cp)
+        return {"dpShard": shards, "cp": self.cp, "tp": self.tp, "ep": self.ep}
+
+
+@dataclass(frozen=True)
+class Use:
+    """Of a part of a model, for one sequence."""
+
+    saved: int  # bytes that autograd keeps from the forward to the backward pass
+    result: int  # bytes that go on to the next part
+    sent: dict[str, float] = field(default_factory=dict)  # bytes by axis, forward and backward
+    output: int = 0  # bytes that come out of it: what a pipeline's stage keeps of its last part
+    again: int = 0  # bytes more while it is computed again in the backward pass, one block at a time
+    operations: int = 0  # calls of torch, forward and backward
+    collectives: int = 0  # that are called for `sent`
+
+
+@dataclass(frozen=True)
+class Uses:
+    stem: Use
+    block: Use
+    tail: Use  # with the loss
+    chain: int = 0  # bytes that a stage keeps of all its blocks together
+
+    def of_stage(self, blocks: range, layers: int) -> list[Use]:
+        """What a stage with these of the model's blocks consists of."""
+        stem = [self.stem] if blocks.start == 0 else []
+        tail = [self.tail] if blocks.stop == layers else []
+        chain = [Use(self.chain, 0)] if self.chain and blocks else []
+        return [*stem, *chain, *[self.block] * len(blocks), *tail]
+
+
+def trace(options: Any, part: Slice, time: int) -> Uses:
+    with _fake_world(part.degrees) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
+        model = _model(options, DTYPES[part.precision])
+        if part.ep > 1:
+            expert.apply(model, mesh.experts())
+        vocabulary = None
+        if part.tp > 1:
+            tensor.apply(model, mesh["tp"], part.tensor)
+            vocabulary = mesh.group("tp") if part.tensor.vocabulary else None
+        if part.cp > 1:
+            context.apply(model, mesh.group("cp"), part.context)
+        for _, module in named(model, plan_of(model).experts):
+            tensor.rebase(module, _evenly(mesh.experts().get_group("ep") if part.ep > 1 else None), tensor.local)
+        for module in model.modules():
+            if isinstance(module, AuxiliaryLoss):
+                module.scale = 1.0
+        if part.precision == "fp8":
+            float8.apply(model.get_submodule(plan_of(model).blocks).children(), "cpu")
+        return _run(model, time // part.cp, vocabulary, _Record(mesh, model), part.recompute)
+
+
+def _model(options: Any, dtype: torch.dtype) -> nn.Module:
+    """In the type that blocks compute in."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return models.module(options)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _run(model: Any, time: int, vocabulary: dist.ProcessGroup | None, record: _Record, recomputed: str) -> Uses:
+    tokens = torch.zeros(1, time, dtype=torch.int64)
+
+    x, stem = record.of(lambda: model.embed(tokens), ())
+    shared, _ = record.of(lambda: model.shared(torch.arange(time), x), ())
+    record.ignore(shared)  # the same for all blocks
+    blocks = model.get_submodule(plan_of(model).blocks)
+    y, block = record.of(lambda: blocks[0](x, *shared), (x,))
+    chain = 0
+    if recomputed == "Reversible":
+        streams = [s.detach().requires_grad_() for s in x.chunk(2, -1)]
+        _, first = record.of(lambda: blocks[0].first(streams[1], *shared), (streams[1],))
+        _, second = record.of(lambda: blocks[0].second(streams[0]), (streams[0],))
+        recompute.apply([blocks[0]], recomputed)
+        _, less = record.of(lambda: blocks[0](x, *shared), (x,))
+        chain = block.result
+        # One half at a time; beside it the input that is put together, and gradients.
+        block = replace(less, saved=0, again=max(first.saved, second.saved) + 2 * block.result)
+    elif recomputed != "None":
+        recompute.apply([blocks[0]], recomputed)
+        _, less = record.of(lambda: blocks[0](x, *shared), (x,))
+        kept = x.untyped_storage().nbytes() + (record.products if recomputed == "Selective" else 0)
+        # While a block is computed again its gradients come and go beside what that takes.
+        block = replace(less, saved=kept, again=block.saved - kept + 2 * block.result)
+
+    logits: list[Tensor] = []
+
+    def ends() -> Tensor:
+        logits.append(model.unembed(y))
+        return parallel.cross_entropy(logits[0], tokens, vocabulary)
+
+    _, tail = record.of(ends, (y,))
+    tail = replace(tail, output=logits[0].untyped_storage().nbytes())
+    rotations = sum(t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(shared))
+    return Uses(replace(stem, saved=stem.saved + rotations), block, tail, chain)
+
+
+class _Record(TorchDispatchMode):  # type: ignore[misc]
+    """Writes down what autograd saves, and what collectives send, of what runs in it."""
+
+    def __init__(self, mesh: Mesh, model: nn.Module) -> None:
+        super().__init__()
+        self._axes: dict[str, str] = {}
+        for axis in ("tp", "cp"):
+            if mesh.degree(axis) > 1:
+                self._axes[mesh.group(axis).group_name] = axis
+        if mesh.experts_over > 1:
+            self._axes[mesh.experts().get_group("ep").group_name] = "ep"
+        self._held = {_key(tensor.local(p.data)) for p in model.parameters()}
+        self._kept: list[Any] = []  # so that no key is used twice
+        self._saved: dict[int, int] = {}
+        self._sent: dict[str, float] = {}
+        self._operations = self._collectives = 0
+        self._forward = False
+        self.products = 0  # bytes of what selective recomputation keeps of the last forward pass
+
+    def ignore(self, shared: Any) -> None:
+        """Tensors that are counted elsewhere."""
+        for x in torch.utils._pytree.tree_leaves(shared):
+            self._kept.append(x.untyped_storage())
+            self._held.add(_key(x))
+
+    def keep(self, x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        self._kept.append(storage)
+        if _key(x) not in self._held:
+            self._saved[_key(x)] = storage.nbytes()
+        return x
+
+    def of(self, forward: Callable[[], Any], inputs: tuple[Tensor, ...]) -> tuple[Any, Use]:
+        """What `forward` returns, cut off from it, and its use of memory and links, backward pass included."""
+        self._saved, self._sent, self.products = {}, {}, 0
+        self._operations = self._collectives = 0
+        hooks = torch.autograd.graph.saved_tensors_hooks(self.keep, lambda x: x)
+        with self, hooks, warnings.catch_warnings():
+            # That what selective recomputation keeps goes past such hooks: it is counted by `products`.
+            warnings.filterwarnings("ignore", "A saved_tensors_hooks context", FutureWarning)
+            self._forward = True
+            result = forward()
+            self._forward = False
+            saved = sum(self._saved.values())
+            if not isinstance(result, Tensor):
+                return result, Use(saved, 0, operations=self._operations)
+            result.float().sum().backward(inputs=[*inputs] or None)
+        result = result.detach().requires_grad_()
+        size = result.untyped_storage().nbytes()
+        calls = {"operations": self._operations, "collectives": self._collectives}
+        return result, Use(saved, size, dict(self._sent), size, **calls)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._operations += func.namespace != "prim"  # fake tensors are asked for their device, again and again
+        if func.namespace == "c10d":
+            self._collectives += 1
+            self._note(func.name(), args)
+        result = func(*args, **(kwargs or {}))
+        if self._forward and func in recompute.KEPT:
+            self.products += sum(t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(result))
+        return result
+
+    def _note(self, name: str, args: tuple[Any, ...]) -> None:
+        """Bytes that a rank sends in a ring of n (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009)."""
+        leaves = [leaf for arg in args for leaf in (arg if isinstance(arg, list) else [arg])]
+        group = next(dist.ProcessGroup.unbox(leaf) for leaf in leaves if isinstance(leaf, torch.ScriptObject))
+        largest = max(x.numel() * x.element_size() for x in leaves if isinstance(x, Tensor))
+        n, axis = group.size(), self._axes[group.group_name]
+        times = 2 if "allreduce" in name else 1
+        self._sent[axis] = self._sent.get(axis, 0.0) + times * (n - 1) / n * largest
+
+
+def _key(x: Tensor) -> int:
+    key: int = x.untyped_storage()._cdata
+    return key
+
+
+def _evenly(group: dist.ProcessGroup | None) -> Callable[..., Tensor]:
+    """Experts as if all were chosen as often: tensors without values don't say which are."""
+
+    def forward(module: Any, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
+        order = choices.flatten().argsort(stable=True)
+        rows = x[order // choices.shape[1]]
+        n = 1 if group is None else group.size()
+        sizes = _even(len(rows), n)
+        if group is not None:
+            rows = expert._Travelled.apply(rows, sizes, sizes, group)[order]
+        y = module.compute(rows, _even(len(rows), module.gate.shape[0]))
+        if group is not None:
+            y = expert._Travelled.apply(torch.empty_like(y).index_copy(0, order, y), sizes, sizes, group)
+        return combined(y, order, weights)
+
+    return forward
+
+
+def _even(rows: int, parts: int) -> list[int]:
+    return [rows // parts + (i < rows % parts) for i in range(parts)]
+
+
+@contextmanager
+def _fake_world(degrees: dict[str, int]) -> Iterator[Mesh]:
+    """A process group whose collectives do nothing, seen from its last rank, which has the most to attend to."""
+    size = math.prod(degrees[axis] for axis in ("dpShard", "cp", "tp"))
+    hook = sys.excepthook  # each group puts its rank before every line of a traceback, for good
+    dist.init_process_group("fake", store=FakeStore(), rank=size - 1, world_size=size)
+    try:
+        yield Mesh(degrees, "cpu")
+    finally:
+        dist.destroy_process_group()
+        sys.excepthook = hook

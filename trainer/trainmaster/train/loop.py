@@ -1,0 +1,566 @@
+"""Our own training loop: what a rank of the framework Trainmaster runs (`python -m trainmaster.train.loop`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from trainmaster import data, models, parallel
+from trainmaster.checkpoint.state import islands
+from trainmaster.checkpoint.state.digest_log import Probe
+from trainmaster.checkpoint.state.resume import Resume
+from trainmaster.checkpoint.state.session import Session
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.samples import unit_of
+from trainmaster.contract.wire import channel as wire
+from trainmaster.contract.wire import environment
+from trainmaster.contract.wire.codes import ExitCode
+from trainmaster.contract.wire.progress_record import Phase
+from trainmaster.data import cursor
+from trainmaster.data.prefetch import Prefetch
+from trainmaster.data.skips import Skips
+from trainmaster.errors import ConfigError, Diverged
+from trainmaster.host import allocator, atomic_write
+from trainmaster.loggers import Loggers
+from trainmaster.models import layout
+from trainmaster.optim import optimizer
+from trainmaster.parallel.blocks import precision
+from trainmaster.parallel.collectives import all_reduce_
+from trainmaster.rank import exception_verdict, injected_faults
+from trainmaster.rank.reporter import Reporter, finite
+from trainmaster.reduce.outer import Outer
+from trainmaster.tools.profiling import Profiler
+from trainmaster.train import determinism, microbatch
+from trainmaster.train.measures import memory_report
+from trainmaster.train.measures.divergence import Divergence
+from trainmaster.train.measures.evaluation import Evaluation
+from trainmaster.train.measures.gradient_noise_scale import NoiseScale
+from trainmaster.train.measures.step_log import StepLog
+from trainmaster.train.measures.utilization import Utilization
+from trainmaster.train.process_group import World
+from trainmaster.train.rescue import Rescue
+from trainmaster.train.roll_forward import LastSums
+from trainmaster.train.step_record import Prepared, StepRecord
+from trainmaster.train.stop import stop_binds
+from trainmaster.train.transfer import Reading, to_device
+
+LAST_WRITE_LIMIT_S = 10.0
+
+
+class Training:
+    """One rank's part of a run, from rendezvous to the last step."""
+
+    def __init__(self, config: TrainingConfig, reporter: Reporter) -> None:
+        self.reporter = reporter
+        self.step = 0  # completed: the boundary that the parameters and the optimizer stand at
+        self.first = 1  # step of this round
+        self.consumed = 0  # samples
+        self.own_tokens = 0  # of this rank in the step under way
+        self.last_loss = math.nan
+        self.numbers: dict[str, Any] = {}  # of the newest step whose numbers have arrived
+        self.under_way: list[StepRecord] = []
+        self.step_s = 0.0  # what the last step took, without saving to memory
+        self.divergence = Divergence(config.divergence)
+        self.prepared: Prepared | None = None  # until the optimizer has run
+        self.spoiled: int | None = None  # the step that diverged: nothing from it on is worth saving
+        self.rescue = Rescue(reporter, self._save_in_need)
+        self._config_sha256 = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
+
+        determinism.enforce(config)
+        reporter.phase(Phase.RENDEZVOUS)
+        self.world = world = World.join(config.device)
+        reporter.progress.rendezvous_ns = time.monotonic_ns()
+        self.config = config = config.at(world.size)
+        self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
+        self.log = StepLog(world.rank == 0, config.steps, unit_of(config.data.source))
+        self.log.told(world.words)
+        self.profiler = Profiler(config.profile, reporter, world, config.steps)
+        directory = os.environ.get(environment.CHECKPOINT_DIR, "")
+        # Beside the checkpoints: what a world that restarts needn't find out again, and wouldn't find the same.
+        beside = Path(directory) if directory else None
+        self.loggers = Loggers(
+            config.loggers if world.rank == 0 else None,
+            reporter.output,
+            reporter.event,
+            beside,
+            config.model_dump(mode="json", exclude={"loggers"}),
+        )
+
+        reporter.phase(Phase.BUILD)
+        try:
+            self.degrees = config.parallelism.resolve(world.size)
+            layout.validate(config)
+            config, words = microbatch.settle(config, world, beside and beside / "micro.json")
+            divisor = int(os.environ.get(environment.MICRO_DIVISOR) or 1)
+            self.micro, self.accumulation = config.accumulation(world.size, divisor)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self.log.told(words)
+        self.noise = NoiseScale.of(config, self.degrees, self.micro, self.accumulation)
+        self.first_squared: Tensor | None = None  # of the step's first micro-batch, where it is asked for
+        self.source = data.build(config)
+        self.prefetch = Prefetch(self.source)
+        self.evaluation: Evaluation | None = None
+        if config.evaluation is not None:
+            # A pipeline computes as many sequences as in a step, and only so.
+            rows = self.micro * (self.accumulation if self.degrees.get("pp", 1) > 1 else 1)
+            self.evaluation = Evaluation(config, config.evaluation, rows)
+        self._no_costs = torch.zeros(4, dtype=torch.float64, device=world.device)
+        self._described = models.described(config.model)
+        model = models.build(config.model, config.seed, world.device)
+        facts = models.facts(config.model)
+        if world.rank == 0:
+            self.log.utilization = Utilization.of(model, facts, config, world.size, world.device)
+        shape = parallel.StepShape(facts.context, self.micro, self.accumulation)
+        profile = beside and beside / "profile.json"
+        self.parallel = parallel.of_job(model, config, world.size, world.device.type, shape, profile)
+        self.reducer = self.parallel.reducer
+        self.island = self.parallel.mesh.coordinate("island")
+        self.outer = Outer(model, self.parallel.mesh, config.outer, config.steps) if config.outer is not None else None
+        self.log.told(self.parallel.stages)
+        self.log.told("the first step compiles the model's blocks before it trains" if config.compile else "")
+        self.model: nn.Module = self.parallel.model
+        self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
+        self.activations = memory_report.Activations(self.model)
+        self.scale = precision.LossScale(config.precision, world.device)
+        self.session = Session(
+            directory,
+            self._objects(),
+            reporter,
+            rank=world.rank,
+            world_size=world.size,
+            store=world.store,
+            keep=config.checkpoint.keep,
+        )
+        reporter.progress.built_ns = time.monotonic_ns()
+
+    def _objects(self) -> dict[str, Any]:
+        """What checkpoints hold."""
+        if self.outer is not None:
+            own = islands.prefix(self.parallel.mesh.coordinate("island"))
+            return {
+                "model": self.outer.parameters,
+                "outer.momentum": self.outer.momentum,
+                f"{own}model": self.model,
+                f"{own}optimizer": self.optimizer,
+            }
+        kept = {"reducer": self.reducer} if self.reducer is not None and self.reducer.has_state else {}
+        return {"model": self.model, "optimizer": self.optimizer, **kept}
+
+    def resume(self) -> None:
+        """Go on from the newest valid checkpoint, or start."""
+        found = self.session.restore(Resume.from_environment(self.config.model, self.config.optimizer.name))
+        self.loggers.begin(found.manifest.step if found is not None else 0)
+        if found is not None:
+            self.step = found.manifest.step
+            self.consumed = cursor.read(self.source, found.manifest.data, f"checkpoint {found.path}")
+            self.divergence.resume(found.manifest.losses, found.manifest.norms)
+            self.scale.load(found.manifest.scaler)
+            if self.noise is not None:
+                self.noise.load(found.manifest.noise)
+            self._write_down(found.manifest.numbers)
+            if self.evaluation is not None:
+                self.evaluation.scores.load(found.manifest.evaluation)
+                if self.evaluation.scores.step == self.step:
+                    self._tell_evaluation()  # rank 0 may not have come to it
+            self.log.resumed(self.step, found.path, found.tier)
+        asked = json.loads(os.environ.get(environment.SKIPPED) or "[]")
+        before = found.manifest.data.get("skipped", []) if found is not None else []
+        self.source.skips = Skips(before).resumed(self.consumed, asked)
+        self.first = self.step + 1
+        self.reporter.progress.total_steps = self.config.steps
+        self.reporter.resumed(self.step, found.path if found else None, found.tier if found else "")
+
+    def run(self) -> int:
+        """Train to the end, or until asked to stop. Returns the exit code."""
+        every, first = self.config.checkpoint.every, self.first
+        self.reporter.obeys_stop()
+        self.reporter.phase(Phase.STEP)
+        self.session.boundary()
+        # Memory may have a step from before its evaluation, or the end of the run, which storage hasn't.
+        if self._evaluate() or (self._over() and self.session.from_memory):
+            self.save()
+        if self.session.ram is not None and self.world.device.type == "cpu":
+            self.rescue.watch()
+        probe = Probe(self.session.objects, self.world.rank, self.reporter)
+        probe.note(self.step, "restored")
+        while not self._over():
+            if stop_binds(self.reporter, self.step):
+                return self._leave()
+            with self.profiler.step(self.step + 1):
+                self.one_step()
+            probe.note(self.step, "after")
+            if self.step == first:
+                self.world.shorten_timeouts()
+            best = self._evaluate()
+            if best or self.step % every == 0 or self._over():
+                self.save()
+                probe.saved(self.session.drain)
+        self._finish()
+        return ExitCode.OK
+
+    def one_step(self) -> None:
+        """Forward, backward, the last all-reduce, then the optimizer.
+
+        Whoever passes the all-reduce needs no other rank to complete the step, so ranks never stand further apart
+        than one step, and the laggards can roll forward (see `lastsums`).
+        """
+        began = time.monotonic()
+        step = self.step + 1
+        if self.outer is not None:
+            self.outer.begin(step)
+        loss, tokens, own_tokens = self._forward_backward()
+        if self.outer is not None:
+            self.outer.wait()
+        self.session.settle()
+        injected_faults.at_step(step, self.world.rank, lambda: injected_faults.gradients(self.model.parameters()))
+
+        # Over the whole world: the same bits on all ranks, so all clip alike, all stop alike and all save alike.
+        due, to_record = self.session.due(step), self.profiler.wish(step)
+        costs = self._no_costs
+        if due or to_record:
+            known = [self.session.save_s, self.step_s, float(not self.session.copied()), float(to_record)]
+            costs = to_device(torch.tensor(known, dtype=torch.float64), loss.device)
+        # Each island has a norm of its own.
+        squared = torch.zeros(self.parallel.mesh.degree("island"), dtype=torch.float64, device=loss.device)
+        squared[self.island] = parallel.gradient_norm_squared(self.model).double()
+        if self.optimizer.joins:
+            # While all ranks are here: who passes the last all-reduce needs none.
+            everywhere = squared.clone()
+            all_reduce_(everywhere)
+            self.optimizer.orthogonalize(self._factor(self.scale.unscaled(everywhere[self.island].sqrt())))
+        first = self.first_squared if self.first_squared is not None else squared.new_zeros(())
+        totals = torch.cat([loss.double().reshape(1), costs, first.double().reshape(1), squared])
+        self.prepared = Prepared(step, tokens, own_tokens, began)
+        all_reduce_(totals)
+        self.sums.passed(step, totals)
+        with self.rescue.frozen:
+            self._complete(self.prepared, totals)
+            if due:
+                save_s, step_s, not_copied = totals[1:4].tolist()
+                if not not_copied:
+                    # What resumes from memory writes down this step's numbers, if this process didn't come to it. A
+                    # device's copy into host memory waits for the step anyway.
+                    self._settle(wait=True)
+                    self.session.remember(step, self._common())
+                    self.session.interval.saved(step, save_s, step_s)
+
+    def _complete(self, prepared: Prepared, totals: Tensor) -> None:
+        """Apply the gradients of a step, given what the last all-reduce has summed. Needs no other rank."""
+        step, config = prepared.step, self.config
+        norms = totals[6:].sqrt()
+        norm = self.scale.unscaled(norms[self.island])
+        dropped = self.scale.overflowed(norm)
+        factor = self._factor(norm)
+        if factor is not None:
+            parallel.scale_gradients_(self.model, factor)
+        rate = optimizer.learning_rate(step, config.steps, config.optimizer)
+        largest = self.scale.unscaled(norms.max())
+        first = self.scale.unscaled(totals[5].sqrt())
+        told = [totals[0], largest, totals[4], first, *([self.scale.value.double()] if self.scale.on else [])]
+        record = StepRecord(step, Reading(torch.stack(told)), prepared.tokens, prepared.own_tokens, rate)
+        if record.reading.arrived():
+            self._check_sound(record)
+
+        self.rescue.mutating = True
+        self.optimizer.step(rate, dropped)
+        self.scale.update(dropped)
+        self.parallel.completed()
+        if self.outer is not None:
+            self.outer.completed(step)
+        self.step = step
+        self.consumed += config.batch.global_
+        self.prepared = None
+        self.rescue.mutating = False
+
+        self.step_s = time.monotonic() - prepared.began
+        self._publish(record, self.step_s)
+        self.session.boundary()
+
+    def _factor(self, norm: Tensor) -> Tensor | None:
+        """What gradients of this norm are multiplied by: clipped, and without the loss's scale."""
+        if self.config.optimizer.clipNorm > 0:
+            factor = (self.config.optimizer.clipNorm / (norm + 1e-6)).clamp(max=1.0).float()
+            return self.scale.unscaled(factor)
+        return 1 / self.scale.value if self.scale.on else None
+
+    def _over(self) -> bool:
+        # Beyond its steps when they were lowered after a checkpoint.
+        return self.step >= self.config.steps or (self.evaluation is not None and self.evaluation.scores.stops)
+
+    def _evaluate(self) -> bool:
+        """Evaluate the last completed step if it is its turn. Returns whether it is to be saved as the best so far."""
+        evaluation = self.evaluation
+        if evaluation is None or not evaluation.due(self.step):
+            return False
+        self._settle(wait=True)
+        self.reporter.phase(Phase.EVAL)
+        with self._shown():
+            loss = evaluation.loss(self.parallel, self.world.device, self.reporter.beat)
+        is_best = evaluation.scores.add(self.step, loss)
+        self._tell_evaluation()
+        self.reporter.phase(Phase.STEP)
+        return is_best and self.config.checkpoint.keepBest
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """The model is what a user will get, meanwhile."""
+        if self.outer is None:
+            yield
+            return
+        self.rescue.mutating = True
+        with self.outer.shown():
+            yield
+        self.rescue.mutating = False
+
+    def _tell_evaluation(self) -> None:
+        assert self.evaluation is not None
+        scores = self.evaluation.scores
+        self.log.evaluation(scores)
+        self.reporter.metrics(round=self.reporter.round, step=scores.step, evaluation_loss=scores.loss)
+        self.loggers.evaluation(scores.step, scores.loss)
+
+    def save(self) -> None:
+        """Start a checkpoint of the last completed step. Raises Diverged rather than keep what isn't finite."""
+        self._settle(wait=True)
+        self.session.save(self.step, self._common(), beside=True)
+
+    def memory(self) -> str:
+        """Who has it, in words: for when it has run out."""
+        kept = [*(self.reducer.memory() if self.reducer is not None else ())]
+        kept += self.outer.memory() if self.outer is not None else ()
+        return memory_report.report(self.model, self.optimizer, kept, self.activations, self.world.device)
+
+    def park(self) -> None:
+        """After a failure: save the last completed step where others find it, and wait for the end."""
+        self.rescue.park()
+        self.session.drain(LAST_WRITE_LIMIT_S)
+
+    def _save_in_need(self) -> int | None:
+        """Save the last completed step; then the next one, if any rank got the sums that this one lacks."""
+        prepared = self.prepared
+        # While another thread than the main one saves, that may still be in the last all-reduce, and get through.
+        raised = threading.current_thread() is threading.main_thread()
+        self.sums.tell(last_word=prepared is None or raised)
+        saved = self._save_last()
+        if prepared is not None:
+            sums = self.sums.ask(prepared.step)
+            self.sums.tell(last_word=True)
+            if sums is not None:
+                self._complete(prepared, sums)
+                saved = self._save_last() or saved
+        return saved
+
+    def _save_last(self) -> int | None:
+        if self.spoiled is not None and self.step >= self.spoiled:
+            return None
+        if not all(record.finite() for record in [*self.under_way]):
+            return None
+        return self.session.rescue(self.step, self._common())
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "mesh": self.degrees,
+            "data": cursor.write(self.source, self.consumed),
+            "rng": {"kind": "keyed", "seed": self.config.seed},
+            "batch": {
+                "global": self.config.batch.global_,
+                "micro": self.micro,
+                "accumulation": self.accumulation,
+            },
+            "numbers": self.numbers if self.numbers.get("step") == self.step else {},
+            "losses": self.divergence.losses(),
+            "norms": self.divergence.norms(),
+            "model": self._described,
+            "optimizer": self.config.optimizer.name,
+            "config_sha256": self._config_sha256,
+            **({"scaler": self.scale.state()} if self.scale.on else {}),
+            **({"evaluation": self.evaluation.scores.state()} if self.evaluation is not None else {}),
+            **({"noise": self.noise.state()} if self.noise is not None else {}),
+        }
+
+    def _forward_backward(self) -> tuple[Tensor, int, int]:
+        """(this rank's summand of the step's loss, valid tokens of the whole step, those that this rank speaks for).
+
+        Gradients are complete sums after it, over the ranks of an island.
+        """
+        count = self.config.batch.global_
+        tokens = share = self.source.valid_tokens(self.consumed, count)
+        if self.outer is not None:
+            count //= self.parallel.mesh.degree("island")
+            share = max(1, self.source.valid_tokens(self.consumed + self.island * count, count))
+        self.own_tokens = 0
+        divisor = self.scale.scaled(share)
+        self.parallel.rng.begin(self.config.seed, self.step + 1, self._slots())
+        # In the first step alone: all others keep the same.
+        counted = nullcontext() if self.step >= self.first else self.activations.counted()
+        with counted:
+            total = self.parallel.forward_backward(self._micro_batches(), self.accumulation, divisor)
+        loss = self.scale.unscaled(total)
+        return loss if share == tokens else loss * (share / tokens), tokens, self.own_tokens
+
+    def _slots(self) -> range:
+        """Which of the batch's sequences each of this rank's micro-batches begins with."""
+        share = self.micro * self.accumulation
+        first = self.parallel.mesh.data_rank * share
+        return range(first, first + share, self.micro)
+
+    def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's part of the step's samples, on its device: tokens and targets."""
+        device, mesh = self.world.device, self.parallel.mesh
+        slots = [range(first, first + self.micro) for first in self._slots()]
+        asked, self.first_squared = self.noise is not None and self.noise.due(self.step + 1), None
+        batches = self.prefetch.batches(self.consumed, slots, self.consumed + self.config.batch.global_)
+        for index, batch in enumerate(batches):
+            if asked and index == 1:
+                # The first one's backward pass is over, and no other has begun.
+                self.first_squared = parallel.gradient_norm_squared(self.model)
+            inputs, targets = self.parallel.own(batch.inputs), self.parallel.own(batch.targets)
+            if mesh.speaks:
+                whole = targets.shape == batch.targets.shape
+                self.own_tokens += batch.valid_tokens if whole else int((targets != data.IGNORED).sum())
+            yield to_device(inputs, device), to_device(targets, device)
+
+    def _publish(self, record: StepRecord, seconds: float) -> None:
+        self.under_way.append(replace(record, seconds=seconds))
+        self._settle(wait=False)
+        self.reporter.stepped(record.step, record.own_tokens)
+
+    def _settle(self, wait: bool) -> None:
+        """Publish what has arrived of the steps under way; of all but the newest step in any case."""
+        while self.under_way and (wait or len(self.under_way) > 1 or self.under_way[0].reading.arrived()):
+            record = self.under_way.pop(0)
+            self._check_sound(record)
+            self.profiler.granted(record.step, record.to_record())
+            loss, norm, besides = record.numbers()
+            self.last_loss = loss
+            self.reporter.loss(record.step, loss)
+            self.log.step(record.step, loss, record.tokens, record.seconds)
+            utilization = self.log.utilization.numbers(record.seconds) if self.log.utilization is not None else {}
+            self.reporter.progress.mfu = utilization.get("mfu", 0.0)
+            self.numbers = {
+                "step": record.step,
+                "loss": loss,
+                "tokens": record.tokens,
+                "seconds": round(record.seconds, 6),
+                "lr": record.rate,
+                "grad_norm": norm,
+                **besides,
+                **self._sent(),
+                **self._noise(record, norm),
+                **utilization,
+            }
+            self.reporter.metrics(round=self.reporter.round, **self.numbers)
+            self.loggers.step(self.numbers)
+
+    def _sent(self) -> dict[str, int]:
+        """Bytes of a step, where they aren't what anybody would reckon."""
+        source = self.reducer or self.outer
+        if source is None:
+            return {}
+        sent, plain = source.sent
+        return {"gradient_bytes": sent, "gradient_bytes_uncompressed": plain}
+
+    def _noise(self, record: StepRecord, norm: float) -> dict[str, float]:
+        """The gradient noise scale, in steps that tell something of it."""
+        first = record.first_norm()
+        if self.noise is None or not first:
+            return {}
+        # As the mean of its own sequences: it was made as a part of the whole batch's.
+        self.noise.add((first * self.noise.large / self.noise.small) ** 2, norm**2)
+        value = self.noise.value
+        return {} if value is None else {"noise_scale": value}
+
+    def _check_sound(self, record: StepRecord) -> None:
+        loss, norm, besides = record.numbers()
+        finding = self.divergence.finding(record.step, loss, norm) or precision.exhausted(record.step, besides)
+        if finding:
+            self.spoiled = record.step
+            count = self.config.batch.global_
+            start = self.consumed - (self.step - record.step + 1) * count
+            skips = self.source.skips
+            raise Diverged(finding, samples=(skips.position(start), skips.position(start + count - 1) + 1))
+
+    def _write_down(self, numbers: dict[str, Any]) -> None:
+        """Survivors may have completed a step whose numbers rank 0 didn't come to write down."""
+        if numbers.get("step") != self.step:
+            return
+        self.numbers, self.last_loss = numbers, numbers["loss"]
+        if self.reporter.last_step_written() < self.step:
+            self.reporter.metrics(round=self.reporter.round, **numbers)
+            self.loggers.step(numbers)
+
+    def _leave(self) -> int:
+        """Stop on request: the step is saved once all ranks are here, and another world goes on with it."""
+        self.save()
+        self.reporter.phase(Phase.DRAIN)
+        self.session.finish()
+        self.loggers.close(LAST_WRITE_LIMIT_S)
+        self.reporter.send(wire.SAVED, {"step": self.step, "kept": bool(self.session.url)})
+        dist.destroy_process_group()
+        return ExitCode.SAVED
+
+    def _finish(self) -> None:
+        self._settle(wait=True)
+        self.log.told(self.noise.words() if self.noise is not None else "")
+        self.reporter.phase(Phase.DRAIN)
+        digest = self.session.digest()
+        self.session.finish()
+        if self.world.rank == 0 and self.reporter.output is not None:
+            final = {"step": self.step, "round": self.reporter.round, "loss": finite(self.last_loss), "digest": digest}
+            try:
+                atomic_write.write(self.reporter.output / "final.json", json.dumps(final) + "\n")
+            except OSError as error:  # the steps are done, and whether the last one is saved is told elsewhere
+                self.reporter.event("FinalNotWritten", f"final.json is missing: {error}")
+        self.loggers.close(LAST_WRITE_LIMIT_S, finished=True)
+        dist.destroy_process_group()
+        self.reporter.phase(Phase.DONE)
+
+
+def read_config() -> TrainingConfig:
+    """The config that the agent passes. Raises ConfigError, all problems at once."""
+    raw = os.environ.get(environment.CONFIG)
+    if not raw:
+        raise ConfigError(f"{environment.CONFIG} is not set: this loop is started by an agent, or with a config in it")
+    try:
+        return TrainingConfig.model_validate_json(raw)
+    except ValidationError as error:
+        problems = [f"training.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("; ".join(problems)) from None
+
+
+def main() -> NoReturn:
+    """Run this rank. Ends with SystemExit; after a failure the process ends here, with its last words said."""
+    allocator.keep_memory()
+    reporter = Reporter.from_environment()
+    training = None
+    try:
+        training = Training(read_config(), reporter)
+        training.resume()
+        sys.exit(training.run())
+    except Exception as error:  # noqa: BLE001 whatever it is, the agent gets to know it
+        of_memory = training.memory if training is not None else (lambda: "")
+        code = exception_verdict.say(reporter, error, training.step if training else 0, of_memory)
+        if training is not None:
+            training.park()
+    # Not by way of the interpreter's teardown: a broken process group can hang there.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

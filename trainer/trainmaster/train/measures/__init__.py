@@ -1,0 +1,1 @@
+"""What is measured of a training: losses held out, divergence, noise, utilization, memory, and its log."""

@@ -1,0 +1,61 @@
+"""Evaluations: the model's loss on data that isn't trained on, each time on the same sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from trainmaster.contract.config import EvaluationConfig, TrainingConfig
+from trainmaster.data import IGNORED, heldout
+from trainmaster.parallel import Parallel
+from trainmaster.parallel.collectives import all_reduce_
+from trainmaster.train.measures.early_stopping import Scores
+from trainmaster.train.transfer import to_device
+
+
+class Evaluation:
+    """`rows`: sequences that a rank computes at once."""
+
+    def __init__(self, config: TrainingConfig, evaluation: EvaluationConfig, rows: int) -> None:
+        """Raises ConfigError for data that can't be evaluated on."""
+        self.source, self.samples = heldout.build(config, evaluation)
+        self.tokens = self.source.valid_tokens(0, self.samples)
+        of = f"{self.samples} of {self.source.fingerprint}"
+        self.scores = Scores(of, evaluation.stop, keep_best=config.checkpoint.keepBest)
+        self._every, self._last, self._rows = evaluation.every, config.steps, rows
+
+    def due(self, step: int) -> bool:
+        """Whether the state after `step` is to be evaluated, and hasn't been."""
+        return step > self.scores.step and (step % self._every == 0 or step == self._last)
+
+    def loss(self, parallel: Parallel, device: torch.device, beat: Callable[[], None]) -> float:
+        """The mean over all tokens: the same bits on all ranks. `beat` is called now and then."""
+        mesh = parallel.mesh
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        parallel.model.eval()
+        try:
+            for tokens, targets in self._parts(mesh.data_rank, mesh.data_ranks):
+                own = to_device(parallel.own(tokens), device), to_device(parallel.own(targets), device)
+                total += parallel.evaluate(*own).double()
+                total.item()  # so that a beat tells of a pass that is done
+                beat()
+        finally:
+            parallel.model.train()
+            parallel.evaluated()
+        all_reduce_(total)
+        return float(total.item()) / self.tokens
+
+    def _parts(self, data_rank: int, data_ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets [rows, ...] of this rank. All ranks get as many parts, since they compute together."""
+        for start in range(0, self.samples, self._rows * data_ranks):
+            first = min(start + self._rows * data_rank, self.samples)
+            batch = self.source.batch(0, range(first, min(first + self._rows, self.samples)))
+            missing = self._rows - len(batch.targets)
+            yield _longer(batch.inputs, missing, 0), _longer(batch.targets, missing, IGNORED)
+
+
+def _longer(rows: Tensor, by: int, value: int) -> Tensor:
+    return pad(rows, (0, 0) * (rows.dim() - 1) + (0, by), value=value)

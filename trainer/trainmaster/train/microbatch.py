@@ -1,0 +1,139 @@
+"""The largest micro-batch that fits, found before the first step (`batch.autoMicro`).
+
+By the planner's estimate of a rank's memory, not by trying: on CPU a try that fails ends the process, and a restart
+would have to try again. Ranks take the same one, that of the rank with the least memory. It depends on limits alone,
+not on what happens to be free, so a run that goes on computes as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainmaster.contract.config import TrainingConfig
+from trainmaster.contract.wire import environment
+from trainmaster.host import atomic_write, memory, pod
+from trainmaster.train.process_group import World
+
+PROCESS = 512 << 20
+"""Bytes of a process on CPU that no tensor has: Python, torch, its threads and buffers of collectives."""
+CONTEXT = 1 << 30
+"""Bytes of a device that no tensor has: its context, libraries' work space, buffers of collectives."""
+USABLE = 0.9
+"""Of what is left, the share that an estimate may take: it is off by some percents, and allocators leave gaps."""
+
+
+def settle(config: TrainingConfig, world: World, kept: Path | None) -> tuple[TrainingConfig, str]:
+    """(config with a number for batch.micro, what to tell people). Collective.
+
+    kept: a file beside the checkpoints where rank 0 notes what it found, so that a restart needn't find it again.
+    """
+    if not config.batch.autoMicro:
+        return config, ""
+    budget = torch.tensor(_budget(world), dtype=torch.int64)
+    dist.all_reduce(budget, dist.ReduceOp.MIN)
+    found = torch.zeros(2, dtype=torch.int64)  # micro-batch, estimated bytes
+    if world.rank == 0:
+        found[:] = torch.tensor(_known(config, world.size, int(budget), kept))
+    dist.all_reduce(found)
+    micro, peak = found.tolist()
+    batch = config.batch.model_copy(update={"micro": micro, "autoMicro": False})
+    config = config.model_copy(update={"batch": batch})
+    counted = f"{micro} sequence{'s' if micro > 1 else ''} x {config.accumulation(world.size)[1]}"
+    words = f"micro-batch: {counted}, an estimated {_gib(peak)} of the {_gib(int(budget))} that a rank may have"
+    if peak > int(budget):
+        words += "; less isn't possible, so memory may run out"
+    return config, words
+
+
+def largest(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, int]:
+    """(the largest micro-batch that fits into `budget` bytes of a rank, or the smallest; its estimated bytes)."""
+    from trainmaster.tools.planner.estimate import with_largest_micro_batch
+    from trainmaster.tools.planner.layouts import Layout
+    from trainmaster.tools.planner.machine import Machine
+    from trainmaster.tools.planner.survey import Survey
+
+    # Times are of no interest.
+    machine = Machine(flops=1.0, bandwidth=1.0, memory=budget)
+    estimate = with_largest_micro_batch(Layout(config, ranks), Survey(config.model), machine)
+    return estimate.layout.micro_batches[0], estimate.memory.peak
+
+
+def _elsewhere(config: TrainingConfig, ranks: int, budget: int) -> tuple[int, int]:
+    """`largest` in a process of its own: it plays all layouts' worlds, and a process can be in one alone."""
+    asked = json.dumps({"config": config.model_dump(mode="json"), "ranks": ranks, "budget": budget})
+    command = [sys.executable, "-m", "trainmaster.train.microbatch"]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the memory of a rank can't be estimated: {done.stderr.strip()[-2000:]}")
+    micro, peak = json.loads(done.stdout)
+    return micro, peak
+
+
+def main() -> None:
+    """What `_elsewhere` starts."""
+    asked = json.load(sys.stdin)
+    config = TrainingConfig.model_validate(asked["config"])
+    print(json.dumps(largest(config, asked["ranks"], asked["budget"])))
+
+
+def _known(config: TrainingConfig, ranks: int, budget: int, kept: Path | None) -> tuple[int, int]:
+    asked = {
+        name: part
+        for name, part in config.model_dump(mode="json").items()
+        if name in ("model", "batch", "optimizer", "parallelism", "precision", "recompute", "communication")
+    }
+    key = hashlib.sha256(json.dumps([asked, ranks, budget], sort_keys=True).encode()).hexdigest()
+    if kept is not None:
+        try:
+            found = json.loads(kept.read_text())
+            if found["of"] == key:
+                return int(found["micro"]), int(found["peak"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # none yet, or one that was cut off
+    micro, peak = _elsewhere(config, ranks, budget)
+    if kept is not None:
+        with contextlib.suppress(OSError):  # it is found again then
+            atomic_write.write(kept, json.dumps({"of": key, "micro": micro, "peak": peak}) + "\n")
+    return micro, peak
+
+
+def _budget(world: World) -> int:
+    """Bytes that the tensors of this rank may take."""
+    if world.device.type == "cuda":
+        return int((torch.cuda.get_device_properties(world.device).total_memory - CONTEXT) * USABLE)
+    group, in_pod = memory.container(), pod.size()
+    limit = group.limit() if group is not None else None
+    on_machine = _ranks_of_machine(world)
+    share = limit / in_pod if limit is not None else _machine() / on_machine
+    checkpoints = int(os.environ.get(environment.RAM_BUDGET) or 0) / in_pod  # lie in the same memory
+    return max(0, int((share - checkpoints - PROCESS) * USABLE))
+
+
+def _machine() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _ranks_of_machine(world: World) -> int:
+    """How many ranks this machine has, in whatever containers. Collective."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    mine = torch.tensor(int.from_bytes(hashlib.sha256(boot).digest()[:7], "big"))
+    every = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(every, mine)
+    return sum(int(other) == int(mine) for other in every)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What completes a step for ranks that lost a peer inside its last all-reduce: the sums that others did get.
+
+Who has passed that all-reduce needs nobody to complete the step; who has not holds its own gradients and lacks only the
+sums. So when the world breaks, ranks put the sums of their last step into the round's store, which outlives ranks, and
+those behind complete it, too. Nothing is done as long as nothing fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainmaster.host import pod
+
+STORE_LIMIT_S = 2.0
+"""For the store to answer at all: it may be lost with its machine."""
+OTHERS_LIMIT_S = 8.0
+"""For the other ranks to find out that the world is broken: some are still computing."""
+HURRY_S = 1.0
+"""The same once the agent waits: others have been asked by theirs then, and a thread of each answers..."""
+POD_HURRY_S = 0.1
+"""...but if no more ranks are silent than a pod has, they may all be dead."""
+_POLL_S = 0.002
+
+
+class LastSums:
+    """`store`: the round's. `asked_s()`: for how long the agent has been waiting for this rank; None: it isn't."""
+
+    def __init__(self, store: Any, world_size: int, asked_s: Callable[[], float | None]) -> None:
+        self._store, self._world_size, self._asked_s = store, world_size, asked_s
+        self._pod_size = pod.size()
+        self._known: tuple[int, Tensor] | None = None
+        self._counted = False
+
+    def passed(self, step: int, sums: Tensor) -> None:
+        """`sums` (float64) complete `step` on this rank, and on any other."""
+        self._known = (step, sums)
+
+    def tell(self, *, last_word: bool) -> None:
+        """When the world is broken: what this rank knows. `last_word`: it won't know more."""
+        if not self._counted:
+            self._counted = last_word
+            _in_time(lambda: self._tell(last_word), STORE_LIMIT_S)
+
+    def ask(self, step: int) -> Tensor | None:
+        """The sums of `step`, if any rank has got them; None once all have spoken, or it takes too long."""
+        found = _in_time(lambda: self._ask(step), OTHERS_LIMIT_S + STORE_LIMIT_S)
+        return found if isinstance(found, Tensor) else None
+
+    def _tell(self, last_word: bool) -> None:
+        if self._known is not None:
+            step, sums = self._known
+            self._store.set(_key(step), sums.cpu().numpy().tobytes())
+        if last_word:
+            self._store.add("sums/told", 1)
+
+    def _ask(self, step: int) -> Tensor | None:
+        deadline = time.monotonic() + OTHERS_LIMIT_S
+        while True:
+            # In this order: whoever was counted has set what it knows.
+            silent = self._world_size - self._store.add("sums/told", 0)
+            if self._known is not None and self._known[0] == step:  # this rank was asked while it was being told them
+                self._tell(False)
+                return self._known[1]
+            if self._store.check([_key(step)]):
+                return torch.frombuffer(bytearray(self._store.get(_key(step))), dtype=torch.float64)
+            if time.monotonic() > deadline or self._gives_up(silent):
+                return None
+            time.sleep(_POLL_S)
+
+    def _gives_up(self, silent: int) -> bool:
+        """One rank at least is dead, and says nothing."""
+        if silent <= 1:
+            return True
+        asked_s = self._asked_s()
+        return asked_s is not None and asked_s > (POD_HURRY_S if silent <= self._pod_size else HURRY_S)
+
+
+def _key(step: int) -> str:
+    return f"sums/{step}"
+
+
+def _in_time(act: Callable[[], Any], limit_s: float) -> Any:
+    """What `act` returns; None if it fails or takes too long: a call to a store that is lost can hang."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(act())
+        except (RuntimeError, OSError) as error:  # torch's errors of a store are RuntimeErrors
+            print(f"trainmaster: the round's store doesn't answer: {error}", flush=True)
+
+    thread = threading.Thread(target=run, name="last sums", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return results[0] if results else None
