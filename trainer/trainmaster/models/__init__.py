@@ -1,6 +1,6 @@
 """Models that know nothing of parallelism. Importing this package imports no torch; `build` does.
 
-A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` and a `plan` (`parallel.plan.Plan`) of
+A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` and a `plan` (`parallel.model_plan.Plan`) of
 how it can be taken apart.
 """
 
