@@ -19,7 +19,7 @@ from typing import Any
 
 from trainmaster.agent.shell.launching.agent_settings import load_environment
 from trainmaster.agent.zygote import packets
-from trainmaster.rank.executed_rank import find_package
+from trainmaster.host.own_package import code_of_call
 
 _CONNECT_TRIES = 40
 _CONNECT_PAUSE_S = 0.25  # while the machine's zygote comes up
@@ -168,7 +168,7 @@ class Zygotes:
         argv = [
             sys.executable,
             "-c",
-            find_package("trainmaster.agent.zygote.root", "main"),
+            code_of_call("trainmaster.agent.zygote.root", "main"),
             "--fd",
             str(theirs.fileno()),
         ]
