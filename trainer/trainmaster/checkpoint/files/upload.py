@@ -27,7 +27,7 @@ from trainmaster.contract.wire.checkpoint_format import (
     TensorIndex,
     receipt_name,
 )
-from trainmaster.contract.wire.messages import encode
+from trainmaster.contract.wire.message_codec import encode
 from trainmaster.errors import Fenced
 
 _BLOCK = 4 << 20
