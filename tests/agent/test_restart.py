@@ -12,12 +12,12 @@ import pytest
 
 from tests.agent.world import DDP_SCRIPT, World
 from trainmaster.contract.wire import Cause, DirectiveState, ExitCode
+from trainmaster.host.own_package import code_of_call
 from trainmaster.host.processes import children
-from trainmaster.rank import executed_rank
 
 pytestmark = pytest.mark.processes
 
-EXECUTED = executed_rank.find_package(executed_rank.__name__, "main").rpartition("; ")[2]
+EXECUTED = code_of_call("trainmaster.rank.executed_rank", "main").rpartition("; ")[2]
 """In the command line of a rank that was executed, and of no fork."""
 
 
