@@ -14,7 +14,7 @@ from documentation.api import ApiError
 from tests.api.test_crd import schemas
 from trainmaster_operator.api import crd
 
-PACKAGE = '"""A package."""\n_LAZY = {"begin": "trainmaster.train.reported_steps", "Thing": "trainmaster.parts"}\n'
+PACKAGE = '"""A package."""\n_LAZY = {"begin": "trainmaster.told", "Thing": "trainmaster.parts"}\n'
 TOLD = 'def begin(where: str = "") -> None:\n    """Begin.\n\n    - `where`: a folder."""\n'
 PARTS = "from trainmaster.thing import Thing\n"
 THING = '''
