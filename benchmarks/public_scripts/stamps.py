@@ -1,4 +1,4 @@
-"""What the steps and deaths of a script say that `trainer/trainmaster/rank/injected/sitecustomize.py` has stamped."""
+"""What the steps and deaths of a script say that `injected/sitecustomize.py` has stamped."""
 
 from __future__ import annotations
 
