@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import WriteJob
+from tests.former import former_status
 from trainmaster_operator.cli import document
 from trainmaster_operator.cli.main import main
 
@@ -32,6 +33,18 @@ def test_a_file_of_now_is_printed_with_its_comments(write_job: WriteJob, capsys:
     out, err = capsys.readouterr()
     assert out == file.read_text()
     assert err == f"{file}: nothing has to be changed\n"
+
+
+def test_a_job_that_was_read_from_a_cluster_may_lack_fields_and_that_is_said(
+    write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job()
+    stored = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**stored, "status": former_status()}))
+    assert main(["migrate", str(file)]) == 0
+    err = capsys.readouterr().err
+    assert "drops fields of the former spelling once its CRD is upgraded" in err
+    assert f"kubectl get dtj {stored['metadata']['name']} -o jsonpath='{{.metadata.annotations.kubectl" in err
 
 
 def test_a_file_that_is_no_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,30 @@ def test_a_job_in_the_former_spelling_that_was_never_started_is_not_started() ->
     assert store.list(POD, "space").items == []
 
 
+def test_the_condition_replaces_the_error_that_a_former_operator_left() -> None:
+    """Between the upgrade of the definition and its own end, the former operator can't read the job."""
+    message = "spec.restart: Extra inputs are not permitted"
+    error = {"type": "ReconcileError", "status": "True", "reason": "InvalidJob", "message": message}
+    status = former_status()
+    store = left_behind({**status, "conditions": [*status["conditions"], error]})
+
+    async def main() -> None:
+        async with operating(plan, store=store) as _:
+            await asyncio.sleep(60)
+
+    run_virtual(main())
+    rest, told = stored(store)
+    assert rest == status
+    assert len(told) == 1
+
+    # The upgrade was undone and made again.
+    store.update_status(JOB, {**store.find(JOB, "space", "job"), "status": {**status, "conditions": [*told, error]}})
+    run_virtual(main())
+    rest, told = stored(store)
+    assert rest == {**status, "conditions": []}
+    assert len(told) == 1
+
+
 def test_an_event_tells_it_where_the_api_server_takes_no_condition() -> None:
     store = left_behind(former_status())
 

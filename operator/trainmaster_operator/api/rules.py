@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -55,8 +55,9 @@ class RuleSpec(Strict):
     causes: list[RuledCause] = Field(
         default_factory=list,
         max_length=15,
-        description="The causes of failures that the rule matches. Default: all failures of the job itself, but no "
-        "eviction, preemption, lost node or lost store.",
+        # kubectl explain does not show which values the entries of a list may have.
+        description=f"The causes of failures that the rule matches: {', '.join(get_args(RuledCause))}. Default: all "
+        "failures of the job itself, but no eviction, preemption, lost node or lost store.",
     )
     exitCodes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
         default_factory=list,

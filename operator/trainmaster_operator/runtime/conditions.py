@@ -1,6 +1,7 @@
 """The conditions that belong to the runtime: ReconcileError and NeedsMigration. All others are the planner's.
 
-Both are set in the status as it is stored, which perhaps nobody can read, and change nothing else in it.
+Both are set in the status as it is stored, which perhaps nobody can read, and change nothing else in it, but that
+NeedsMigration takes the place of ReconcileError.
 """
 
 from __future__ import annotations
@@ -34,19 +35,24 @@ def set_reconcile_error(job: Object, error: Exception, now: float) -> Object | N
 
 
 def set_needs_migration(job: Object, message: str, now: float) -> Object | None:
-    """Return a job's status with the condition; None when it says so already."""
-    return _with(job, NEEDS_MIGRATION, "FormerVersion", message, now)
+    """Return a job's status with the condition; None when it says so already.
+
+    A ReconcileError goes away: an operator of the former version sets it between the upgrade of the definition and its
+    own end, because it does not know the fields of the new one.
+    """
+    return _with(job, NEEDS_MIGRATION, "FormerVersion", message, now, instead_of=RECONCILE_ERROR)
 
 
-def _with(job: Object, kind: str, reason: str, message: str, now: float) -> Object | None:
+def _with(job: Object, kind: str, reason: str, message: str, now: float, instead_of: str = "") -> Object | None:
     message = message[:_MESSAGE_LIMIT]
     status = job.get("status")
     status = status if isinstance(status, dict) else {}
     raw = status.get("conditions")
     conditions = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
-    for condition in conditions:
-        if condition.get("type") == kind and condition.get("message") == message:
-            return None
+    others = [c for c in conditions if c.get("type") not in (kind, instead_of)]
+    told = any(c.get("type") == kind and c.get("message") == message for c in conditions)
+    if told and len(others) == len(conditions) - 1:
+        return None
     mine: dict[str, Any] = {
         "type": kind,
         "status": "True",
@@ -56,4 +62,4 @@ def _with(job: Object, kind: str, reason: str, message: str, now: float) -> Obje
     }
     if generation := job["metadata"].get("generation"):
         mine["observedGeneration"] = generation
-    return {**status, "conditions": [*(c for c in conditions if c.get("type") != kind), mine]}
+    return {**status, "conditions": [*others, mine]}
