@@ -145,6 +145,7 @@ bench-trainer: venv  ## tokens/s of DDP, FSDP2, TP and PP beside torch by hand, 
 
 bench-cluster: venv  ## recovery on a cluster: ranks, pods, nodes and leaders that go; needs `make cluster`
 	$(BIN)/python -m benchmarks.cluster_recovery
+	$(BIN)/python -m benchmarks.cluster_lost_node
 	$(BIN)/python -m benchmarks.cluster_spares
 
 bench-create: venv  ## time to create a job's pods, beside a bare client's; needs `make cluster`

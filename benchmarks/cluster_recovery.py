@@ -36,8 +36,16 @@ NOT_THE_FIRST_NODE = {
 """The machine reaches the cluster's services through that one."""
 
 
-def scripted(world: World, ranks: int, kills: int, settle: tuple[float, float], after: int = 20) -> Object:
-    """The recovery benchmark's job: `ranks` pods of one rank, on nodes that can be lost."""
+def scripted(
+    world: World,
+    ranks: int,
+    kills: int,
+    settle: tuple[float, float],
+    after: int = 20,
+    apart: Object = NOT_THE_FIRST_NODE,
+) -> Object:
+    """The recovery benchmark's job: `ranks` pods of one rank. `apart`: their affinity; by default, on nodes that can be
+    lost."""
     shutil.copy(SCRIPT, world.folder / "script.py")
     words = ["python", "/data/script.py", "--folder", "/data", "--kills", str(kills), "--after", str(after)]
     words += ["--settle", *map(str, settle)]
@@ -48,7 +56,7 @@ def scripted(world: World, ranks: int, kills: int, settle: tuple[float, float], 
         container={"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
         template={
             "volumes": [{"name": "data", "hostPath": {"path": str(world.folder)}}],
-            "affinity": NOT_THE_FIRST_NODE,
+            "affinity": apart,
         },
         recovery={"budget": {"inPlace": 1000, "perCause": 1000, "pod": 1000}, "nodes": {"avoid": True}},
     )
@@ -71,7 +79,7 @@ def disturbed(world: World, ranks: int, disturb: Callable[[str], None]) -> tuple
     before = time.monotonic_ns()
     disturb(world.pod(ranks - 1))
     clock = wait_recovered(world)
-    return (_first_after(world.folder, ranks, before) - before) / 1e9, clock
+    return (first_after(world.folder, ranks, before) - before) / 1e9, clock
 
 
 def wait_recovered(world: World) -> dict[str, float]:
@@ -79,9 +87,9 @@ def wait_recovered(world: World) -> dict[str, float]:
     return world.wait(lambda status: next(reversed(closed_clocks(status)), None), "recovered", limit_s=180)
 
 
-def _first_after(folder: Path, ranks: int, since_ns: int) -> int:
+def first_after(folder: Path, ranks: int, since_ns: int, limit_s: float = 30.0) -> int:
     """When the last rank completed its first step of a round that began after `since_ns`."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + limit_s
     while True:
         firsts = []
         for rank in range(ranks):

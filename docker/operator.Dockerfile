@@ -24,7 +24,9 @@ COPY docker docker
 RUN python3 docker/agent_folder.py /installed/opt/trainmaster
 
 FROM ${BASE} AS operator
-RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster
+# Group 0 may do what the user may: OpenShift runs an image as a user of its own choice, always in that group.
+RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster \
+ && chgrp -R 0 /home/trainmaster && chmod -R g=u /home/trainmaster
 COPY --from=build /dependencies/ /
 COPY --from=build /installed/ /
 ENV HOME=/home/trainmaster USER=trainmaster PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -38,8 +38,10 @@ RUN python3 -m pip install --no-compile --no-deps --no-build-isolation --root /i
 COPY docker/demo.py /installed/usr/local/bin/demo
 
 FROM torch AS trainer
+# Group 0 may do what the user may: OpenShift runs an image as a user of its own choice, always in that group.
 RUN useradd --uid 65532 --no-log-init --create-home --shell /usr/sbin/nologin trainmaster \
- && install --directory --owner=65532 --group=65532 /runs
+ && install --directory --owner=65532 --group=0 --mode=0775 /runs \
+ && chgrp -R 0 /home/trainmaster && chmod -R g=u /home/trainmaster
 COPY --from=build /dependencies/ /
 COPY --from=build /installed/ /
 ENV HOME=/home/trainmaster USER=trainmaster PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

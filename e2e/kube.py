@@ -36,9 +36,10 @@ PATHS = {
     "ControllerRevision": ("apis/apps/v1", "controllerrevisions"),
     "Deployment": ("apis/apps/v1", "deployments"),
     "CustomResourceDefinition": ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
+    "ValidatingWebhookConfiguration": ("apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
 }
-CLUSTERED = {"Namespace", "Node", "PersistentVolume", "CustomResourceDefinition"}
+CLUSTERED = {"Namespace", "Node", "PersistentVolume", "CustomResourceDefinition", "ValidatingWebhookConfiguration"}
 JOB = "DistributedTrainingJob"
 MERGE = "application/merge-patch+json"
 

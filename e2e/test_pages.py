@@ -14,8 +14,8 @@ from tests.docs.blocks import all_blocks
 SMALLER = {"steps: 300": "steps: 40", 'cpu: "1", memory: 2Gi': "cpu: 250m, memory: 64Mi"}
 """What is made smaller in the manifests of the pages: two cores carry the whole cluster."""
 
-COLUMNS = ["NAME", "STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "AGE"]
-WIDE = [*COLUMNS[:-1], "REASON", "AGE"]
+COLUMNS = ["NAME", "STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "UPDATED", "AGE"]
+WIDE = [*COLUMNS[:-2], "REASON", "UPDATED", "AGE"]
 
 
 def shown() -> dict[str, list[list[str]]]:

@@ -64,21 +64,6 @@ def test_a_claim_that_isnt_bound(world: World) -> None:
     assert "PersistentVolumeClaim" in words or "nowhere" in words
 
 
-def test_a_claim_of_one_node_for_pods_on_many(world: World) -> None:
-    world.kube.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "single", "namespace": world.namespace},
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-        }
-    )
-    world.submit(world.training(checkpoint={"volume": {"claim": "single"}}))
-    status = world.wait_phase("Failed")
-    assert "ReadWriteOnce" in status["lastFailure"]["message"]
-    assert world.pods() == []
-
-
 def test_a_quota_that_refuses_the_third_pod(world: World) -> None:
     world.kube.create(
         {

@@ -78,7 +78,18 @@ def test_what_kubectl_and_the_command_line_tell(world: World) -> None:
     world.signal(pod, world.rank_process(pod), 9)
     world.succeeded()
     header, row = world.kube.kubectl("get", "dtj", "-n", world.namespace).splitlines()
-    assert header.split() == ["NAME", "STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "AGE"]
+    assert header.split() == [
+        "NAME",
+        "STATE",
+        "STEP",
+        "LOSS",
+        "ETA",
+        "WORKERS",
+        "RESTARTS",
+        "GOODPUT",
+        "UPDATED",
+        "AGE",
+    ]
     assert row.split()[:3] == ["job", "Succeeded", "120"]
     story = world.kube.kubectl("describe", "dtj", "job", "-n", world.namespace)
     for word in ("SIGKILL", "restart in place", "Succeeded"):

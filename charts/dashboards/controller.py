@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from charts.dashboards import signs
 from charts.dashboards.layout import page, variable
 from charts.dashboards.panels import (
     GREEN,
     NOTHING_SCRAPED,
     RED,
     YELLOW,
+    Column,
     Query,
     curves,
     number,
+    rows,
 )
 
 IN = 'namespace=~"$namespace", pod=~"$pod"'
@@ -106,6 +109,24 @@ def operator() -> Any:
                         unit="s",
                         steps=((None, RED), (86400, YELLOW), (604800, GREEN)),
                         none="No certificate",
+                    ),
+                    rows(
+                        22,
+                        "What is wrong, and what to type first",
+                        "Each sign that something is wrong with the operators, with the command to type first and the "
+                        "runbook that goes on from there. Good: empty. What is wrong with jobs is on the dashboard "
+                        "Fleet.",
+                        Query(signs.of_operators(IN)),
+                        [
+                            Column("namespace", "Namespace"),
+                            Column("pod", "Operator"),
+                            Column("sign", "What is wrong", width=320),
+                            Column("command", "Type this first", width=540),
+                            Column("runbook", "Runbook"),
+                        ],
+                        span=24,
+                        none="Nothing that is known",
+                        height=6,
                     ),
                 ],
             ),

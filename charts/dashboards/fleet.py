@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from charts.dashboards import signs
 from charts.dashboards.layout import page, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
@@ -115,6 +116,23 @@ def fleet() -> Any:
                         steps=((None, RED), (1, GREEN), (2, RED)),
                     ),
                     rows(
+                        17,
+                        "What is wrong, and what to type first",
+                        "Each sign that something is wrong with a job, or that no operator leads, with the command to "
+                        "type first and the runbook that goes on from there. Good: empty. A sign can be seen here "
+                        "before its alert fires, which waits until it has lasted.",
+                        Query(signs.of_jobs_and_leader(IN)),
+                        [
+                            *PLACE,
+                            Column("sign", "What is wrong", width=340),
+                            Column("command", "Type this first", width=560),
+                            Column("runbook", "Runbook"),
+                        ],
+                        span=24,
+                        sort="+Namespace",
+                        none="Nothing that is known",
+                    ),
+                    rows(
                         7,
                         "Jobs that need a person, and why",
                         "Each job that failed, is held or can't be handled, with the cause. Good: empty. `trainmaster "
@@ -145,9 +163,9 @@ def fleet() -> Any:
                         [
                             *PLACE,
                             Column("reason", "Reason"),
-                            Column("A", "Waits since", unit="s", steps=((None, "text"), (600, YELLOW), (1800, RED))),
+                            Column("A", "Has waited", unit="s", steps=((None, "text"), (600, YELLOW), (1800, RED))),
                         ],
-                        sort="Waits since",
+                        sort="Has waited",
                     ),
                 ],
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from charts.dashboards import signs
 from charts.dashboards.layout import annotation, page, variable
 from charts.dashboards.panels import (
     CATEGORY_COLORS,
@@ -117,6 +118,22 @@ def job() -> Any:
                         none="No checkpoint",
                     ),
                     rows(
+                        26,
+                        "What is wrong, and what to type first",
+                        "Each sign that something is wrong with the job, with the command to type first and the "
+                        "runbook that goes on from there. Good: empty. A sign can be seen here before its alert fires, "
+                        "which waits until it has lasted.",
+                        Query(signs.of_jobs(IN)),
+                        [
+                            Column("sign", "What is wrong", width=400),
+                            Column("command", "Type this first", width=700),
+                            Column("runbook", "Runbook"),
+                        ],
+                        span=24,
+                        none="Nothing that is known",
+                        height=6,
+                    ),
+                    rows(
                         7,
                         "What the job says of itself",
                         "Its conditions that hold now, with their reasons. Good: Scheduled and Running, or Complete. "
@@ -151,7 +168,7 @@ def job() -> Any:
                         Query(_of("pending_seconds", by="reason")),
                         [
                             Column("reason", "Reason"),
-                            Column("A", "Waits since", unit="s", steps=((None, "text"), (600, YELLOW), (1800, RED))),
+                            Column("A", "Has waited", unit="s", steps=((None, "text"), (600, YELLOW), (1800, RED))),
                         ],
                         span=8,
                         none="It waits for nothing",

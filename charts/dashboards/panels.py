@@ -245,7 +245,10 @@ def bars(
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: `label` of the series, or the value of a query (its letter). `color` marks by `steps`."""
+    """A column of a table: `label` of the series, or the value of a query (its letter). `color` marks by `steps`.
+
+    `width`: in pixels; None: columns share what is left.
+    """
 
     label: str
     title: str
@@ -254,6 +257,7 @@ class Column:
     colors: Mapping[str, str] | None = None
     link: str = ""
     decimals: int | None = None
+    width: int | None = None
 
 
 def rows(
@@ -321,6 +325,8 @@ def _of_column(column: Column) -> list[DynamicConfigValue]:
         properties.append(DynamicConfigValue(id_val="unit", value=column.unit))
         nothing = {"match": "null", "result": {"text": "–", "color": "text", "index": 0}}
         properties.append(DynamicConfigValue(id_val="mappings", value=[{"type": "special", "options": nothing}]))
+    if column.width is not None:
+        properties.append(DynamicConfigValue(id_val="custom.width", value=column.width))
     if column.decimals is not None:
         properties.append(DynamicConfigValue(id_val="decimals", value=column.decimals))
     if column.steps:

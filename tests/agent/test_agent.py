@@ -172,6 +172,44 @@ def test_a_fenced_agent_ends_its_ranks_and_itself(make_world: Callable[..., Worl
     world.until(lambda: not world.processes())
 
 
+HANGS = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0: os.setsid()
+print("up", flush=True)
+while True: time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("told_first", ["by its kubelet", "by the operator"])
+def test_the_agent_of_a_replaced_pod_kills_ranks_that_ignore_signals_and_uses_none_of_the_grace(
+    make_world: Callable[..., World], machine_zygote: Path, told_first: str
+) -> None:
+    world = make_world(machine_zygote)
+    agent = world.start(["python", world.script(HANGS)], TRAINMASTER_GRACE_S=str(24 * 3600))
+    _running(world)
+    world.until(lambda: world.log().count("[rank 0] up") == 2)
+    if told_first == "by its kubelet":
+        agent.send_signal(signal.SIGTERM)
+        world.operator.wait_for(lambda: world.operator.reports[-1].draining_s is not None, "a drain report")
+    world.operator.direct(gone=True)
+    assert world.wait() == ExitCode.FENCED
+    world.until(lambda: not world.processes())
+
+
+def test_the_agent_of_a_replaced_pod_kills_its_ranks_although_no_operator_answers(
+    make_world: Callable[..., World], machine_zygote: Path
+) -> None:
+    world = make_world(machine_zygote)
+    agent = world.start(["python", world.script(HANGS)], TRAINMASTER_GRACE_S=str(24 * 3600))
+    _running(world)
+    world.until(lambda: world.log().count("[rank 0] up") == 2)
+    world.operator.direct(silent=True)
+    agent.send_signal(signal.SIGTERM)
+    assert world.wait() == 128 + signal.SIGTERM
+    world.until(lambda: not world.processes())
+
+
 def test_ranks_go_on_while_the_operator_is_away(make_world: Callable[..., World], machine_zygote: Path) -> None:
     world = make_world(machine_zygote)
     world.start(["python", world.script(WAIT)])

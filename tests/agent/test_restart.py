@@ -33,7 +33,7 @@ def test_a_killed_ddp_script_restarts_in_place_from_the_learned_zygote(
         ONLY_HERE=world.mark,
     )
     operator.wait_for_step(6, round=1)
-    operator.wait_for(lambda: any("are forked from now on" in e["message"] for e in operator.events), "learning")
+    world.until(lambda: "ranks are forked from now on" in world.log())
     first_store = operator.store
 
     os.kill(world.rank_pids()[1], signal.SIGKILL)
@@ -121,9 +121,11 @@ def test_a_script_that_takes_no_steps_is_forked_with_what_it_imports(make_world:
     """scikit-learn sets variables that are read at load, pyarrow starts a thread: neither stands in the way."""
     world = make_world(ranks=2)
     world.start(["python", world.script(LIGHT_SCRIPT)], **world.zygote_without_torch())
-    operator = world.operator
     world.until(lambda: "[rank 1] round 1 executed [] FALSE" in world.log())
-    operator.wait_for(lambda: any("are forked from now on" in e["message"] for e in operator.events), "learning")
+    world.until(lambda: "ranks are forked from now on" in world.log())
+    seen = len(world.operator.reports)
+    world.operator.wait_for(lambda: len(world.operator.reports) > seen + 1, "further reports")
+    assert world.operator.events == [], "how ranks are started is for the log of the pod"
     os.kill(world.rank_pids()[1], signal.SIGKILL)
     world.until(lambda: "[rank 0] round 2 forked ['pyarrow', 'sklearn'] FALSE" in world.log())
     assert "advance" not in world.log()
@@ -146,7 +148,7 @@ def test_a_script_that_imports_nothing_is_forked_too(make_world: Callable[..., W
     script = "import os, signal\nprint('round', os.environ['TRAINMASTER_ROUND'], flush=True)\nsignal.pause()\n"
     world.start(["python", world.script(script)], **world.zygote_without_torch())
     operator = world.operator
-    operator.wait_for(lambda: any("are forked from now on" in e["message"] for e in operator.events), "learning")
+    world.until(lambda: "ranks are forked from now on" in world.log())
     first = world.rank_pids()[0]
     os.kill(first, signal.SIGKILL)
     world.until(lambda: "[rank 0] round 2" in world.log())

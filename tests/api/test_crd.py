@@ -165,7 +165,7 @@ def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> N
     for path in [*scale.values(), *(column["jsonPath"] for column in version["additionalPrinterColumns"])]:
         assert path in known
     names = [column["name"].upper() for column in version["additionalPrinterColumns"]]
-    assert names == ["STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "REASON", "AGE"]
+    assert names == ["STATE", "STEP", "LOSS", "ETA", "WORKERS", "RESTARTS", "GOODPUT", "REASON", "UPDATED", "AGE"]
     assert "training" in crd.definition()["spec"]["names"]["categories"], "`kubectl get training` finds jobs"
     wide = [column["name"] for column in version["additionalPrinterColumns"] if column.get("priority")]
     assert wide == ["Reason"]

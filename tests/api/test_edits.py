@@ -110,7 +110,7 @@ def test_what_waits_is_as_the_run_began_and_what_is_live_is_as_the_job_has_it() 
 def test_a_live_field_that_was_taken_away_is_gone() -> None:
     kept = spec(spec__activeDeadlineSeconds=60, spec__scheduling={"releaseSeconds": 5}, spec__training__seed=1)
     now, _ = effective_spec(kept, spec(spec__training__seed=2), 4)
-    assert (now.activeDeadlineSeconds, now.scheduling.releaseSeconds) == (None, 120)
+    assert (now.activeDeadlineSeconds, now.scheduling.releaseSeconds) == (None, 900)
 
 
 def test_a_default_that_is_written_down_is_no_edit() -> None:

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import cluster_recovery, cluster_spares, create, cuda_recovery, idle, jobset, kwok
+from benchmarks import cluster_lost_node, cluster_recovery, cluster_spares, create, cuda_recovery, idle, jobset, kwok
 from benchmarks.create import Times
 from benchmarks.stepwatch import Interruption
 from e2e.installation import Installation
 from e2e.kube import JOB, Kube, Object
-from e2e.machine import Site
+from e2e.machine import Own, Site
 from e2e.world import World
 from tests.runtime.api_server import ApiServer
 from trainmaster_operator.api.job import DistributedTrainingJob
@@ -191,7 +191,66 @@ def test_recoveries_on_a_cluster_are_read_from_the_ranks_stamps(tmp_path: Path) 
     assert clocks == [{"detect": 0.1, "total": 0.5}]
     assert (world.folder / "script.py").read_text() == cluster_recovery.SCRIPT.read_text()
     assert world.jobs[0].spec.workers.replicas == 2
-    assert cluster_recovery._first_after(world.folder, 2, 2_000_000_000) == 3_500_000_000
+    assert cluster_recovery.first_after(world.folder, 2, 2_000_000_000) == 3_500_000_000
+
+
+class LosingKube(NoKube):
+    """A cluster that loses a node: each look at it finds it one stage further."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = False
+        self.stage = 0
+        self.node: Object = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Object:
+        if kind == "Node" and self.lost:
+            self.node["status"]["conditions"][0]["status"] = "Unknown"
+        return self.node if kind == "Node" else {"metadata": {"uid": "old"}}
+
+    def find(self, kind: str, name: str, namespace: str = "") -> Object | None:
+        self.stage += 1
+        return {} if self.stage == 1 else None
+
+    def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        if not self.lost:
+            return []
+        self.stage += 1
+        spec = {"nodeName": "node3"} if self.stage > 3 else {}
+        phase = "Running" if self.stage > 5 else "Pending"
+        return [{"metadata": {"name": "job-worker-1-1", "uid": "new"}, "spec": spec, "status": {"phase": phase}}]
+
+
+class LosingMachine:
+    steady = "node1"
+
+    def __init__(self, kube: LosingKube, stamps: Path) -> None:
+        self.kube, self.stamps = kube, stamps
+        self.healed: list[str] = []
+
+    def lose(self, node: str) -> None:
+        self.kube.lost = True
+        for rank in (0, 1):
+            (self.stamps / f"stamps-{rank}").write_text(f"{10**18} 1 first 9\n")
+
+    def heal(self, node: str) -> None:
+        self.healed.append(node)
+
+
+def test_the_phases_of_a_lost_node_follow_one_another_and_the_node_is_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_lost_node, "LOOK_S", 0.0)
+    world = ToyWorld(tmp_path)
+    kube = LosingKube()
+    world.kube, world.stand_in = as_kube(kube), kube
+    monkeypatch.setattr(world, "node_of", lambda pod: "node2" if pod == "job-worker-1-0" else "node1")
+    machine = LosingMachine(kube, world.folder)
+    seconds = cluster_lost_node.sample(world, cast(Own, machine), 2)
+    assert tuple(seconds) == cluster_lost_node.PHASES
+    assert all(value >= 0 for value in seconds.values())
+    assert machine.healed == ["node2"]
+    assert kube.stage > 5, "the successor was waited for until it ran"
 
 
 @pytest.mark.parametrize("plan", cluster_spares.PLANS[:2], ids=lambda plan: plan.name)

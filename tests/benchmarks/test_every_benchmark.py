@@ -13,6 +13,8 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 TESTS = Path(__file__).parent
 
 RUN_BY = {
+    "cluster_lost_node": "test_cluster_benchmarks.py::"
+    "test_the_phases_of_a_lost_node_follow_one_another_and_the_node_is_healed",
     "cluster_recovery": "test_cluster_benchmarks.py::test_recoveries_on_a_cluster_are_read_from_the_ranks_stamps",
     "cluster_spares": "test_cluster_benchmarks.py::test_a_job_that_loses_a_pod_is_legal_and_its_interruption_is_told",
     "compiling": "test_loops.py::test_compiled_runs_and_eager_ones_take_turns",

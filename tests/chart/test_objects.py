@@ -14,7 +14,7 @@ from trainmaster_operator.runtime import kubernetes
 
 KUBERNETES = "1.36"
 PROMETHEUS = {"name": "prometheus-k8s", "namespace": "monitoring"}
-CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml", "values-kind.yaml"]
+CLOUDS = ["values-eks.yaml", "values-gke.yaml", "values-aks.yaml", "values-openshift.yaml", "values-kind.yaml"]
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "Certificate"}  # of other projects: no schema here
 
 SITUATIONS: dict[str, dict[str, Any]] = {
@@ -62,6 +62,22 @@ def test_the_operator_understands_its_command_line(situation: str) -> None:
     options = kubernetes.parser().parse_args(container["args"])
     assert (options.control_port, options.health_port) == (ports["control"], ports["health"])
     assert container["command"] == ["python3", "-m", kubernetes.__name__]
+
+
+@pytest.mark.parametrize(
+    ("values", "user", "group", "fs_group", "restricts"),
+    [
+        ({}, 65532, 65532, 65532, False),
+        ({"jobPods": {"securityContext": {"runAsUser": 1, "fsGroup": 2_000_000_000}}}, 1, 65532, 2_000_000_000, False),
+        (values_file("values-openshift.yaml"), None, None, None, True),
+    ],
+)
+def test_the_operator_is_told_as_whom_the_pods_of_jobs_run(
+    values: dict[str, Any], user: int | None, group: int | None, fs_group: int | None, restricts: bool
+) -> None:
+    options = kubernetes.parser().parse_args(operator_pod(render(values))["containers"][0]["args"])
+    assert (options.job_user, options.job_group, options.job_fs_group) == (user, group, fs_group)
+    assert options.restrict_user_images is restricts
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
@@ -169,6 +185,18 @@ def test_the_values_that_the_page_on_monitoring_shows_let_its_prometheus_in() ->
     assert only(objects, "ClusterRoleBinding", "trainmaster-metrics-reader")["subjects"][0]["name"] == reader["name"]
     for kind in ("ServiceMonitor", "PrometheusRule"):
         assert only(objects, kind)["metadata"]["labels"]["release"] == "monitoring"
+
+
+def test_the_values_that_the_page_on_pod_security_shows_reach_the_operator() -> None:
+    page = (ROOT / "docs" / "install-openshift.md").read_text()
+    mark = "which tests/chart/test_objects.py renders -->\n```\n"
+    filled, chosen = (yaml.safe_load(part.split("```")[0]) for part in page.split(mark)[1:])
+    assert "--restrict-user-images" in operator_pod(render(filled))["containers"][0]["args"]
+    objects = render(chosen)
+    wanted = chosen["jobPods"]["securityContext"]
+    assert [argument(objects, name) for name in ("job-user", "job-group", "job-fs-group")] == [
+        str(wanted[name]) for name in ("runAsUser", "runAsGroup", "fsGroup")
+    ]
 
 
 def test_a_pod_monitor_scrapes_the_same_port_of_the_operators_pods() -> None:

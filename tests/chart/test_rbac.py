@@ -9,14 +9,21 @@ import pytest
 
 from charts.generate import CHART
 from tests.chart.rendering import ids, only, render
-from trainmaster_operator.runtime import metrics_access
+from trainmaster_operator.runtime import metrics_access, remove_taints
+from trainmaster_operator.runtime.lease import LeaseSettings
 
 READER = "trainmaster-metrics-reader"
 
 Grants = set[tuple[str, str, str]]
 """(resource, its name or "", verb)"""
 
-SECTIONS = {"namespaces of jobs": "jobs", "its own namespace": "own", "cluster": "tokens"}
+SECTIONS = {
+    "namespaces of jobs": "jobs",
+    "its own namespace": "own",
+    "cluster": "tokens",
+    "cluster, with `nodes.taint`": "taint",
+    "cluster, with `nodes.list`": "list",
+}
 
 
 def told() -> dict[str, Grants]:
@@ -60,7 +67,7 @@ def test_what_is_granted_where_jobs_run_is_what_the_readme_tells(values: dict[st
 
 
 def test_what_is_granted_in_the_operators_namespace_is_what_the_readme_tells() -> None:
-    role = only(render(), "Role")
+    role = only(render(), "Role", "trainmaster-operator")
     assert granted(role) == told()["own"]
     assert role["metadata"]["namespace"] == "trainmaster-system"
 
@@ -75,9 +82,30 @@ def test_without_secure_metrics_no_right_is_granted_for_them() -> None:
     objects = render({"metrics": {"secure": False}})
     tokens = granted(only(objects, "ClusterRole", "trainmaster-operator-tokens"))
     assert tokens == told()["tokens"] - {("subjectaccessreviews", "", "create")}
-    own = granted(only(objects, "Role"))
+    own = granted(only(objects, "Role", "trainmaster-operator"))
     assert own == told()["own"] - {("configmaps", "trainmaster-ca", "patch")}
     assert ("ClusterRole", READER) not in ids(objects)
+
+
+@pytest.mark.parametrize("value", ["taint", "list"])
+def test_rights_to_nodes_are_granted_only_where_a_value_says_so(value: str) -> None:
+    name = "trainmaster-operator-nodes"
+    objects = render({"nodes": {value: True}})
+    assert granted(only(objects, "ClusterRole", name)) == told()[value]
+    assert ("ClusterRole", name) not in ids(render())
+    arguments = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"--{value}-nodes" in arguments
+
+
+def test_before_an_uninstall_the_taint_is_taken_from_all_nodes_by_a_pod_that_no_service_selects() -> None:
+    objects = render({"nodes": {"taint": True}})
+    job = only(objects, "Job", "trainmaster-operator-remove-taints")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    template = job["spec"]["template"]
+    assert template["spec"]["containers"][0]["command"][-1] == remove_taints.__name__
+    chosen = only(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert not chosen.items() <= template["metadata"]["labels"].items()
+    assert ("Job", "trainmaster-operator-remove-taints") not in ids(render())
 
 
 def test_scrapers_may_get_metrics_and_nothing_else() -> None:
@@ -92,7 +120,8 @@ def test_scrapers_may_get_metrics_and_nothing_else() -> None:
 
 
 def test_every_role_of_the_operator_is_bound_to_it_and_to_nobody_else() -> None:
-    for values in ({"rbac": {"aggregateRoles": False}}, {"watchNamespace": "a", "rbac": {"aggregateRoles": False}}):
+    for_itself = {"aggregateRoles": False, "showLeader": False}
+    for values in ({"rbac": for_itself}, {"watchNamespace": "a", "rbac": for_itself}):
         objects = render(values)
         roles = {_place(obj) for obj in objects if obj["kind"] in ("Role", "ClusterRole")}
         roles -= {role for role in roles if role[2].startswith(READER)}  # is for scrapers
@@ -109,6 +138,15 @@ def test_every_role_of_the_operator_is_bound_to_it_and_to_nobody_else() -> None:
 
 def _place(role: dict[str, Any]) -> tuple[str, str | None, str]:
     return role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"]
+
+
+def test_every_user_may_get_the_one_lease_that_tells_who_leads_unless_the_installation_forbids_it() -> None:
+    name = "trainmaster-operator-lease-reader"
+    objects = render()
+    assert granted(only(objects, "Role", name)) == {("leases", LeaseSettings.name, "get")}
+    (subject,) = only(objects, "RoleBinding", name)["subjects"]
+    assert (subject["kind"], subject["name"]) == ("Group", "system:authenticated")
+    assert ("Role", name) not in ids(render({"rbac": {"showLeader": False}}))
 
 
 def test_no_rule_has_a_wildcard() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.api.jobs import TRAINMASTER, job
-from tests.cli.on_cluster import SPACE, Cluster
+from tests.cli.on_cluster import SPACE, Cluster, lead
 from trainmaster_operator.cli import cluster as cluster_commands
 from trainmaster_operator.cluster.store import MemoryStore
 
@@ -56,6 +56,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def cluster(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cluster:
     made = Cluster(MemoryStore())
+    lead(made.store)
 
     async def connect(kubeconfig: str | None, **options: Any) -> Cluster:
         made.asked = {"kubeconfig": kubeconfig, **options}

@@ -11,10 +11,11 @@ import yaml
 
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.memory import MemoryCluster
-from trainmaster_operator.cluster.port import JOB, POD, Object
+from trainmaster_operator.cluster.port import JOB, LEASE, POD, NotFound, Object
 from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import write_status
+from trainmaster_operator.runtime.lease import LEASE_LABEL
 
 SPACE = "team-a"
 
@@ -29,6 +30,7 @@ class Cluster(MemoryCluster):
         self.refuses_pods: Exception | None = None
         self.tried: list[Object] = []
         self.asked: dict[str, Any] = {}
+        self.budgets: list[Object] | Exception = []
 
     async def list(self, kind: str, *rest: Any) -> Any:
         if self.refuses:
@@ -51,6 +53,11 @@ class Cluster(MemoryCluster):
             raise refusal
         self.tried.append(obj)
 
+    async def disruption_budgets(self, namespace: str) -> list[Object]:
+        if isinstance(self.budgets, Exception):
+            raise self.budgets
+        return self.budgets
+
     async def close(self) -> None:
         """Nothing to close."""
 
@@ -63,7 +70,19 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line.removeprefix("trainmaster: ")
 
 
+def lead(store: MemoryStore, renewed: str = "2999-01-01T00:00:00.000000Z", holder: str = "operator-0") -> None:
+    """Let the cluster's operator have led until `renewed`; by default it leads whenever somebody looks."""
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed, "leaseTransitions": 1}
+    labels = {LEASE_LABEL: "trainmaster-operator"}
+    meta = {"name": "trainmaster-operator", "namespace": "trainmaster-system", "labels": labels}
+    try:
+        store.update(LEASE, {**store.find(LEASE, meta["namespace"], meta["name"]), "spec": spec})
+    except NotFound:
+        store.create(LEASE, {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE, "metadata": meta, "spec": spec})
+
+
 def put(store: MemoryStore, file: Path, name: str = "tiny", now: JobState | None = None) -> Object:
+    lead(store)
     job = yaml.safe_load(file.read_text())
     job["metadata"].update(name=name, namespace=SPACE)
     made = store.create(JOB, job)
@@ -76,7 +95,10 @@ def update(store: MemoryStore, job: Object, now: JobState) -> Object:
     return store.update_status(JOB, {**store.find(JOB, SPACE, name), "status": body})
 
 
-def put_pod(store: MemoryStore, job: Object, slot: int, incarnation: int = 0, **state: Any) -> Object:
+def put_pod(
+    store: MemoryStore, job: Object, slot: int, incarnation: int = 0, url: str = "https://o", **state: Any
+) -> Object:
+    """`url`: where its agent finds the operator."""
     name = f"{job['metadata']['name']}-worker-{slot}-{incarnation}"
     labels = {"job": job["metadata"]["name"], "role": "worker", "slot": str(slot), "incarnation": str(incarnation)}
     owner = {"apiVersion": job["apiVersion"], "kind": JOB, "name": job["metadata"]["name"], "controller": True}
@@ -86,7 +108,8 @@ def put_pod(store: MemoryStore, job: Object, slot: int, incarnation: int = 0, **
         "labels": {f"trainmaster.dev/{key}": value for key, value in labels.items()},
         "ownerReferences": [{**owner, "uid": job["metadata"]["uid"]}],
     }
-    spec = {"containers": [{"name": "trainer", "image": "i"}], "nodeName": f"node-{slot}"}
+    env = [{"name": "TRAINMASTER_OPERATOR_URL", "value": url}]
+    spec = {"containers": [{"name": "trainer", "image": "i", "env": env}], "nodeName": f"node-{slot}"}
     made = store.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
     state = state or {"running": {}}
     phase = "Running" if "running" in state else "Failed" if "terminated" in state else "Pending"

@@ -239,6 +239,19 @@ def test_a_job_that_waits_for_its_pods_has_no_step_yet(
     ]
 
 
+@pytest.mark.parametrize("may_read", [True, False])
+def test_the_status_tells_that_a_drain_waits_if_the_person_may_read_budgets(
+    may_read: bool, cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = put(cluster.store, write_job(), now=status(step=60))
+    put_pod(cluster.store, job, 0)
+    spec = {"selector": {"matchLabels": {"trainmaster.dev/job": "tiny"}}}
+    budgets = [{"metadata": {"name": "careful"}, "spec": spec, "status": {"disruptionsAllowed": 0}}]
+    cluster.budgets = budgets if may_read else Forbidden("poddisruptionbudgets is forbidden")
+    assert main(["status", "tiny"]) == 0
+    assert ("PodDisruptionBudget careful allows no eviction now" in capsys.readouterr().out) is may_read
+
+
 def test_the_status_tells_what_is_wrong_and_why(
     cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str]
 ) -> None:

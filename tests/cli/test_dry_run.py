@@ -135,3 +135,33 @@ def test_on_a_laptop_without_a_cluster_names_are_compared_with_ours(
 
 def test_a_cluster_that_is_named_must_be_there(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "validate", str(write_job()), "--kubeconfig", "gone") == "--kubeconfig gone: does not exist"
+
+
+def test_a_dry_run_names_no_user_since_the_cluster_may_choose_it(cluster: Cluster, write_job: WriteJob) -> None:
+    assert main(["submit", str(write_job())]) == 0
+    _, pod = cluster.tried
+    context = pod["spec"]["containers"][0]["securityContext"]
+    assert (context["runAsNonRoot"], context.get("runAsUser"), pod["spec"].get("securityContext")) == (True, None, None)
+
+
+@pytest.mark.parametrize("enough", [True, False], ids=["filled up it is taken", "it is refused all the same"])
+def test_a_job_that_needs_the_operator_to_fill_up_its_image_is_submitted_with_a_word_about_that(
+    cluster: Cluster, write_job: WriteJob, capsys: pytest.CaptureFixture[str], enough: bool
+) -> None:
+    tried = cluster.try_create
+
+    async def judged(kind: str, obj: Any) -> None:
+        if kind == POD:
+            context = obj["spec"]["containers"][0].get("securityContext") or {}
+            if not enough or "runAsNonRoot" not in context:
+                raise Forbidden('pods "tiny-worker-0-0" is forbidden: violates PodSecurity "restricted:latest"')
+        await tried(kind, obj)
+
+    cluster.try_create = judged  # type: ignore[method-assign]
+    container = {"name": "main", "image": "example/any:1", "command": ["true"]}
+    template = {"spec": {"containers": [container]}}
+    file = write_job(spec__workers__template=template, spec__framework="PyTorch", spec__training=None)
+    assert main(["submit", str(file)]) == (0 if enough else 2)
+    err = capsys.readouterr().err
+    assert ("jobPods.restrictUserImages" in err) is enough
+    assert 'violates PodSecurity "restricted:latest"' in err

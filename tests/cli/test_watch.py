@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import WriteJob
-from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, update
+from tests.cli.on_cluster import SPACE, Cluster, lead, put, put_pod, update
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
+from tests.cli.test_operator_presence import micro
 from trainmaster_operator.cli import display, output
 from trainmaster_operator.cli.cluster import Target
 from trainmaster_operator.cli.log_lines import Source
@@ -132,6 +134,31 @@ def test_a_cluster_that_does_not_answer_for_a_while_is_told_and_waited_for(write
         "cluster: does not answer; trying again",
         "cluster: answers again",
     ]
+
+
+def test_an_operator_that_goes_and_comes_back_is_told(write_job: WriteJob) -> None:
+    store = MemoryStore()
+    job = put(store, write_job(), now=status(step=10))
+    put_pod(store, job, 0)
+    shown: list[Told] = []
+
+    async def run() -> int:
+        make = lambda scene: shown.append(Told(scene)) or shown[0]  # type: ignore[func-returns-value]  # noqa: E731
+        following = asyncio.create_task(follow(Target(MemoryCluster(store), SPACE, _no_logs), job, make))
+        await asyncio.sleep(15)
+        lead(store, micro(time.time() - 600))
+        await asyncio.sleep(15)
+        assert "No operator has led for 10m" in shown[0].scene.unled
+        lead(store)
+        await asyncio.sleep(15)
+        assert shown[0].scene.unled == ""
+        update(store, job, status(JobPhase.SUCCEEDED))
+        return await following
+
+    assert run_virtual(run()) == 0
+    told = [word.split(":")[0] for word in shown[0].words if word.startswith("operator")]
+    assert told == ["operator", "operator"]
+    assert "operator: an operator leads again" in shown[0].words
 
 
 def test_submit_with_watch_ends_as_the_job_does(

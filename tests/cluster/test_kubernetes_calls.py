@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import pytest
 from aiohttp import web
 from kubernetes.aio import client
@@ -14,9 +15,11 @@ from tests.cluster.fake_api import Answer, FakeApi, answers, as_json, broken, fa
 from trainmaster_operator.cluster import kubernetes_connection
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_connection import Connection
+from trainmaster_operator.cluster.kubernetes_errors import unanswered
 from trainmaster_operator.cluster.port import (
     CONFIG_MAP,
     JOB,
+    LONGEST_RETRY_AFTER_S,
     POD,
     AlreadyExists,
     ApiError,
@@ -297,6 +300,48 @@ def test_a_refusal_is_told_in_the_server_s_words(code: int, reason: str, error: 
 
 
 @pytest.mark.parametrize(
+    ("code", "reason", "said"),
+    [
+        (401, "Unauthorized", "Unauthorized"),
+        (403, "Forbidden", ""),
+        (429, "TooManyRequests", ""),
+        (500, "InternalError", "InternalError"),
+        (500, "ServerTimeout", "ServerTimeout"),
+        (503, "ServiceUnavailable", "ServiceUnavailable"),
+        (504, "Timeout", "Timeout"),
+        (504, "", "Timeout"),
+        (599, "SomethingNew", ""),
+    ],
+)
+def test_a_server_in_trouble_is_told_from_another_one_by_its_own_reason(code: int, reason: str, said: str) -> None:
+    async def test(api: FakeApi) -> None:
+        with pytest.raises(ApiError) as caught:
+            await api.cluster.create(POD, pod("s", "a"))
+        assert caught.value.said == said
+
+    run(answers(as_json(status(code, reason, "no"), code)), test)
+
+
+def test_a_call_that_nobody_answers_says_so_and_one_that_is_late_says_that() -> None:
+    async def test(api: FakeApi) -> None:
+        with pytest.raises(Unavailable) as caught:
+            await api.cluster.create(POD, pod("s", "a"))
+        assert caught.value.said == "NoAnswer"
+
+    run(answers(ConnectionError()), test)
+    assert unanswered("GET /x", aiohttp.ServerTimeoutError()).said == "Timeout"
+    assert str(unanswered("GET /x", TimeoutError())) == "GET /x: TimeoutError"
+
+
+def test_disruption_budgets_are_listed_for_a_namespace() -> None:
+    async def test(api: FakeApi) -> None:
+        assert await api.cluster.disruption_budgets("team-a") == [{"metadata": {"name": "careful"}}]
+        assert api.seen[0].path == "/apis/policy/v1/namespaces/team-a/poddisruptionbudgets"
+
+    run(answers(as_json({"kind": "PodDisruptionBudgetList", "items": [{"metadata": {"name": "careful"}}]})), test)
+
+
+@pytest.mark.parametrize(
     ("headers", "details", "wait_s"),
     [
         ({"Retry-After": "7"}, {}, 7.0),
@@ -315,6 +360,16 @@ def test_a_server_that_is_busy_says_for_how_long(
         assert caught.value.retry_after_s == wait_s
 
     run(answers(as_json(status(429, "TooManyRequests", "busy", **details), 429, **headers)), test)
+
+
+def test_a_server_that_is_away_for_a_while_says_for_how_long_too() -> None:
+    async def test(api: FakeApi) -> None:
+        with pytest.raises(Unavailable) as caught:
+            await api.cluster.get(POD, "s", "a")
+        assert (caught.value.retry_after_s, caught.value.wait_s) == (3600, LONGEST_RETRY_AFTER_S)
+
+    headers = {"Retry-After": "3600"}
+    run(answers(as_json(status(503, "ServiceUnavailable", "later"), 503, **headers)), test)
 
 
 def test_a_busy_proxy_says_so_without_a_status() -> None:

@@ -302,6 +302,29 @@ def test_a_checkpoint_of_a_newer_round_counts_more_than_a_later_step_of_an_older
     run_virtual(main())
 
 
+def test_how_long_an_agent_has_gone_unanswered_counts_from_its_last_answer_but_not_from_the_word_that_it_is_stale():
+    async def main():
+        bench = Bench()
+        bench.publish(round=1)
+        clock, unanswered = bench.clock, lambda: bench.fleet.unanswered_s(KEY, ME.pod_uid)
+        assert unanswered() == float("inf")
+        await bench.fleet.report(ME, report())
+        await asyncio.sleep(3)
+        assert unanswered() == 3
+        began = clock.monotonic()
+        await bench.fleet.join(ME, JoinRequest(ME, seen_tag="run1"))  # which is answered at its end
+        assert (clock.monotonic() - began, unanswered()) == (8, 0)
+        poll = asyncio.create_task(bench.fleet.join(ME, JoinRequest(ME, seen_tag="run1")))
+        await asyncio.sleep(2)
+        bench.publish(round=2, incarnations=(1, 0))
+        assert await refusal(poll) == 410
+        assert await refusal(bench.fleet.report(ME, report())) == 410
+        await asyncio.sleep(5)
+        assert unanswered() == 7  # it was heard when it began to poll
+
+    run_virtual(main())
+
+
 def test_a_broken_poll_asks_for_a_look_at_the_job():
     async def main():
         bench = Bench()

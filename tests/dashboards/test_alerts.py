@@ -69,6 +69,12 @@ CASES: dict[str, Case] = {
         {f'trainmaster_reconcile_total{{{OPERATOR},result="error"}}': "4x30",
          f'trainmaster_reconcile_total{{{OPERATOR},result="ok"}}': "0+9x30"},
     ),
+    "TrainmasterApiCallsFail": Case(
+        "15m", {**IN_OPERATOR, "reason": "WebhookFailed"},
+        "What 2 training jobs need of the API server fails: WebhookFailed, for the Trainmaster operator in ops.",
+        {f'trainmaster_jobs_failing_api_calls{{{OPERATOR},reason="WebhookFailed"}}': "2x20"},
+        {f'trainmaster_jobs_failing_api_calls{{{OPERATOR},reason="WebhookFailed"}}': "2x5 0x15"},
+    ),
     "TrainmasterApiErrors": Case(
         "20m", IN_OPERATOR, "One in twenty calls of the API server by the Trainmaster operator in ops fails.",
         {f'trainmaster_api_calls_total{{{OPERATOR},code="500"}}': "0+6x30",

@@ -49,6 +49,8 @@ EMPTY = {
     "trainmaster-fleet 13": NO_QUEUE,
     "trainmaster-fleet 8": NOTHING_IS_WRONG,
     "trainmaster-job 8": NOTHING_IS_WRONG,
+    "trainmaster-job 26": NOTHING_IS_WRONG,
+    "trainmaster-operator 22": NOTHING_IS_WRONG,
     "trainmaster-job 13": NO_DEVICE,
     "trainmaster-job 18": NOTHING_IS_WRONG,
     "trainmaster-job 23": LOCAL_NETWORK,
@@ -263,6 +265,7 @@ COMPARED: dict[str, Compared] = {
     "trainmaster-fleet 4": Compared("", one(lambda r: share(r.last(BUSY))), 0.1),
     "trainmaster-fleet 6": Compared("", one(lambda r: 1)),
     "trainmaster-fleet 7": Compared("job", lambda r: {BROKEN: 1, HELD: 1}),
+    "trainmaster-fleet 17": Compared("job", lambda r: {BROKEN: 1, HELD: 1}),
     "trainmaster-fleet 15": Compared("job", lambda r: {BUSY: share(r.last(BUSY))}, 0.02),
     "trainmaster-job 1": Compared("phase", lambda r: {"Succeeded": 1}),
     # What was useful and what was lost are added up pass by pass, from durations that agents tell: some hundredths of a

@@ -11,6 +11,7 @@ import promql_parser
 import pytest
 
 from charts.dashboards import __main__ as dashboards_main
+from charts.dashboards import signs
 from tests.dashboards.asking import VARIABLE, Asked, all_asked, dashboards, everything, of_panels, panels
 from tests.dashboards.exported import labels_by_series
 
@@ -192,7 +193,7 @@ def test_an_expression_is_right_by_its_grammar_and_asks_for_what_is_exported(ask
 @pytest.mark.parametrize("asked", [*of_panels()], ids=lambda asked: asked.where)
 def test_a_rate_looks_back_as_far_as_grafana_says_or_over_the_time_shown(asked: Asked) -> None:
     windows = re.findall(r"\[([^\]]*)\]", asked.expr)
-    assert set(windows) <= {"$__rate_interval", "$__range", "1h"}
+    assert set(windows) <= {"$__rate_interval", "$__range", "1h", signs.NO_STEP}
     if asked.panel and asked.panel["type"] == "timeseries":
         assert set(windows) <= {"$__rate_interval"}, (
             "a curve over a fixed window changes when one zooms in only by chance"

@@ -76,7 +76,8 @@ class World:
             variables |= {names.FAULTS: encoded, names.FAULT_SOCKET: str(server.path)}
         workers = given["spec"]["workers"]
         template = workers.setdefault("template", {"spec": {"containers": [{"name": "trainer"}]}})
-        template["spec"]["containers"][0]["env"] = [{"name": k, "value": v} for k, v in variables.items()]
+        given_too = template["spec"]["containers"][0].setdefault("env", [])
+        given_too += [{"name": k, "value": v} for k, v in variables.items()]
         self._store.create(JOB, output.first_resource(given))
 
     def patch(self, name: str, spec: dict[str, Any]) -> None:

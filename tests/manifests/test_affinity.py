@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.manifests.affinity import away_from
+from trainmaster_operator.manifests.affinity import away_from, excludes_nodes
 
 ELSEWHERE = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a", "b"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -11,6 +11,13 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 def required(spec: dict) -> list:  # type: ignore[type-arg]
     terms: list = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]  # type: ignore[type-arg]
     return terms
+
+
+def test_a_pod_that_names_nodes_is_told_from_one_that_does_not() -> None:
+    assert excludes_nodes(away_from({"containers": []}, ["a"]))
+    assert not excludes_nodes(away_from({"containers": []}, []))
+    of_gpus = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
+    assert not excludes_nodes({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [of_gpus]}}}})
 
 
 def test_without_suspects_a_pod_stays_as_it_is() -> None:

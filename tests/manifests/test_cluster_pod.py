@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tests.manifests.pods import build_pod
-from tests.manifests.test_golden import CLUSTER, SMALLEST, TRAINING, job, script
+from tests.manifests.test_golden import CLUSTER, EVERYTHING, OPENSHIFT, SMALLEST, TRAINING, job, script
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.manifests.volumes import claim_problem
 
 STORAGE = {"directory": "/checkpoints"}
+SIDE = {"initContainers": [{"name": "fetch", "image": "example/fetch:1"}]}
 
 
 def spec(of: DistributedTrainingJob) -> dict[str, Any]:
@@ -261,6 +262,50 @@ def test_without_a_volume_a_directory_is_the_templates_business() -> None:
     assert "TRAINMASTER_CHECKPOINT_DIR" not in environ(spec(SMALLEST))
 
 
+@pytest.mark.parametrize(
+    "job", [SMALLEST, script({"image": "example/any:1"}, SIDE), EVERYTHING], ids=lambda j: j.metadata.name
+)
+def test_no_container_names_a_user_where_the_cluster_chooses_it(job: DistributedTrainingJob) -> None:
+    built = build_pod(job, "worker", 0, 0, OPENSHIFT)["spec"]
+    every = [built, *built.get("initContainers", []), *built["containers"]]
+    named = {name for one in every for name in one.get("securityContext") or {}}
+    assert named & {"runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy"} == set()
+
+
+def test_an_image_of_a_user_is_filled_up_to_the_restricted_profile_where_the_installation_asks_for_it() -> None:
+    built = build_pod(script({"image": "example/any:1"}, SIDE), "worker", 0, 0, OPENSHIFT)["spec"]
+    assert [one["name"] for one in built["initContainers"]] == ["trainmaster-agent", "fetch"]
+    assert violations(built) == []
+    assert "readOnlyRootFilesystem" not in built["containers"][0]["securityContext"], "the profile does not ask for it"
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "expected"),
+    [
+        ({"runAsUser": 1000}, {}, {"runAsNonRoot": True, "runAsUser": None}),
+        ({}, {"runAsUser": 0}, {"runAsNonRoot": None, "runAsUser": 0}),
+        ({"runAsNonRoot": False}, {}, {"runAsNonRoot": None}),
+        ({}, {"privileged": True}, {"allowPrivilegeEscalation": None, "seccompProfile": None}),
+        (
+            {},
+            {"capabilities": {"add": ["NET_BIND_SERVICE"]}},
+            {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}},
+        ),
+        ({}, {"capabilities": {"drop": ["CHOWN"]}}, {"capabilities": {"drop": ["CHOWN"]}}),
+        ({"seccompProfile": {"type": "Localhost", "localhostProfile": "p"}}, {}, {"seccompProfile": None}),
+    ],
+    ids=str,
+)
+def test_what_the_template_says_stays_where_the_rest_is_filled_up(
+    pod: dict[str, Any], container: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    asked = script({"image": "example/any:1", "securityContext": container}, {"securityContext": pod})
+    built = build_pod(asked, "worker", 0, 0, OPENSHIFT)["spec"]
+    context = built["containers"][0]["securityContext"]
+    assert {name: context.get(name) for name in expected} == expected
+    assert {name: built["securityContext"].get(name) for name in pod} == pod
+
+
 def test_a_pod_in_the_nodes_network_still_finds_the_operator() -> None:
     assert spec(ours(pod={"hostNetwork": True}))["dnsPolicy"] == "ClusterFirstWithHostNet"
     assert spec(ours(pod={"hostNetwork": True, "dnsPolicy": "Default"}))["dnsPolicy"] == "Default"
@@ -272,11 +317,12 @@ def test_a_pod_in_the_nodes_network_still_finds_the_operator() -> None:
     [
         (["ReadWriteMany"], None, 8, ""),
         (["ReadWriteOnce"], None, 1, ""),
+        (["ReadWriteOnce"], None, 4, ""),
         (["ReadWriteOnce"], ["ReadWriteOnce", "ReadWriteMany"], 2, ""),
-        ([], None, 1, "can't be written to"),
-        (["ReadOnlyMany"], None, 1, "can't be written to (ReadOnlyMany)"),
-        (["ReadWriteOnce"], None, 4, "is ReadWriteOnce, for one node only, and the job has 4 pods"),
-        (["ReadWriteOncePod"], None, 2, "is ReadWriteOncePod, for one node only, and the job has 2 pods"),
+        (["ReadWriteOncePod"], None, 1, ""),
+        ([], None, 1, "cannot be written to"),
+        (["ReadOnlyMany"], None, 1, "cannot be written to (ReadOnlyMany)"),
+        (["ReadWriteOncePod"], None, 2, "is ReadWriteOncePod, for one pod only, and the job has 2 pods"),
     ],
 )
 def test_a_claim_that_the_pods_cannot_share_is_told_in_a_sentence(

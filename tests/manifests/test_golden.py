@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.manifests.pods import build_pod
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.manifests import (
     PodDefaults,
+    PodSecurity,
     build_ca_bundle,
     build_service,
     max_job_name_length,
@@ -27,6 +29,7 @@ CLUSTER = PodDefaults(
     agent_image="trainmaster/operator:1.2.3",
     in_cluster=True,
 )
+OPENSHIFT = replace(CLUSTER, security=PodSecurity(None, None, None, restrict=True))
 
 TRAINING = {"data": {"path": "@stdlib"}, "steps": 100, "batch": {"global": 8}, "parallelism": {"dpShard": 2}}
 
@@ -129,6 +132,8 @@ OBJECTS = {
     "cluster-pod-script": build_pod(script({"image": "python:3.12-slim"}), "worker", 0, 0, CLUSTER),
     "cluster-pod-script-our-image": build_pod(script(), "worker", 0, 0, CLUSTER),
     "cluster-pod-everything": build_pod(EVERYTHING, "worker", 11, 3, CLUSTER),
+    "cluster-pod-openshift": build_pod(SMALLEST, "worker", 1, 0, OPENSHIFT),
+    "cluster-pod-openshift-script": build_pod(script({"image": "python:3.12-slim"}), "worker", 0, 0, OPENSHIFT),
     "service-smallest": build_service(SMALLEST),
     "config-map-ca": build_ca_bundle("team", "-----BEGIN CERTIFICATE-----\n"),
 }
@@ -140,6 +145,14 @@ def test_an_object_is_as_its_golden_file_says(name: str) -> None:
     if os.environ.get("TRAINMASTER_GOLDEN") == "write":
         path.write_text(yaml.safe_dump(OBJECTS[name], sort_keys=False, width=110))
     assert yaml.safe_load(path.read_text()) == OBJECTS[name]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in OBJECTS if "pod" in name))
+def test_no_pod_names_nodes_so_that_karpenter_brings_some(name: str) -> None:
+    """It ignores pods whose node affinity names a host or has matchFields, required or preferred."""
+    affinity = (yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())["spec"].get("affinity") or {}).get("nodeAffinity")
+    assert "kubernetes.io/hostname" not in str(affinity)
+    assert "matchFields" not in str(affinity)
 
 
 def test_every_golden_file_has_its_object() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from trainmaster_operator.api.ram import millis_of
-from trainmaster_operator.manifests.resources import amounts, changes
+from trainmaster_operator.manifests.resources import amounts, changes, read, written
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,13 @@ def test_defaults_that_somebody_else_has_set_stay() -> None:
     found = amounts([container(requests={"cpu": "1"}, limits={"cpu": "4", "memory": "8Gi"})])
     assert changes(amounts([container(requests={"cpu": "1"})]), found) == {}
     assert changes(amounts([container()]), found) == {}
+
+
+def test_what_was_asked_of_a_pod_is_read_from_its_annotation_as_it_was_written() -> None:
+    wanted = amounts([container(requests={"cpu": "1.5"}, limits={"memory": "1Gi"}), container("log")])
+    assert read(written(wanted)) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", "3", '{"main": 3}', '{"main": {"limits": {"cpu": "two"}}}'])
+def test_an_annotation_of_somebody_else_asks_for_nothing(text: str) -> None:
+    assert read(text) == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec, verdict
@@ -79,6 +81,15 @@ def test_a_sidecar_that_runs_on_is_cleaned_up_with_its_pod() -> None:
     world.pod(1, phase="Succeeded", lingers=True)
     world.now += 10
     assert {world_slot(d.name) for d in world.plan().delete} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("node_lost", "grace_s"), [(False, None), (True, 0.0)])
+def test_a_pod_of_an_earlier_incarnation_is_removed_by_force_only_from_a_lost_node(
+    node_lost: bool, grace_s: float | None
+) -> None:
+    world = done({"cleanPodPolicy": "None"})
+    world.pods[9] = replace(world.pods[1], name="old", uid="old", incarnation=-1, node_lost=node_lost)
+    assert [(d.name, d.grace_s) for d in world.plan().delete] == [("old", grace_s)]
 
 
 def test_the_time_of_the_clean_up_is_asked_for() -> None:

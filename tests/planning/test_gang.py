@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, job_spec, opened, running
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.planning import plan
-from trainmaster_operator.planning.observation import Observation, PodRecord, Refusal
+from trainmaster_operator.planning import gang, plan
+from trainmaster_operator.planning.observation import NewPlaces, Observation, PodRecord, Refusal
 from trainmaster_operator.planning.state import JobPhase, Restarts
+from trainmaster_operator.planning.times import rfc3339
 
 
 def partial(**spec: Any) -> World:
@@ -65,6 +67,74 @@ def test_pods_are_kept_where_giving_them_back_helps_nobody(pods: dict[int, dict[
     world.settle()
     world.now += 100_000
     assert not world.plan().intent
+
+
+HOLD_S = 900
+
+
+def told(world: World, **signs: float) -> World:
+    """The same world, seen with signs that places appear."""
+
+    class Seen(World):
+        def observed(self) -> Observation:
+            return replace(super().observed(), new_places=NewPlaces(**signs))
+
+    return Seen(**vars(world))
+
+
+def overdue(**spec: Any) -> World:
+    """It has waited for twice as long as it says."""
+    world = partial(**spec)
+    world.now += 2 * HOLD_S
+    return world
+
+
+@pytest.mark.parametrize("sign", ["asked_s", "joined_s"])
+def test_nothing_is_given_back_shortly_after_an_autoscaler_spoke_or_a_node_joined(sign: str) -> None:
+    world = told(overdue(), **{sign: 100.0})
+    decision = world.plan()
+    assert not decision.intent
+    assert decision.requeue_after_s is not None
+    assert decision.requeue_after_s <= gang.FRESH_S - 100.0
+    assert told(world, **{sign: gang.FRESH_S}).plan().intent
+
+
+def test_nothing_is_given_back_while_pods_of_the_job_find_places_however_long_it_takes() -> None:
+    world = partial()
+    for _ in range(20):
+        world.now += HOLD_S / 2
+        world.pod(0, placed_at=rfc3339(world.now - 10))
+        assert not world.settle().intent
+    world.now += gang.FRESH_S
+    assert world.plan().intent
+
+
+def test_an_autoscaler_that_tries_in_vain_holds_no_release_up_for_ever() -> None:
+    world = partial()
+    world.now += gang.SIGNS_COUNT_FOR * HOLD_S - 1
+    assert not told(world, asked_s=1.0).plan().intent
+    world.now += 2
+    assert told(world, asked_s=1.0).plan().intent
+
+
+def test_a_job_that_wants_to_let_go_soon_waits_no_longer_for_signs() -> None:
+    world = partial(scheduling={"releaseSeconds": 50})
+    world.now += 100
+    assert not told(world, asked_s=49.0).plan().intent
+    assert told(world, asked_s=50.0).plan().intent
+
+
+def test_nothing_is_given_back_while_a_gate_holds_back_a_pod() -> None:
+    world = overdue()
+    world.pod(3, reason="SchedulingGated")
+    world.settle()
+    world.now += 100_000
+    assert not world.plan().intent
+    world.pod(3, reason="Unschedulable")
+    world.settle()
+    assert not world.plan().intent  # it is counted from here
+    world.now += 2 * HOLD_S
+    assert world.plan().intent
 
 
 def test_a_job_may_hold_on_for_ever() -> None:
@@ -125,7 +195,7 @@ class Cluster:
 
     def __init__(self, places: int, uids: list[str], size: int) -> None:
         self.places, self.now = places, 1_700_000_000.0
-        self.jobs = {uid: World(job_spec(size)) for uid in uids}
+        self.jobs = {uid: World(job_spec(size, scheduling={"releaseSeconds": 120})) for uid in uids}
         self.pods: dict[str, dict[int, PodRecord]] = {uid: {} for uid in uids}
 
     def second(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.planning.world import NOW, World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning import nodes
-from trainmaster_operator.planning.observation import Observation, PodRecord
+from trainmaster_operator.planning.observation import NewPlaces, Observation, PodRecord
 from trainmaster_operator.planning.state import Failure, JobState
 from trainmaster_operator.planning.suspicion import HALF_LIFE_S, Mark, Suspicion, score
 from trainmaster_operator.planning.times import rfc3339
@@ -175,26 +175,100 @@ def unplaced(**fields: Any) -> Cluster:
     world.agent(2, verdict=verdict(rank=2, cause=Cause.HARDWARE_FAULT), verdict_age_s=0.1)
     world.settle()
     message = "0/4 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
-    world.pod(2, **{"phase": "Pending", "reason": "Unschedulable", "message": message, "node": "", **fields})
+    known = {"phase": "Pending", "reason": "Unschedulable", "message": message, "node": "", "keeps_away": True}
+    world.pod(2, **{**known, **fields})
     return world
 
 
-def test_a_suspect_node_is_better_than_none() -> None:
-    world = unplaced()
-    world.now += nodes.RELAX_AFTER_S - 1
-    assert world.settle().requeue_after_s == pytest.approx(1.0)
-    assert world.status.avoidNodes == ["n2"]
-    world.now += 1
-    decision = world.write()
+@pytest.mark.parametrize(
+    "message",
+    [
+        "0/4 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
+        "0/4 nodes are available: 4 Insufficient cpu.",  # an autoscaler would help, but not a pod that names nodes
+    ],
+)
+def test_a_pod_that_keeps_away_and_finds_no_place_may_go_anywhere_at_once(message: str) -> None:
+    world = unplaced(message=message)
+    decisions = [world.write() for _ in range(2)]
     assert world.status.avoidNodes == []
     assert world.status.incarnations == "0*2,2,0"
-    assert [event.reason for event in decision.events] == ["NodesAllowed"]
+    assert "NodesAllowed" in [event.reason for decision in decisions for event in decision.events]
 
 
-def test_pods_that_lack_something_else_stay_away() -> None:
-    world = unplaced(message="0/4 nodes are available: 4 Insufficient cpu.")
-    world.now += nodes.RELAX_AFTER_S + 1
+def test_a_spare_that_keeps_away_and_finds_no_place_may_go_anywhere_while_the_others_train() -> None:
+    spec = job_spec()
+    world = on_nodes(running(spec.model_copy(update={"workers": spec.workers.model_copy(update={"spares": 1})})))
+    world.status = world.status.model_copy(update={"avoidNodes": ["n9"]})
+    world.pod(4, phase="Pending", reason="Unschedulable", node="", keeps_away=True, running_s=0.0)
     world.settle()
+    assert (world.status.incarnations, world.status.avoidNodes) == ("0*4,1", [])
+    assert world.status.roundStore
+
+
+def test_a_pod_that_waits_beside_a_tainted_node_is_left_alone() -> None:
+    world = unplaced(keeps_away=False)
+    world.settle()
+    world.now += 600
+    world.settle()
+    assert (world.status.avoidNodes, world.status.incarnations) == (["n2"], "0*2,1,0")
+
+
+def beside_tainted(**signs: float) -> Cluster:
+    """Slot 2 finds no place beside a node that is tainted."""
+    world = unplaced(keeps_away=False)
+
+    class Seen(Cluster):
+        def observed(self) -> Observation:
+            return replace(super().observed(), tainted=("n2",), new_places=NewPlaces(**signs))
+
+    fields = dict(vars(world))
+    known = fields.pop("suspicion")
+    seen = Seen(**{**fields, "spec": job_spec(scheduling={"releaseSeconds": 0})})
+    seen.suspicion = known
+    seen.settle()
+    return seen
+
+
+def test_a_tainted_node_may_be_used_when_no_other_place_appears() -> None:
+    world = beside_tainted()
+    world.now += nodes.PATIENCE_S - 1
+    assert world.settle().requeue_after_s == pytest.approx(1.0)
+    world.now += 1
+    decision = world.write()
+    assert [event.reason for event in decision.events] == ["NodesAllowed"]
+    assert (world.status.avoidNodes, world.status.avoidedInVain) == (["n2"], True)
+    assert world.status.incarnations == "0*2,1,0", "the pod that waits need not be made again"
+    world.now += 10 * nodes.PATIENCE_S
+    assert not world.plan().intent
+
+
+@pytest.mark.parametrize("sign", ["asked_s", "joined_s"])
+def test_a_tainted_node_is_left_alone_while_an_autoscaler_brings_others(sign: str) -> None:
+    world = beside_tainted(**{sign: 10.0})
+    world.now += 10 * nodes.PATIENCE_S
+    assert not world.plan().intent
+
+
+def test_until_the_next_round_no_other_pod_keeps_away_in_vain() -> None:
+    world = unplaced()
+    world.settle()
+    world.pods[2] = replace(world.pods[2], name="job-worker-2-2", uid="new", incarnation=2, keeps_away=False)
+    world.pod(1, phase="Failed", exit_code=1, node="n1")  # while the round forms
+    world.settle()
+    assert world.status.incarnations == "0,1,2,0"
+    assert world.status.avoidNodes == []
+    for slot in world.slots:
+        world.pod(slot, phase="Running", node=f"m{slot}", reason="", running_s=1.0)
+        world.agent(slot)
+    world.settle()
+    assert world.status.roundStore
+    assert not world.status.avoidedInVain
+
+
+def test_a_node_that_answers_nobody_is_avoided_however_few_nodes_are_known() -> None:
+    world = on_nodes(running(), Suspicion({}, 0))
+    world.agent(2, silent_s=20.0)
+    world.write()
     assert world.status.avoidNodes == ["n2"]
 
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
+from trainmaster.agent import isolation
 from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.planning import start
 from trainmaster_operator.planning.observation import PodToCreate
 from trainmaster_operator.planning.start import DamagedStatus
 from trainmaster_operator.planning.state import JobPhase, JobState
@@ -50,28 +52,44 @@ def test_a_pod_of_a_lower_incarnation_is_deleted_at_once_and_its_successor_waits
 
 
 @pytest.mark.parametrize("spec", [job_spec(), script_spec()], ids=["fenced", "script"])
-def test_a_living_pod_is_given_a_second_so_that_its_end_is_confirmed(spec: JobSpec) -> None:
+def test_a_living_pod_gets_the_grace_of_its_template_so_that_its_end_is_confirmed(spec: JobSpec) -> None:
     world = running(spec)
     world.agent(1, silent_s=30.0)
     assert world.write().intent
-    assert [(d.grace_s, d.replaced) for d in world.plan().delete] == [(1.0, True)]
+    assert [(d.grace_s, d.replaced) for d in world.plan().delete] == [(None, True)]
     world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=0.1)
     assert (world.plan().delete, world.plan().create) == ((), ())
 
 
-def test_a_pod_whose_end_nobody_confirms_is_removed_if_the_storage_fences_it_off() -> None:
+@pytest.mark.parametrize(("given", "grace_s"), [(0, 1.0), (1, None), (600, None)])
+def test_a_living_pod_is_never_removed_without_its_kubelet_whatever_its_template_says(
+    given: int, grace_s: float | None
+) -> None:
+    spec = job_spec()
+    template = {"spec": {"terminationGracePeriodSeconds": given}}
+    spec = spec.model_copy(update={"workers": spec.workers.model_copy(update={"template": template})})
+    world = running(spec)
+    world.agent(1, silent_s=30.0)
+    world.write()
+    assert [d.grace_s for d in world.plan().delete] == [grace_s]
+
+
+def test_a_pod_whose_end_takes_long_is_not_waited_for_and_not_removed_if_the_storage_fences_it_off() -> None:
     world = running()
     world.agent(1, silent_s=30.0)
     world.write()
     world.pods[1] = replace(world.pods[1], deleting=True, deleting_s=2.0)
-    assert world.plan().requeue_after_s == pytest.approx(3.0)
+    decision = world.plan()
+    assert decision.requeue_after_s == pytest.approx(3.0)
+    assert (decision.delete, decision.create) == ((), ())
     world.pods[1] = replace(world.pods[1], deleting_s=5.0)
-    assert [d.grace_s for d in world.plan().delete] == [0.0]
+    decision = world.plan()
+    assert (decision.delete, decision.create) == ((), (PodToCreate("worker", 1, 1),))
 
 
 @pytest.mark.parametrize(
     ("node_lost", "deleting_s", "removed"),
-    [(False, 5000.0, False), (True, 29.0, False), (True, 30.0, True)],
+    [(False, 5000.0, False), (True, 19.0, False), (True, 20.0, True)],
     ids=["a kubelet answers", "its agent may have ranks", "its agent has ended them"],
 )
 def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
@@ -85,11 +103,30 @@ def test_a_script_is_removed_only_when_its_agent_must_have_ended_its_ranks(
     assert world.plan().create == ()
 
 
+def test_a_scripts_agent_ends_its_ranks_before_the_operator_takes_them_for_dead() -> None:
+    assert isolation.LEASE_S + isolation.LOOK_S + isolation.CONNECT_S < start.SCRIPT_FORCE_AFTER_S
+
+
+@pytest.mark.parametrize(("unanswered_s", "removed"), [(19.0, False), (20.0, True)])
+def test_how_long_a_scripts_agent_is_waited_for_counts_from_its_last_answer(unanswered_s: float, removed: bool) -> None:
+    """It was silent before its pod was given up, and may have been answered after somebody deleted the pod."""
+    world = running(script_spec())
+    world.agent(1, silent_s=30.0)
+    world.write()
+    gone = {"deleting": True, "node_lost": True, "unanswered_s": unanswered_s}
+    for deleting_s in (1.0, 100.0):
+        world.pods[1] = replace(world.pods[1], deleting_s=deleting_s, **gone)
+        decision = world.plan()
+        assert [d.grace_s for d in decision.delete] == [0.0] * removed
+        if not removed:
+            assert decision.requeue_after_s == pytest.approx(1.0)
+
+
 def test_a_pod_whose_sidecars_run_on_is_not_taken_for_gone() -> None:
     world = running()
     world.pod(1, phase="Failed", exit_code=1, lingers=True)
     world.write()
-    assert [d.grace_s for d in world.plan().delete] == [1.0]
+    assert [d.grace_s for d in world.plan().delete] == [None]
 
 
 def test_a_pod_newer_than_the_status_is_left_alone() -> None:

@@ -14,6 +14,7 @@ from trainmaster_operator.planning.state import (
     Condition,
     FailedSave,
     Failure,
+    GateStatus,
     JobPhase,
     JobState,
     Pause,
@@ -115,6 +116,7 @@ states = st.builds(
     revisions=listed(texts),
     restartObeyed=counts,
     avoidNodes=listed(texts),
+    avoidedInVain=st.booleans(),
     stopAt=maybe,
     stopBound=st.booleans(),
     microDivisor=counts,
@@ -136,6 +138,7 @@ states = st.builds(
         replacements=counts,
     ),
     released=st.builds(ReleasedStatus, times=counts, retryAt=times) | st.none(),
+    gates=st.builds(GateStatus, since=times, until=times, seconds=st.floats(0.5, 1e6)) | st.none(),
     progress=st.builds(
         ProgressStatus,
         step=counts,
@@ -167,7 +170,7 @@ states = st.builds(
     )
     | st.none(),
     pauses=st.dictionaries(
-        words, st.builds(Pause, count=counts, typical=rates, longest=rates, total=rates), max_size=2
+        words, st.builds(Pause, count=st.integers(1, 2**40), typical=rates, longest=rates, total=rates), max_size=2
     ),
     pausesRound=counts,
     suspicion=st.builds(

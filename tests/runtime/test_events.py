@@ -1,10 +1,11 @@
 """Events for people: each told once, what repeats with a count, and nobody's flood at another's cost."""
 
 import asyncio
+import itertools
 from contextlib import asynccontextmanager
 
-from tests.runtime.fakes import chance, cluster, job
-from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
+from tests.runtime.fakes import cluster, job
+from tests.runtime.refusing import REFUSALS, Refusing
 from trainmaster_operator.cluster.port import EVENT, JOB
 from trainmaster_operator.planning.observation import EventType, PlannedEvent
 from trainmaster_operator.runtime import events
@@ -176,22 +177,60 @@ def test_an_agent_s_words_may_be_anything():
     run_virtual(main())
 
 
-def test_a_server_that_refuses_events_harms_nobody():
+def test_a_server_that_refuses_events_harms_nobody(caplog):
     async def main():
         store, memory = cluster()
         mine = record(store)
         counts = Counts()
-        faulty = FaultyCluster(memory, chance(), rates=Rates(fail=1.0), counts=lambda verb, kind: True)
-        async with writing(faulty, counts) as writer:
+        server = Refusing(memory)
+        server.refuse(REFUSALS["403"][0], ("create", EVENT))
+        async with writing(server, counts) as writer:
             writer.emit(mine, [planned()])
             await asyncio.sleep(1)
             assert counts == {"failed": 1}
-            faulty.rates = Rates()
+            server.heal()
             writer.emit(mine, [planned("Recovered", "in 1 s", EventType.NORMAL)])
             await asyncio.sleep(1)
         assert [event[1] for event in told(store)] == ["Recovered"]
 
     run_virtual(main())
+    assert "it says Recovering: round 2" in caplog.text
+
+
+def test_an_event_that_a_server_does_not_take_now_is_told_when_it_does():
+    async def main():
+        store, memory = cluster()
+        mine = record(store)
+        counts = Counts()
+        server = Refusing(memory)
+        server.refuse(REFUSALS["503"][0], ("create", EVENT))
+        async with writing(server, counts) as writer:
+            writer.emit(mine, [planned()])
+            await asyncio.sleep(10)
+            assert (counts, len(server.calls)) == ({}, 4)
+            server.heal()
+            await asyncio.sleep(10)
+            assert counts == {"told": 1}
+        assert [event[1] for event in told(store)] == ["Recovering"]
+
+    run_virtual(main())
+
+
+def test_an_event_that_is_never_taken_is_given_up_and_stands_in_the_log(caplog):
+    async def main():
+        store, memory = cluster()
+        mine = record(store)
+        counts = Counts()
+        server = Refusing(memory)
+        server.refuse(REFUSALS["429"][0], ("create", EVENT))
+        async with writing(server, counts) as writer:
+            writer.emit(mine, [planned()])
+            await asyncio.sleep(600)
+            assert (counts, len(server.calls)) == ({"failed": 1}, events.TRIES)
+            assert all(b - a >= 7 for a, b in itertools.pairwise(server.calls))  # the server asks for it
+
+    run_virtual(main())
+    assert "it says Recovering: round 2" in caplog.text
 
 
 def test_the_end_of_the_process_waits_for_the_last_events_but_not_long():

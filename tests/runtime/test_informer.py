@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from tests.runtime.fakes import chance, cluster, job, pod
+from tests.runtime.refusing import REFUSALS
 from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.port import JOB, POD
 from trainmaster_operator.runtime.clock import run_virtual
@@ -49,6 +50,26 @@ def test_it_follows_creations_changes_and_deletions_and_tells_the_owner():
             assert names(cache) == ["b", "stranger"]
             assert [p["metadata"]["name"] for p in cache.owned(JobKey("space", "job"))] == ["b"]
             assert set(cache.told) == {JobKey("space", "job")}
+
+    run_virtual(main())
+
+
+def test_a_server_that_asks_for_patience_is_not_listed_again_before():
+    async def main():
+        _, memory = cluster()
+        listed = []
+        error = REFUSALS["429"][0]  # it asks for 7 seconds
+
+        async def busy(*arguments):
+            listed.append(asyncio.get_running_loop().time())
+            raise error()
+
+        memory.list = busy
+        async with informer(memory, run=False) as cache:
+            task = asyncio.create_task(cache.run())
+            await asyncio.sleep(29)
+            task.cancel()
+        assert listed == [0, 7, 14, 21, 28]
 
     run_virtual(main())
 

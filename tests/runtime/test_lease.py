@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from tests.runtime.fakes import chance, cluster
+from tests.runtime.fakes import chance, cluster, pod
 from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
-from trainmaster_operator.cluster.port import LEASE
+from trainmaster_operator.cluster.port import LEASE, POD, Forbidden
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import Elector, LeaseSettings, NotLeading
+from trainmaster_operator.runtime.lease import ADDRESS, Elector, LeaseSettings, NotLeading
 
 
 def elector(inner, identity, **options):
@@ -171,7 +171,7 @@ def test_a_standby_knows_where_the_leader_listens():
         await waiting
         assert second.rival_address == ""
         lease = store.find(LEASE, "default", "trainmaster-operator")
-        assert lease["metadata"]["annotations"] == {"trainmaster.dev/address": "10.0.0.2:8443"}
+        assert lease["metadata"]["annotations"][ADDRESS] == "10.0.0.2:8443"
 
     run_virtual(main())
 
@@ -216,5 +216,73 @@ def test_a_standby_that_watches_replaces_a_dead_leader_when_its_lease_runs_out_a
         await waiting
         assert 15.0 < clock.monotonic() - renewed_at < 15.1
         assert not first.leading
+
+    run_virtual(main())
+
+
+def test_a_lease_whose_holder_is_a_pod_that_is_gone_is_taken_at_once():
+    async def main():
+        store, memory = cluster()
+        clock = asyncio.get_running_loop().clock
+        held = store.create(POD, pod("a"))
+        first = elector(memory, "a", namespace="space", pod_uid=held["metadata"]["uid"])
+        second = elector(memory, "b", namespace="space", pod_uid="b's")
+        await first.acquire()
+        waiting = asyncio.create_task(second.acquire())
+        await asyncio.sleep(1)  # an uninstall takes the right to release it before it ends the pod
+        assert not waiting.done()
+        store.delete(POD, "space", "a", grace_s=0)
+        gone_at = clock.monotonic()
+        assert await waiting == 2
+        assert clock.monotonic() - gone_at <= 3  # its next look
+        with pytest.raises(NotLeading):
+            await first.hold()
+
+    run_virtual(main())
+
+
+def test_a_pod_that_took_the_name_of_the_holder_is_another_one():
+    async def main():
+        store, memory = cluster()
+        store.create(POD, pod("a"))
+        await elector(memory, "a", namespace="space", pod_uid="of an earlier a").acquire()
+        second = elector(memory, "b", namespace="space")
+        assert await second.acquire() == 2
+        assert asyncio.get_running_loop().clock.monotonic() == 0
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("why", ["its holder is no pod", "pods may not be read"])
+def test_a_lease_whose_holder_may_live_is_waited_for(why):
+    async def main():
+        _, memory = cluster()
+
+        async def refuse(kind, namespace, name):
+            if kind == POD:
+                raise Forbidden("pods is forbidden")
+            return await get(kind, namespace, name)
+
+        get, memory.get = memory.get, refuse
+        await elector(memory, "a", namespace="space", pod_uid="" if why == "its holder is no pod" else "a's").acquire()
+        assert await elector(memory, "b", namespace="space").acquire() == 2
+        assert asyncio.get_running_loop().clock.monotonic() > 10
+
+    run_virtual(main())
+
+
+def test_a_leader_knows_for_how_long_nobody_led_before_it():
+    async def main():
+        _, memory = cluster()
+        clock = asyncio.get_running_loop().clock
+        first, second = elector(memory, "a"), elector(memory, "b")
+        await first.acquire()
+        assert first.absence is None
+        released_at = clock.now()
+        await first.release()
+        await asyncio.sleep(300)
+        await second.acquire()
+        assert second.absence.since == pytest.approx(released_at, abs=0.01)
+        assert second.absence.until == pytest.approx(clock.now(), abs=0.01)
 
     run_virtual(main())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster_operator.manifests.affinity import away_from
 from trainmaster_operator.runtime.pod_status import PodState, read
 from trainmaster_operator.runtime.records import pod_entry
 
@@ -29,8 +30,17 @@ def condition(kind: str, status: str, **fields: Any) -> dict[str, Any]:
 
 def test_a_new_pod_is_pending_and_has_nothing_to_tell() -> None:
     assert read({"spec": {"containers": [{"name": "trainer"}]}}) == PodState(
-        "Pending", "", "", None, "", False, False, False, False
+        "Pending", "", "", None, "", False, False, False, False, "", False
     )
+
+
+def test_a_pod_tells_when_its_place_was_found_and_whether_it_excludes_nodes() -> None:
+    at = "2026-01-01T00:00:00Z"
+    placed = condition("PodScheduled", "True", lastTransitionTime=at)
+    assert read(pod({"nodeName": "n1"}, phase="Pending", conditions=[placed])).placed_at == at
+    lacking = condition("PodScheduled", "False", reason="Unschedulable", lastTransitionTime=at)
+    assert read(pod(phase="Pending", conditions=[lacking])).placed_at == ""
+    assert read(pod(away_from({"containers": [{"name": "trainer"}]}, ["n2"]), phase="Pending")).keeps_away
 
 
 @pytest.mark.parametrize("where", ["containerStatuses", "initContainerStatuses"])

@@ -160,6 +160,31 @@ def test_a_bad_job_is_quarantined_alone_and_says_why_until_it_does_well():
     run_virtual(main())
 
 
+def test_a_pass_that_writes_progress_takes_the_error_away_from_what_it_has_written():
+    seen = {"broken": True, "step": 0}
+
+    def plan(spec, status, observed, now):
+        if seen["broken"]:
+            raise RuntimeError("no idea what to do")
+        seen["step"] += 1
+        return Decision(
+            status.model_copy(update={"progress": status.progress.model_copy(update={"step": seen["step"]})})
+        )
+
+    async def main():
+        async with operating(plan) as (store, _, operator, _):
+            await asyncio.sleep(1)
+            assert "ReconcileError" in conditions(store)
+            seen["broken"] = False
+            await asyncio.sleep(5)
+            assert "ReconcileError" not in conditions(store)
+            assert status(store)["progress"]["step"] >= 1
+            name = "trainmaster_reconcile_total"
+            assert operator.metrics.registry.get_sample_value(name, {"result": "conflict"}) == 0
+
+    run_virtual(main())
+
+
 def test_a_manifest_that_nobody_can_read_gets_a_condition():
     async def main():
         async with operating(nothing) as (store, _, _, running):
@@ -279,7 +304,9 @@ def test_a_job_that_names_this_operator_as_its_controller_is_planned():
 
 def test_a_pod_whose_creation_was_not_answered_is_adopted():
     def plan(spec, status, observed, now):
-        return Decision(status, create=() if observed.pods else (PodToCreate("worker", 0, 0),))
+        waits_s = observed.refusal.again_in_s if observed.refusal else 0.0  # no answer is a refusal that may pass
+        create = () if observed.pods or waits_s else (PodToCreate("worker", 0, 0),)
+        return Decision(status, create=create, requeue_after_s=waits_s or None)
 
     async def main():
         async with operating(plan, rates=Rates(lose=1.0)) as (store, spy, operator, _):

@@ -70,11 +70,11 @@ def test_a_pod_that_the_quota_refuses_is_told_in_the_servers_words_and_tried_aga
             await asyncio.sleep(5)
             assert pods(store) == ["job-worker-0-0"]
             condition = scheduled(store)
-            assert (condition["status"], condition["reason"]) == ("False", "Refused")
+            assert (condition["status"], condition["reason"]) == ("False", "QuotaExceeded")
             assert 'pods "job-worker-1-0" is forbidden: exceeded quota' in condition["message"]
             assert "ReconcileError" not in {c["type"] for c in conditions(store)}
             assert operator.queue.failures(("space", "job")) == 0
-            told = [event for event in store.list(EVENT).items if event["reason"] == "Refused"]
+            told = [event for event in store.list(EVENT).items if event["reason"] == "QuotaExceeded"]
             assert len(told) == 1
             store.admission = None
             await asyncio.sleep(60)
@@ -100,7 +100,7 @@ def test_a_pod_that_is_malformed_is_told_in_the_servers_words() -> None:
     run_virtual(main())
 
 
-def test_a_refusal_is_tried_again_at_growing_distances() -> None:
+def test_a_refusal_is_tried_again_at_distances_that_grow_to_eight_seconds() -> None:
     tries: list[float] = []
 
     def prepare(store: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_refusal_is_tried_again_at_growing_distances() -> None:
         async with operating(prepare=prepare, workers={"replicas": 1}, training={**TRAINING, "batch": {"global": 1}}):
             await asyncio.sleep(300)
             gaps = [b - a for a, b in itertools.pairwise(tries)]
-            assert [round(gap) for gap in gaps[:7]] == [1, 2, 4, 8, 16, 32, 60]
+            assert [round(gap) for gap in gaps[:7]] == [1, 2, 4, 8, 8, 8, 8]
 
     run_virtual(main())
 
@@ -188,10 +188,17 @@ def claim(*modes: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("given", "created"), [(claim("ReadWriteMany"), 2), (None, 2), (claim("ReadWriteOnce"), 0)], ids=["RWX", "-", "RWO"]
+    ("given", "created", "together"),
+    [
+        (claim("ReadWriteMany"), 2, False),
+        (None, 2, False),
+        (claim("ReadWriteOnce"), 2, True),
+        (claim("ReadWriteOncePod"), 0, False),
+    ],
+    ids=["RWX", "-", "RWO", "RWOP"],
 )
-def test_a_claim_for_one_node_fails_a_job_of_several_pods_and_a_missing_one_is_the_schedulers(
-    given: Any, created: int
+def test_a_claim_of_one_node_keeps_all_pods_together_and_only_one_that_cannot_work_fails_the_job(
+    given: Any, created: int, together: bool
 ) -> None:
     def prepare(store: Any) -> None:
         if given is not None:
@@ -202,11 +209,16 @@ def test_a_claim_for_one_node_fails_a_job_of_several_pods_and_a_missing_one_is_t
         async with operating(prepare=prepare, in_cluster=True, checkpoint=volume) as (store, _):
             await asyncio.sleep(2)
             assert len(pods(store)) == created
+            told = [event["message"] for event in store.list(EVENT).items if event["reason"] == "OneNode"]
+            assert bool(told) == together
+            for pod in store.list(POD).items:
+                between = (pod["spec"].get("affinity") or {}).get("podAffinity") or {}
+                assert bool(between) == together
             if not created:
                 status = flat_status(store.find(JOB, "space", "job")["status"])
                 assert (status["phase"], status["lastFailure"]["cause"]) == ("Failed", "ConfigError")
                 assert (
-                    "claim models is ReadWriteOnce, for one node only, and the job has 2 pods"
+                    "claim models is ReadWriteOncePod, for one pod only, and the job has 2 pods"
                     in status["lastFailure"]["message"]
                 )
 
@@ -296,6 +308,6 @@ def test_a_pod_that_is_replaced_loses_its_name_before_it_ends() -> None:
             assert "trainmaster.dev/current" not in meta["labels"]
             assert "job-worker-0-1" not in pods(store)
             await asyncio.sleep(10)  # nobody confirms its end
-            assert pods(store) == ["job-worker-0-1", "job-worker-1-0"]
+            assert pods(store) == ["job-worker-0-0", "job-worker-0-1", "job-worker-1-0"]
 
     run_virtual(main())

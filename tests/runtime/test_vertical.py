@@ -1,11 +1,13 @@
 """New resources in a job's template reach the pods that run."""
 
 import asyncio
+import json
 
 import pytest
 
 from tests.runtime.test_reconcile import operating
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, Forbidden, NotFound
+from trainmaster_operator.manifests.labels import RESOURCES
 from trainmaster_operator.planning.observation import Decision, PodToCreate
 from trainmaster_operator.runtime.clock import run_virtual
 
@@ -58,12 +60,35 @@ def test_another_operator_finds_what_the_one_before_has_not_done():
         async with operating(two_pods) as (store, _, _, _):
             await asyncio.sleep(1)
         ask(store, requests={"cpu": "3"})
-        uid = store.find(POD, "space", "job-worker-0-0")["metadata"]["uid"]
-        store.resize("space", "job-worker-0-0", uid, {name_of(store): {"requests": {"cpu": "3"}}})
+        given = {name_of(store): {"requests": {"cpu": "3000m"}}}
+        annotations = {RESOURCES: json.dumps(given)}
+        store.patch(POD, "space", "job-worker-0-0", {"metadata": {"annotations": annotations}})
         async with operating(two_pods, store=store) as (_, spy, _, _):
             await asyncio.sleep(60)
             assert spy.calls.count("resize Pod") == 1
             assert resources(store, 1)["requests"] == {"cpu": "3000m"}
+
+    run_virtual(main())
+
+
+def test_what_somebody_else_gave_a_pod_stays_when_the_leader_changes_and_until_the_job_asks_for_something_else():
+    async def main():
+        async with operating(two_pods) as (store, _, _, _):
+            await asyncio.sleep(1)
+            ask(store, requests={"cpu": "2", "memory": "1Gi"})
+            await asyncio.sleep(1)
+        uid = store.find(POD, "space", "job-worker-0-0")["metadata"]["uid"]
+        theirs = {"requests": {"cpu": "250m", "memory": "3Gi"}}  # as a vertical autoscaler does it
+        store.resize("space", "job-worker-0-0", uid, {name_of(store): theirs})
+        async with operating(two_pods, store=store) as (_, spy, operator, _):
+            await asyncio.sleep(60)
+            operator.queue.add(("space", "job"))
+            await asyncio.sleep(60)
+            assert "resize Pod" not in spy.calls
+            assert resources(store, 0) == theirs
+            ask(store, requests={"cpu": "3", "memory": "1Gi"})
+            await asyncio.sleep(1)
+            assert resources(store, 0)["requests"] == {"cpu": "3000m", "memory": "3Gi"}
 
     run_virtual(main())
 

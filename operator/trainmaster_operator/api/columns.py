@@ -35,5 +35,12 @@ COLUMNS = [
         "priority": 1,
         "description": "Why the job is in its state: the reason of the condition that explains it.",
     },
+    {
+        "name": "Updated",
+        "type": "date",
+        "jsonPath": ".status.progress.updatedAt",
+        "description": "How long ago the operator wrote the progress of the job. If this grows although the job is "
+        "Running, ranks complete no steps or no operator is there.",
+    },
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 ]

@@ -126,9 +126,9 @@ class CheckpointVolume(Strict):
 
     claim: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")] | None = Field(
         None,
-        description="The name of a PersistentVolumeClaim in the namespace of the job. If the job has several pods, "
-        "the claim must have the access mode ReadWriteMany. It excludes hostPath; one of the two fields "
-        "is required.",
+        description="The name of a PersistentVolumeClaim in the namespace of the job. Pods on several nodes need a "
+        "claim with the access mode ReadWriteMany. With ReadWriteOnce all pods of the job are scheduled to one node. "
+        "It excludes hostPath; one of the two fields is required.",
     )
     hostPath: Annotated[str, Field(max_length=4096, pattern="^/.")] | None = Field(
         None,
@@ -204,13 +204,15 @@ class CheckpointSpec(CheckpointConfig):
 
 class SchedulingSpec(Strict):
     releaseSeconds: int = Field(
-        120,
+        900,
         ge=0,
         le=SECONDS,
         description="Number of seconds for which some pods of the job may hold places while other pods find none. "
         "After once to twice this time all pods of the job are deleted and created again later, so that "
-        "two jobs do not block each other. The value is a whole number, and 0 means that the places are "
-        "never released. Default: 120.",
+        "two jobs do not block each other. The pods are kept for longer while places appear: if in the last 10 minutes "
+        "(or in this time, if it is shorter) a pod of the job found a place, a node joined the cluster, or a node "
+        "autoscaler announced a node for a pod of the job. Time in which a scheduling gate holds back pods does not "
+        "count. The value is a whole number, and 0 means that the places are never released. Default: 900.",
     )
 
 

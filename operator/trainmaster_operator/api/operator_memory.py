@@ -46,6 +46,14 @@ class GangBackoff(Group):
     retryAt: Time | None = Field(None, description="The time from which pods are created again.")
 
 
+class GateMemory(Group):
+    since: Time | None = Field(None, description="The time since which a scheduling gate has held back pods.")
+    until: Time | None = Field(None, description="The time at which the last scheduling gate was removed.")
+    seconds: float | None = Field(
+        None, description="Number of seconds for which gates have held back pods, without the time after since."
+    )
+
+
 class LearnedPause(Group):
     count: int | None = Field(None, description="Number of pauses that were seen.")
     typical: float | None = Field(None, description="The usual length of a pause in seconds.")
@@ -116,6 +124,11 @@ class OperatorMemory(Group):
     avoidNodes: list[str] | None = Field(
         None, description="The names of the nodes on which new pods are not placed if that is possible.", max_length=32
     )
+    avoidedInVain: bool | None = Field(
+        None,
+        description="If true, pods that kept away from avoidNodes found no place, so pods may use any node until the "
+        "ranks of the job have started again.",
+    )
     stop: StopMemory | None = Field(None, description="The common step at which the ranks are to save and stop.")
     round: RoundMemory | None = Field(None, description="What the operator knows of the round besides status.round.")
     lastStores: str | None = Field(
@@ -126,6 +139,11 @@ class OperatorMemory(Group):
     )
     gangBackoff: GangBackoff | None = Field(
         None, description="When pods are created again after they were given back because others found no place."
+    )
+    gates: GateMemory | None = Field(
+        None,
+        description="For how long scheduling gates have held back pods since the run began. This time counts against "
+        "no deadline.",
     )
     totals: JobTotals | None = Field(
         None, description="What has happened to the job since it was created, from which its metrics are made."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -33,13 +33,15 @@ SHOWN = 5  # names in a hint
 @dataclass(frozen=True)
 class Target:
     """A namespace of a cluster. `address`: of its API server, for people. `read`: containers' logs. `try_create`: a dry
-    run of a creation, which raises as a creation would; None where nothing is created."""
+    run of a creation, which raises as a creation would; None where nothing is created. `disruption_budgets`: lists the
+    namespace's."""
 
     cluster: Cluster
     namespace: str
     read: Read
     address: str = "the cluster"
     try_create: Callable[[str, Object], Awaitable[None]] | None = None
+    disruption_budgets: Callable[[str], Awaitable[Sequence[Object]]] | None = None
 
 
 @asynccontextmanager
@@ -51,7 +53,14 @@ async def connected(where: Where) -> AsyncIterator[Target]:
         cluster = await KubernetesCluster.connect(found.kubeconfig, context=found.context, connections=CONNECTIONS)
     except NoCluster as error:
         raise Refusal(str(error)) from None
-    target = Target(cluster, found.namespace, reader(cluster.connection), cluster.connection.host, cluster.try_create)
+    target = Target(
+        cluster,
+        found.namespace,
+        reader(cluster.connection),
+        cluster.connection.host,
+        cluster.try_create,
+        cluster.disruption_budgets,
+    )
     try:
         async with explained(target):
             yield target

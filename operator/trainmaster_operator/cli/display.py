@@ -59,6 +59,7 @@ class Scene:
     words: LastWords | None = None  # at the end
     unit: str = "tokens"  # what samples are counted in
     compiles: bool = False  # the first step of a round begins with torch.compile
+    unled: str = ""  # that no operator is there, in sentences: what the status promises may be no longer so
 
     @property
     def place(self) -> str:
@@ -77,6 +78,11 @@ class Scene:
     def step(self) -> int:
         """The one that the rows of the ranks show."""
         return display_ranks.step_of(self.status, self.ranks)
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the end, where somebody watches over it."""
+        return None if self.unled else self.status.progress.etaSeconds
 
     @property
     def total(self) -> int:
@@ -163,8 +169,8 @@ def describe(scene: Scene) -> str:
         parts.append(f"{rate(progress.tokensPerSecond)} {scene.unit}/s")
     elif progress.stepsPerSecond:
         parts.append(f"{rate(progress.stepsPerSecond)} steps/s")
-    if progress.etaSeconds is not None:
-        parts.append(f"ETA {remaining(progress.etaSeconds)}")
+    if scene.eta_s is not None:
+        parts.append(f"ETA {remaining(scene.eta_s)}")
     return "  ".join(parts)
 
 
@@ -211,7 +217,7 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     lasts = display_ranks.first_step_s(status, scene.ranks)
     if lasts is not None:
         head.append(f"   {'compiling' if scene.compiles else 'first step'} {seconds(lasts)}", "yellow")
-    parts: list[RenderableType] = ["", head, _Progress(scene)]
+    parts: list[RenderableType] = ["", head, *([Text(scene.unled, "yellow")] if scene.unled else []), _Progress(scene)]
     if scene.ranks:
         parts.append(display_ranks.table(scene.name, status, scene.ranks, compiles=scene.compiles))
     if scene.pods:
@@ -232,8 +238,8 @@ class _Progress:
             words.append((f"loss {loss(progress.loss)}", ""))
         if progress.tokensPerSecond:
             words.append((f"{rate(progress.tokensPerSecond)} {scene.unit}/s", ""))
-        if progress.etaSeconds is not None:
-            words.append((f"ETA {remaining(progress.etaSeconds)}", ""))
+        if scene.eta_s is not None:
+            words.append((f"ETA {remaining(scene.eta_s)}", ""))
         if status.checkpoint:
             words.append((f"saved {status.checkpoint.step}", "dim"))
         self._words = [Text(text, style) for text, style in words]
@@ -275,7 +281,7 @@ def pods(records: Sequence[PodRecord]) -> RenderableType:
     shown = sorted(records, key=lambda pod: (not pod.reason, pod.phase == "Running", pod.role, pod.slot, pod.name))
     for pod in shown[:MOST_PODS]:
         words = "Terminating" if pod.deleting else pod.phase
-        style = "green" if words == "Running" else "red" if words == "Failed" else "yellow"
+        style = "green" if words == "Running" else "red" if words in ("Failed", "Missing") else "yellow"
         why = ": ".join(part for part in (pod.reason, cut(pod.message)) if part)
         grid.add_row(pod.name, Text(words, style), pod.node, Text(why))
     if len(records) > MOST_PODS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
 from trainmaster_operator.api import pod_fields
 from trainmaster_operator.api.job import DistributedTrainingJob
@@ -15,13 +16,19 @@ from trainmaster_operator.cli.cluster import Target, not_installed, one_line
 from trainmaster_operator.cli.document import Document
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.validate import refuse
-from trainmaster_operator.cluster.port import JOB, POD, AlreadyExists, Forbidden, Invalid, NotFound, Object
-from trainmaster_operator.manifests import PodDefaults, fill_pod, render_pod
+from trainmaster_operator.cluster.port import JOB, POD, AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Object
+from trainmaster_operator.manifests import PodDefaults, PodSecurity, fill_pod, render_pod
 
 _ROLE = "worker"
-# Nothing of the operator's own settings can be read by a user who may only write jobs, and none of them decides whether
-# a pod is valid.
-_DEFAULTS = PodDefaults("https://trainmaster-operator.trainmaster-system.svc:8443", in_cluster=True)
+# Nothing of the operator's own settings can be read by a user who may only write jobs. As whom pods run decides whether
+# OpenShift takes them, so nobody is named: then it chooses, and other clusters take what the image says.
+_DEFAULTS = PodDefaults(
+    "https://trainmaster-operator.trainmaster-system.svc:8443",
+    in_cluster=True,
+    security=PodSecurity(None, None, None),
+)
+_FILLED_UP = replace(_DEFAULTS, security=PodSecurity(None, None, None, restrict=True))
+_RESTRICTED = ("violates PodSecurity", "security context constraint")
 _FULL_QUOTA = "exceeded quota"
 _NO_DRY_RUN = "does not support dry run"
 _NO_RIGHT = "cannot create resource"
@@ -50,14 +57,30 @@ async def try_job(target: Target, document: Document, job: Object) -> None:
         with suppress(AlreadyExists):
             await target.try_create(POD, first_pod(job))
     except (Invalid, Forbidden) as error:
+        if any(words in str(error) for words in _RESTRICTED) and await _is_taken(target, first_pod(job, _FILLED_UP)):
+            return _note(
+                f"{document.file}: the namespace restricts pods: those of this job can be created only if the operator "
+                f"fills in what the template does not say (jobPods.restrictUserImages of the chart): {one_line(error)}"
+            )
         _judge(document, job, error)
 
 
-def first_pod(job: Object) -> Object:
+async def _is_taken(target: Target, pod: Object) -> bool:
+    assert target.try_create is not None
+    try:
+        await target.try_create(POD, pod)
+    except AlreadyExists:
+        return True
+    except ApiError:
+        return False
+    return True
+
+
+def first_pod(job: Object, defaults: PodDefaults = _DEFAULTS) -> Object:
     """Return the pod that the operator would create first. It has no owner, because the job isn't stored."""
     meta = {**job["metadata"], "uid": "dry-run"}
     model = DistributedTrainingJob.model_validate({**job, "metadata": meta})
-    pod = fill_pod(render_pod(model, _ROLE, _DEFAULTS), 0, 0, _DEFAULTS)
+    pod = fill_pod(render_pod(model, _ROLE, defaults), 0, 0, defaults)
     return {**pod, "metadata": {key: value for key, value in pod["metadata"].items() if key != "ownerReferences"}}
 
 

@@ -11,7 +11,8 @@ from typing import IO, NamedTuple
 from urllib.parse import quote
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cluster.kubernetes_connection import NETWORK_ERRORS, Connection, Request, unanswered
+from trainmaster_operator.cluster.kubernetes_connection import NETWORK_ERRORS, Connection, Request
+from trainmaster_operator.cluster.kubernetes_errors import unanswered
 from trainmaster_operator.cluster.lines import LineSplitter
 from trainmaster_operator.cluster.port import POD, Object
 

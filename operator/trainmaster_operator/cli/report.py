@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,11 @@ def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack, out: 
     return page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track, out))
 
 
-def render_job(job: dict[str, Any]) -> str:
-    """Return the page of a job on a cluster, which stores neither the losses of all steps nor the memory of ranks."""
+def render_job(job: dict[str, Any], sections: Sequence[str] = ()) -> str:
+    """Return the page of a job on a cluster, which stores neither the losses of all steps nor the memory of ranks.
+    sections: what is known beside its status."""
     name, status = job["metadata"]["name"], state_of(job)
-    return page.page(f"{name} - {status.phase.value}", _body_of_job(job, name, status))
+    return page.page(f"{name} - {status.phase.value}", _body_of_job(job, name, status, sections))
 
 
 def _body(
@@ -107,7 +108,7 @@ def _body(
     )
 
 
-def _body_of_job(job: dict[str, Any], name: str, status: JobState) -> Iterator[str]:
+def _body_of_job(job: dict[str, Any], name: str, status: JobState, sections: Sequence[str]) -> Iterator[str]:
     place = f"{name} -n {job['metadata']['namespace']}"
     last_failure = report_failure.section(status, Printed.on_a_cluster(place, status))
     yield _header(job, name, status)
@@ -117,10 +118,11 @@ def _body_of_job(job: dict[str, Any], name: str, status: JobState) -> Iterator[s
     yield from _after_the_curves(status)
     if status.phase is not JobPhase.FAILED:
         yield last_failure
+    yield from sections
     yield _job(job)
     yield (
-        "<footer>Made by Trainmaster from the status of the job. The metrics of the operator, in Prometheus, have its "
-        f"curves. <code>trainmaster logs {escape(place)} --all</code> shows what the ranks print.</footer>"
+        "<footer>Made by Trainmaster from the status and the events of the job, and from its metrics where they are "
+        f"drawn. <code>trainmaster logs {escape(place)} --all</code> shows what the ranks print.</footer>"
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cli import display, meaning, output, printed
+from trainmaster_operator.cli import display, disruption_budgets, meaning, output, printed
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.memory import MemoryTrack
 from trainmaster_operator.cli.news import described, reached
@@ -86,16 +88,27 @@ def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
 
 async def _of_job(where: Where, name: str) -> int:
     # Imported here: a local run needs no client of Kubernetes.
+    from trainmaster_operator.cli import operator_presence
     from trainmaster_operator.cli.cluster import connected, find
-    from trainmaster_operator.cluster.port import POD
+    from trainmaster_operator.cluster.port import POD, ApiError
     from trainmaster_operator.runtime.records import pod_entry
 
     async with connected(where) as target:
         job = await find(target, name)
         listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": name})
-    scene = scene_of_job(job)
-    scene.pods = [pod_entry(pod, None, 0.0).record for pod in listing.items]
-    show(scene, Console(file=sys.stdout, highlight=False))
+        drains: list[str] = []
+        if target.disruption_budgets is not None:
+            with suppress(ApiError):  # a hint, for which not everybody has the right
+                drains = disruption_budgets.refusals(await target.disruption_budgets(target.namespace), listing.items)
+        scene = scene_of_job(job)
+        gone = await operator_presence.absence(target.cluster, job, scene.status, listing.items, time.time())
+    scene.unled = gone.sentence if gone is not None else ""
+    pods = [pod_entry(pod, None, 0.0).record for pod in listing.items]
+    scene.pods = [*pods, *operator_presence.missing_pods(name, scene.status, pods, gone)]
+    console = Console(file=sys.stdout, highlight=False)
+    show(scene, console)
+    for words in drains:
+        console.print(words, soft_wrap=True, markup=False)
     return 0
 
 
@@ -104,6 +117,8 @@ def show(scene: display.Scene, console: Console) -> None:
     job = scene.status
     progress = _progress(scene, goes_on=job.phase is JobPhase.RUNNING)
     console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {progress}")
+    if scene.unled:
+        console.print(scene.unled, soft_wrap=True, markup=False)
     for condition in job.conditions:
         name, wrong = ("Not scheduled", "False") if condition.type == "Scheduled" else (condition.type, "True")
         if condition.message and condition.status == wrong and condition.type not in _TOLD:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from trainmaster_operator.cli import display, meaning
+from trainmaster_operator.cli import display, meaning, operator_presence
 from trainmaster_operator.cli.cluster import Target, connected, find, one_line
 from trainmaster_operator.cli.document import Document
 from trainmaster_operator.cli.dry_run import try_job
@@ -34,6 +35,9 @@ async def _submit(where: Where, document: Document, watching: bool, plain: bool)
         sys.stdout.write(
             f"job {name} is created; `trainmaster status {name} -n {namespace} --watch` shows its progress\n"
         )
+        gone = await operator_presence.absence_of_any(target.cluster, time.time())
+        if gone is not None:
+            sys.stdout.write(f"The job waits. {gone.sentence}\n")
         return 0
 
 

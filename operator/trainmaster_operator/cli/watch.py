@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cli import display
+from trainmaster_operator.cli import display, operator_presence
 from trainmaster_operator.cli.cluster import Target, connected, find
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.news import News, Tone, logs_command, news
+from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.scenes import scene_of_job
 from trainmaster_operator.cli.stored_state import state_of
-from trainmaster_operator.cluster.port import JOB, POD, Object
+from trainmaster_operator.cluster.port import JOB, POD, ApiError, Object
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.records import job_key, owning_job, pod_entry
 
+OPERATOR_LOOK_S = 10.0  # from one look at who leads to the next
 SILENT_FAILURES = 4  # of a list or a watch in a row: below, nobody needs to know
 
 Make = Callable[[display.Scene], display.Display]
@@ -48,6 +52,9 @@ class _Follower:
         self._display = shown
         self._changed = asyncio.Event()
         self._lost = False
+        self._cluster = target.cluster
+        self._gone: operator_presence.Absence | None = None
+        self._some_pod: Object | None = None  # of the job: it names the operator
         chance = random.Random()
         self._jobs: Informer[Object] = Informer(
             target.cluster,
@@ -61,7 +68,7 @@ class _Follower:
         self._pods: Informer[PodRecord] = Informer(
             target.cluster,
             POD,
-            slim=lambda obj, known: pod_entry(obj, None, 0.0).record,
+            slim=self._record,
             owner=owning_job,
             changed=self._mark,
             chance=chance,
@@ -71,7 +78,8 @@ class _Follower:
 
     async def run(self) -> int:
         self._display.start()
-        helpers = [asyncio.create_task(work) for work in (self._jobs.run(), self._pods.run(), self._draw())]
+        works = (self._jobs.run(), self._pods.run(), self._draw(), self._look_for_operator())
+        helpers = [asyncio.create_task(work) for work in works]
         try:
             return await self._look()
         except asyncio.CancelledError:
@@ -87,7 +95,8 @@ class _Follower:
     async def _look(self) -> int:
         await self._jobs.synced.wait()
         while True:
-            self._scene.pods = self._pods.owned(self._key)
+            pods = self._pods.owned(self._key)
+            self._scene.pods = pods
             job = self._jobs.get(self._key)
             if job is None or job["metadata"]["uid"] != self._uid:
                 self._display.tell(News("deleted", "the job was deleted", Tone.BAD))
@@ -96,6 +105,8 @@ class _Follower:
             # Of a job that has ended already, all is news.
             old = JobState() if self._scene.status.phase.finished else self._scene.status
             self._scene.status = new
+            if self._gone is not None:
+                self._scene.pods = [*pods, *operator_presence.missing_pods(self._key.name, new, pods, self._gone)]
             for piece in news(old, new):
                 self._display.tell(piece)
             if new.phase is JobPhase.FAILED:
@@ -104,6 +115,33 @@ class _Follower:
                 return 0 if new.phase is JobPhase.SUCCEEDED else 1
             await self._changed.wait()
             self._changed.clear()
+
+    async def _look_for_operator(self) -> None:
+        """Says when none is there any more, and when one is there again."""
+        await self._jobs.synced.wait()
+        while True:
+            job = self._jobs.get(self._key)
+            if job is not None:
+                pods = [self._some_pod] if self._some_pod is not None else []
+                with suppress(ApiError, Refusal):
+                    self._tell_of_operator(
+                        await operator_presence.absence(self._cluster, job, state_of(job), pods, time.time())
+                    )
+            await asyncio.sleep(OPERATOR_LOOK_S)
+
+    def _tell_of_operator(self, gone: operator_presence.Absence | None) -> None:
+        was, self._gone = self._gone, gone
+        self._scene.unled = gone.sentence if gone is not None else ""
+        if gone is not None and was is None:
+            self._display.tell(News("operator", gone.sentence, Tone.WARNING))
+        elif gone is None and was is not None:
+            self._display.tell(News("operator", "an operator leads again", Tone.GOOD))
+        if (gone is None) != (was is None):
+            self._changed.set()
+
+    def _record(self, obj: Object, known: PodRecord | None) -> PodRecord:
+        self._some_pod = obj
+        return pod_entry(obj, None, 0.0).record
 
     def _mark(self, key: JobKey) -> None:
         if key == self._key:

@@ -15,9 +15,8 @@ from trainmaster_operator.cluster.kubernetes_connection import (
     ApiCalls,
     Connection,
     Request,
-    unanswered,
 )
-from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream
+from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream, unanswered
 from trainmaster_operator.cluster.lines import LineSplitter
 from trainmaster_operator.cluster.port import (
     EVENT,
@@ -142,6 +141,16 @@ class KubernetesCluster:
     @staticmethod
     def _creation(verb: str, kind: str, obj: Object, query: Mapping[str, str] | None) -> Request:
         return Request(verb, kind, "POST", _path(kind, _meta(obj).get("namespace") or ""), query, obj)
+
+    async def disruption_budgets(self, namespace: str) -> Sequence[Object]:
+        """Beyond the port: the PodDisruptionBudgets of a namespace. Raises ApiError."""
+        path = f"/apis/policy/v1/namespaces/{_segment('metadata.namespace', namespace)}/poddisruptionbudgets"
+        request = Request("list", "PodDisruptionBudget", "GET", path)
+        listing = await self.connection.call(request)
+        items = listing.get("items") if isinstance(listing, dict) else None
+        if not isinstance(items, list):
+            raise Unavailable(f"{request}: not a list")
+        return items
 
     async def published_schema(self, kind: str) -> Object | None:
         """Return the schema by which the server judges objects of a kind, as its OpenAPI document says it; None if that

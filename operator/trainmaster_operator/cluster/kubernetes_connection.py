@@ -19,7 +19,7 @@ from kubernetes.aio.client import rest
 from kubernetes.aio.config import ConfigException
 from yarl import URL
 
-from trainmaster_operator.cluster.kubernetes_errors import SHOWN_BYTES, refusal
+from trainmaster_operator.cluster.kubernetes_errors import SHOWN_BYTES, refusal, unanswered
 from trainmaster_operator.cluster.port import Unavailable
 
 CONNECT_TIMEOUT_S = 5.0
@@ -162,10 +162,6 @@ class Connection:
     def _told(self, request: Request, began: float, code: int) -> None:
         if self.calls:
             self.calls(request.verb, request.kind, _now() - began, code)
-
-
-def unanswered(request: Request, error: Exception) -> Unavailable:
-    return Unavailable(f"{request}: {str(error) or type(error).__name__}")
 
 
 class _Rest(rest.RESTClientObject):  # type: ignore[misc]

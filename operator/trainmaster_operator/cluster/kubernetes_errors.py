@@ -20,6 +20,8 @@ from trainmaster_operator.cluster.port import (
 )
 
 SHOWN_BYTES = 300  # of a body that isn't a Status
+NO_ANSWER = "NoAnswer"
+TIMEOUT = "Timeout"
 
 _BY_REASON: dict[str, type[ApiError]] = {
     "AlreadyExists": AlreadyExists,
@@ -51,6 +53,9 @@ _BY_CODE: dict[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
+_SAID_BY_CODE = {401: "Unauthorized", 408: TIMEOUT, 500: "InternalError", 504: TIMEOUT}
+_SAID = {name for name, known in _BY_REASON.items() if known is Unavailable}
+"""All of them mean for a program that it may try again. A person wants to know which one it was."""
 
 
 def refusal(call: str, code: int, body: bytes, retry_after: str | None = None) -> ApiError:
@@ -58,9 +63,18 @@ def refusal(call: str, code: int, body: bytes, retry_after: str | None = None) -
     status = _status(body)
     if status is None:
         text = body[:SHOWN_BYTES].decode(errors="replace").strip()
-        return _made(_by_code(code), f"{call}: HTTP {code}: {text}".rstrip(": "), retry_after)
+        said = _SAID_BY_CODE.get(code, "")
+        return _made(_by_code(code), f"{call}: HTTP {code}: {text}".rstrip(": "), said, retry_after)
     details = status.get("details") or {}
-    return _made(_class_of(status, code), _words(call, status), retry_after or details.get("retryAfterSeconds"))
+    said = status.get("reason") or _SAID_BY_CODE.get(code, "")
+    return _made(_class_of(status, code), _words(call, status), said, retry_after or details.get("retryAfterSeconds"))
+
+
+def unanswered(call: object, error: Exception) -> Unavailable:
+    """The error for a call that nobody answered, or not in time."""
+    failure = Unavailable(f"{call}: {str(error) or type(error).__name__}")
+    failure.said = TIMEOUT if isinstance(error, TimeoutError) else NO_ANSWER
+    return failure
 
 
 def refusal_in_stream(call: str, status: Any) -> ApiError:
@@ -91,9 +105,10 @@ def _words(call: str, status: Object) -> str:
     return status.get("message") or f"{call}: {status.get('reason') or 'refused without a reason'}"
 
 
-def _made(known: type[ApiError], message: str, retry_after: object) -> ApiError:
+def _made(known: type[ApiError], message: str, said: str, retry_after: object) -> ApiError:
     error = known(message)
-    if isinstance(error, TooManyRequests):
-        with suppress(TypeError, ValueError):  # an HTTP date, which no API server sends: as if it weren't there
-            error.retry_after_s = max(0.0, float(retry_after or 0))  # type: ignore[arg-type]
+    if isinstance(error, Unavailable):
+        error.said = said if said in _SAID else ""
+    with suppress(TypeError, ValueError):  # an HTTP date, which no API server sends: as if it weren't there
+        error.retry_after_s = max(0.0, float(retry_after or 0))  # type: ignore[arg-type]
     return error

@@ -84,11 +84,23 @@ class Scraper:
     allowed: bool
 
 
+LONGEST_RETRY_AFTER_S = 30.0
+"""A server, or a proxy before it, may ask for hours. A job is not left alone for so long."""
+
+
 class ApiError(Exception):
     """A refusal by the API server, in its own words."""
 
     code: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
+    said: str = ""  # the server's reason where it is another one than the class has: InternalError, Timeout, ...
+    retry_after_s: float = 0.0  # how long the server asks to wait; 0: it doesn't say
+    attempt: str = ""  # what could not be done, for people; "": nobody has said it
+
+    @property
+    def wait_s(self) -> float:
+        """At least so long the same call is not made again."""
+        return min(LONGEST_RETRY_AFTER_S, self.retry_after_s)
 
 
 class Invalid(ApiError):
@@ -134,7 +146,6 @@ class TooManyRequests(ApiError):
 
     code = 429
     reason = "TooManyRequests"
-    retry_after_s: float = 0.0  # how long the server asks to wait; 0: it doesn't say
 
 
 class Unavailable(ApiError):

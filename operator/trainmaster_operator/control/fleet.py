@@ -30,6 +30,7 @@ REPORTS_PER_S = 400  # of all agents together, beside what they have to report a
 POLLS_PER_S = 200  # that end without news
 MOST_HOLD_S = 20.0  # agents wait for twice as long
 COUNT_EVERY_S = 1.0
+ANSWERS_KEPT_S = 600.0  # of pods that are no more; longer than a planner waits for the end of one
 RECENT_S = 30.0  # an agent that was heard since then will be heard again
 EVENT_CHARACTERS = 1024
 _GOLDEN = (5**0.5 - 1) / 2  # whose multiples are spread evenly over [0, 1), however many they are
@@ -76,6 +77,7 @@ class JobFleet:
     events: deque[tuple[float, dict[str, Any]]] = field(default_factory=deque)
     unable: bool = False  # what is decided for it can't be written down now
     usage: UsageSum = field(default_factory=UsageSum)
+    answered: dict[str, float] = field(default_factory=dict)  # by uid of the pod, when its agent last got an answer
 
     def directive(self, slot: int) -> Directive:
         assert self.directive_of is not None
@@ -128,7 +130,9 @@ class Fleet:
             self._tell(key, job)
         slot.polls += 1
         try:
-            return await self._held(job, slot, request.seen_tag)
+            directive = await self._held(job, slot, request.seen_tag)
+            job.answered[proven.pod_uid] = self._clock.monotonic()
+            return directive
         except asyncio.CancelledError:
             self._tell(key, job)  # the connection broke: perhaps the agent did too
             raise
@@ -183,6 +187,11 @@ class Fleet:
                 records[number] = slot.record(now, clock)
         return records
 
+    def unanswered_s(self, key: Key, pod_uid: str) -> float:
+        """Seconds since this leader last answered a pod's agent other than by telling it to end; infinite if never."""
+        job = self._jobs.get(key)
+        return self._clock.monotonic() - job.answered.get(pod_uid, float("-inf")) if job else float("inf")
+
     def epoch(self, key: Key) -> int:
         """The highest leader epoch that an agent of this job says it has obeyed."""
         job = self._jobs.get(key)
@@ -216,6 +225,9 @@ class Fleet:
                 poll.set_result(None)
         for number in [n for n in job.slots if self._is_stale(job, n)]:
             del job.slots[number]
+        if len(job.answered) > 2 * len(job.slots) + CROWD:
+            since = self._clock.monotonic() - ANSWERS_KEPT_S
+            job.answered = {pod_uid: at for pod_uid, at in job.answered.items() if at >= since}
         job.usage.keep({slot.identity.pod_uid for slot in job.slots.values()})
 
     def tell_unable(self, key: Key, unable: bool) -> None:
@@ -297,6 +309,7 @@ class Fleet:
         if self._jobs.get(key) is not job:
             raise Refused(410, f"job {proven.namespace}/{proven.job} is gone")
         self._refuse_stale(job, proven)
+        job.answered[proven.pod_uid] = self._clock.monotonic()  # whatever else it is told, it may go on
         if proven.incarnation > _incarnation(job, proven.slot):
             raise Refused(503, f"incarnation {proven.incarnation} of slot {proven.slot} is not known yet")
         slot = job.slots.get(proven.slot)

@@ -4,10 +4,11 @@ from trainmaster_operator.manifests.certificates import build_ca_bundle
 from trainmaster_operator.manifests.labels import max_job_name_length, pod_name
 from trainmaster_operator.manifests.pods import fill_pod, render_pod
 from trainmaster_operator.manifests.services import build_service
-from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.manifests.settings import PodDefaults, PodSecurity
 
 __all__ = [
     "PodDefaults",
+    "PodSecurity",
     "build_ca_bundle",
     "build_service",
     "fill_pod",

@@ -1,4 +1,8 @@
-"""Where a pod may not go, beside what its template says."""
+"""Where a pod may not go, beside what its template says, on a cluster where the operator may not taint nodes.
+
+Karpenter ignores a pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
+(`planning.nodes.relaxed`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,14 @@ HOSTNAME = "kubernetes.io/hostname"
 """The label by which tools that make nodes understand it too; nodes by name they don't."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def excludes_nodes(spec: Object) -> bool:
+    """Whether a pod's spec excludes nodes by name, as `away_from` does."""
+    of_nodes = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    wanted = (one for term in terms for one in term.get("matchExpressions") or [])
+    return any(one.get("key") == HOSTNAME and one.get("operator") == "NotIn" for one in wanted)
 
 
 def away_from(spec: Object, nodes: Sequence[str]) -> Object:

@@ -33,13 +33,18 @@ def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefault
         environment.TERMINATION_LOG: main.get("terminationMessagePath") or TERMINATION_LOG,
         **volumes.ram_environment(job),
     }
-    context = security.for_our_image(spec, main) if ours else security.for_their_image(spec, main)
+    chosen = security.for_our_image if ours else security.for_their_image
+    context = chosen(spec, main, defaults.security)
+    others = security.filled_up(spec, others, defaults.security)
+    if spec.get("initContainers"):
+        spec = {**spec, "initContainers": security.filled_up(spec, spec["initContainers"], defaults.security)}
     if ours:
         wanted += volumes.scratch()
         theirs = {variable.get("name") for variable in main["env"]}
         places = {"HOME": volumes.HOME_PATH, "TMPDIR": volumes.TMP_PATH}
         values |= {name: path for name, path in places.items() if name not in theirs}
-        spec = {**spec, "securityContext": security.of_volumes(spec)}
+        if of_volumes := security.of_volumes(spec, defaults.security):
+            spec = {**spec, "securityContext": of_volumes}
     if brought:
         wanted.append(volumes.agent())
         spec = {**spec, "initContainers": [_bringer(defaults), *_others(spec)]}
@@ -75,7 +80,7 @@ def _bringer(defaults: PodDefaults) -> Object:
         "image": defaults.agent_image,
         "command": ["cp", "-r", f"{volumes.AGENT_PATH}/.", "/target/"],
         "resources": {"requests": dict(COPY_RESOURCES), "limits": dict(COPY_RESOURCES)},
-        "securityContext": security.strictest(),
+        "securityContext": security.strictest(defaults.security),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": mounted.volume["name"], "mountPath": "/target"}],
     }

@@ -10,6 +10,9 @@ ROLE = f"{GROUP}/role"
 SLOT = f"{GROUP}/slot"
 INCARNATION = f"{GROUP}/incarnation"
 REVISION = f"{GROUP}/revision"  # the name of the ControllerRevision that the pod is built from
+RESOURCES = f"{GROUP}/resources"
+"""Annotation of a pod: the CPU and memory that its job last asked for it. What the pod has may be another amount, which
+an autoscaler or an admission webhook has set."""
 CURRENT = f"{GROUP}/current"
 """The job's Service leads to pods that have it; a pod that is to be replaced loses it first."""
 

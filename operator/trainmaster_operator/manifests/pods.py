@@ -17,7 +17,7 @@ from typing import Any
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
-from trainmaster_operator.manifests import affinity, labels
+from trainmaster_operator.manifests import affinity, labels, one_node, resources
 from trainmaster_operator.manifests.cluster_pod import in_a_cluster
 from trainmaster_operator.manifests.labels import pod_name
 from trainmaster_operator.manifests.settings import PodDefaults
@@ -81,11 +81,12 @@ def fill_pod(
     *,
     revision: str = "",
     avoid: Sequence[str] = (),
+    together: bool = False,
 ) -> dict[str, Any]:
     """Return the pod of one slot and incarnation. Shares with `rendered` what is the same in all pods.
 
     `revision`: the name of what the run keeps, as a label and for its ranks to compare; "": none. `avoid`:
-    names of nodes to keep away from.
+    names of nodes to keep away from. `together`: all pods of the job must be on one node, whichever that is.
     """
     values = {SLOT: str(slot), INCARNATION: str(incarnation), OPERATOR_URL: defaults.operator_url}
 
@@ -98,6 +99,9 @@ def fill_pod(
     marked = {labels.REVISION: revision} if revision else {}
     known = {labels.SLOT: str(slot), labels.INCARNATION: str(incarnation)}
     metadata = {**metadata, "name": filled(metadata["name"]), "labels": {**metadata["labels"], **known, **marked}}
+    if asked := resources.amounts(spec["containers"]):
+        kept = {labels.RESOURCES: resources.written(asked)}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **kept}
     main, *others = spec["containers"]
     variables = [
         {**variable, "value": filled(variable["value"])} if variable["name"] in _FILLED else variable
@@ -106,7 +110,9 @@ def fill_pod(
     if revision:
         variables.append({"name": environment.REVISION, "value": revision})
     spec = {**spec, "hostname": filled(spec["hostname"]), "containers": [{**main, "env": variables}, *others]}
-    if defaults.in_cluster:
+    if together:  # a node that it avoids may be the one where the others are
+        spec = one_node.with_all_pods(spec, metadata["labels"][labels.JOB])
+    elif defaults.in_cluster:
         spec = affinity.away_from(spec, avoid)
     return {**rendered, "metadata": metadata, "spec": spec}
 

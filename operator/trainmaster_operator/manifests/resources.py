@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,13 +35,27 @@ def amounts(containers: Sequence[Object]) -> tuple[Amount, ...]:
     return tuple(sorted(found))
 
 
-def changes(wanted: Sequence[Amount], found: Sequence[Amount]) -> dict[str, Object]:
-    """The resources that containers have to be given, by their names. What isn't wanted stays as it is: somebody's
-    defaults for the namespace, perhaps."""
+def changes(wanted: Sequence[Amount], asked: Sequence[Amount]) -> dict[str, Object]:
+    """The resources that containers have to be given, by their names: what is wanted now and was not `asked` before.
+    What isn't wanted stays as it is: somebody's defaults for the namespace, perhaps."""
     made: dict[str, Object] = {}
-    known = set(found)
+    known = set(asked)
     for one in wanted:
         if one not in known:
             text = f"{one.amount}m" if one.resource == "cpu" else str(one.amount)
             made.setdefault(one.container, {}).setdefault(one.kind, {})[one.resource] = text
     return made
+
+
+def written(wanted: Sequence[Amount]) -> str:
+    """The text of the annotation `labels.RESOURCES`."""
+    return json.dumps(changes(wanted, ()), separators=(",", ":"))
+
+
+def read(text: str) -> tuple[Amount, ...]:
+    """What `written` wrote; nothing if the text is something else."""
+    try:
+        known = json.loads(text)
+        return amounts([{"name": name, "resources": resources} for name, resources in known.items()])
+    except (ValueError, AttributeError, TypeError):
+        return ()

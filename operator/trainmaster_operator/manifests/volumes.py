@@ -20,7 +20,8 @@ TOKEN_SECONDS = 3600
 CA_NAME = "trainmaster-ca"  # a ConfigMap in each namespace with jobs
 CA_KEY = "ca.crt"
 
-WRITABLE_BY_MANY = ("ReadWriteMany",)
+WRITABLE_BY_MANY = "ReadWriteMany"
+WRITABLE_BY_ONE_NODE = "ReadWriteOnce"
 
 
 @dataclass(frozen=True)
@@ -118,21 +119,34 @@ def with_ram_counted(given: Object, job: DistributedTrainingJob) -> Object:
 
 
 def claim_problem(claim: Object, pods: int) -> str:
-    """Why `pods` pods can't share this PersistentVolumeClaim for their checkpoints; "" when they can."""
-    name = claim["metadata"]["name"]
-    modes = (claim.get("status") or {}).get("accessModes") or (claim.get("spec") or {}).get("accessModes") or []
-    if any(mode in WRITABLE_BY_MANY for mode in modes):
+    """Why `pods` pods can't share this PersistentVolumeClaim for their checkpoints; "" when they can, if need be all on
+    one node."""
+    name, modes = claim["metadata"]["name"], _modes(claim)
+    if WRITABLE_BY_MANY in modes or WRITABLE_BY_ONE_NODE in modes:
         return ""
     if not any(mode.startswith("ReadWrite") for mode in modes):
         return (
-            f"checkpoint.volume: claim {name} can't be written to ({', '.join(modes)}): a ReadWriteMany one is needed"
+            f"checkpoint.volume: claim {name} cannot be written to ({', '.join(modes)}): a claim with the access mode "
+            "ReadWriteMany is needed, or ReadWriteOnce if all pods fit on one node"
         )
     if pods == 1:
         return ""
     return (
-        f"checkpoint.volume: claim {name} is {', '.join(modes)}, for one node only, and the job has {pods} pods: "
-        "use a ReadWriteMany claim, or one pod with more ranks"
+        f"checkpoint.volume: claim {name} is {', '.join(modes)}, for one pod only, and the job has {pods} pods: use a "
+        "ReadWriteMany claim, a ReadWriteOnce claim if all pods fit on one node, or one pod with more ranks"
     )
+
+
+def serves_one_node(claim: Object) -> bool:
+    """Whether all pods that mount this PersistentVolumeClaim must be on one node."""
+    modes = _modes(claim)
+    return WRITABLE_BY_ONE_NODE in modes and WRITABLE_BY_MANY not in modes
+
+
+def _modes(claim: Object) -> list[str]:
+    bound, wanted = claim.get("status") or {}, claim.get("spec") or {}
+    found: list[str] = bound.get("accessModes") or wanted.get("accessModes") or []
+    return found
 
 
 def with_volumes(pod: Object, container: Object, wanted: list[Mounted]) -> tuple[Object, Object]:

@@ -128,7 +128,7 @@ def shrink(view: View, fault: Fault) -> Change | None:
         startedAt=rfc3339(view.now - fault.age_s),
         clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
     )
-    words = f"{fault.cause.value}: {fault.message[:700]}; {size} of {len(view.members)} pods go on (round {number})"
+    words = f"{fault.title}: {fault.message[:700]}; {size} of {len(view.members)} pods go on (round {number})"
     return changed(
         status,
         warning("Recovering", words),

@@ -186,10 +186,9 @@ def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> 
 
 def fail(view: View, fault: Fault, words: str) -> Change:
     failure = fault.record(view)
-    where = f"rank {fault.rank}: " if fault.rank is not None else ""
     return changed(
         view.status,
-        warning("Failed", f"{fault.cause.value}: {where}{words}"[:1024]),
+        warning("Failed", f"{fault.title}: {words}"[:1024]),
         phase=JobPhase.FAILED,
         completionTime=rfc3339(view.now),
         lastFailure=failure.model_copy(update={"message": words[:1024]}),
@@ -232,7 +231,7 @@ def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "",
     )
     return changed(
         status,
-        warning("Recovering", f"{fault.cause.value}: {fault.message[:700]}; {what} (round {recovery.round})"),
+        warning("Recovering", f"{fault.title}: {fault.message[:700]}; {what} (round {recovery.round})"),
         phase=JobPhase.RECOVERING,
         round=number,
         restarts=_counted(status.restarts, charged),

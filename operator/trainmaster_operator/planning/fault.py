@@ -56,6 +56,17 @@ class Fault:
         code = self.exit_code
         return 128 - code if code is not None and code < 0 else code
 
+    @property
+    def place(self) -> str:
+        """Where it happened, for people, as far as that is known: "rank 2, pod gpt-worker-2-0, node a"."""
+        named = (("rank", self.rank if self.rank is not None else ""), ("pod", self.pod), ("node", self.node))
+        return ", ".join(f"{kind} {name}" for kind, name in named if name != "")
+
+    @property
+    def title(self) -> str:
+        """Its cause and its place: how an event about it begins."""
+        return f"{self.cause.value} ({self.place})" if self.place else self.cause.value
+
     def record(self, view: View) -> Failure:
         return Failure(
             cause=self.cause.value,

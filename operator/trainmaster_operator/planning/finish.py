@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainmaster_operator.planning import gates
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.observation import PodToDelete
 from trainmaster_operator.planning.state import Failure, JobPhase
@@ -31,10 +32,12 @@ def complete(view: View) -> Change | None:
 
 def overdue(view: View) -> Change | None:
     """Failed when it runs longer than activeDeadlineSeconds."""
-    limit = view.spec.activeDeadlineSeconds
-    if limit is None or since(view.status.startTime, view.now) < limit:
+    due = overdue_s(view)
+    if due is None or due > 0:
         return None
-    return failed(view, "DeadlineExceeded", f"it ran longer than activeDeadlineSeconds ({limit:g})")
+    return failed(
+        view, "DeadlineExceeded", f"it ran longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})"
+    )
 
 
 def failed(view: View, cause: str, message: str) -> Change:
@@ -58,8 +61,11 @@ def failed(view: View, cause: str, message: str) -> Change:
 
 
 def overdue_s(view: View) -> float | None:
+    """Seconds until activeDeadlineSeconds is over; None: never, as it looks now."""
     limit = view.spec.activeDeadlineSeconds
-    return None if limit is None else limit - since(view.status.startTime, view.now)
+    if limit is None or gates.hold(view):
+        return None
+    return limit + gates.held_s(view.status, view.now) - since(view.status.startTime, view.now)
 
 
 def is_expired(view: View) -> bool:
@@ -79,7 +85,9 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
     policy = view.spec.cleanPodPolicy
     waited = since(view.status.completionTime, view.now)
     deletes: list[PodToDelete] = [
-        PodToDelete(p.name, p.uid, "stale", 0.0) for p in view.others if p.phase not in ENDED and not p.deleting
+        PodToDelete(p.name, p.uid, "stale", 0.0 if p.node_lost else None)
+        for p in view.others
+        if p.phase not in ENDED and not p.deleting
     ]
     waiting = False
     for pod in view.pods:

@@ -134,7 +134,7 @@ def _adopted(view: View, known: list[Granted]) -> Change:
     fields["phase"] = JobPhase.RUNNING if over else JobPhase.RECOVERING
     return changed(
         view.status,
-        warning("Recovered", f"{_words(known)}{took} (round {last.round})"),
+        warning("Recovered", f"{_words(view, known)}{took} (round {last.round})"),
         round=last.round,
         roundMinor=view.status.roundMinor + len(known),
         roundOpenedAt=rfc3339(view.now - last.age_s),
@@ -146,7 +146,7 @@ def _adopted(view: View, known: list[Granted]) -> Change:
 
 def _followed(view: View, known: list[Granted], top: int) -> Change:
     """A round above all, for all."""
-    words = _words(known) if known else "some members restarted while no operator answered"
+    words = _words(view, known) if known else "some members restarted while no operator answered"
     fields = _counted(view, known)
     recoveries = list(view.status.recoveries)
     if known:
@@ -159,10 +159,10 @@ def _followed(view: View, known: list[Granted], top: int) -> Change:
     )
 
 
-def _words(known: list[Granted]) -> str:
-    verdict = known[-1].verdict
+def _words(view: View, known: list[Granted]) -> str:
+    fault = _fault(view, known[-1])
     often = "" if len(known) == 1 else f" {len(known)} times, the last time"
-    return f"{verdict.cause.value}: rank {verdict.rank}: {verdict.message[:700]}; no operator answered:" + (
+    return f"{fault.title}: {fault.message[:700]}; no operator answered:" + (
         f" the agents restarted the ranks{often} by themselves"
     )
 

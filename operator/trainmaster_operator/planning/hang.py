@@ -17,7 +17,7 @@ from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.recovery import HANG_LIMIT_S, HangMode
 from trainmaster_operator.planning.change import Change, changed, normal, warning
 from trainmaster_operator.planning.fault import TRACEBACK, Fault
-from trainmaster_operator.planning.observation import AgentRecord, JobSpec, PlannedEvent
+from trainmaster_operator.planning.observation import AgentRecord, JobSpec, PlannedEvent, PodRecord
 from trainmaster_operator.planning.once import once
 from trainmaster_operator.planning.pauses import SHORTEST_S, limits
 from trainmaster_operator.planning.record import dataclass
@@ -215,7 +215,8 @@ def _raised(view: View, over: list[Silence]) -> Change:
         since=rfc3339(view.now),
         message=_words(first),
     )
-    return changed(view.status, *_events(view, warning("HangSuspected", _words(first))), suspicion=suspicion)
+    told = warning("HangSuspected", f"{_words(first)}{_place(pod)}")
+    return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
 def _dropped(view: View, known: Suspicion) -> Change:
@@ -235,7 +236,8 @@ def _told(view: View, known: Suspicion, over: list[Silence]) -> Change:
             "traceback": first.rank.stack[-TRACEBACK:],
         }
     )
-    told = warning("HangDetected", f"{words}; recovery.hang.mode leaves it to you"[:1024])
+    place = _place(view.pods[first.agent.slot])
+    told = warning("HangDetected", f"{words}{place}; recovery.hang.mode leaves it to you"[:1024])
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 
@@ -270,6 +272,12 @@ def _words(silence: Silence) -> str:
     return (
         f"rank {rank.rank} has been silent for {rank.silent_s:.1f} s{limit}{phase} at step {rank.step}{after}{stopped}"
     )
+
+
+def _place(pod: PodRecord | None) -> str:
+    if pod is None:
+        return ""
+    return f" (pod {pod.name}, node {pod.node})" if pod.node else f" (pod {pod.name})"
 
 
 def _where(silence: Silence) -> str:

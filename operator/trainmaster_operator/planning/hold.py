@@ -17,10 +17,9 @@ WAY_OUT = "suspend and resume the job to go on"
 def held(view: View, fault: Fault) -> Change:
     """The ranks are fenced off and end; nothing else happens."""
     status = view.status
-    where = f"rank {fault.rank}: " if fault.rank is not None else ""
     return changed(
         status,
-        warning("Held", f"{fault.cause.value}: {where}{fault.message[:700]}; {fault.rule} holds the job: {WAY_OUT}"),
+        warning("Held", f"{fault.title}: {fault.message[:700]}; {fault.rule} holds the job: {WAY_OUT}"),
         phase=JobPhase.HELD,
         round=status.round + 1 if view.round_is_open else status.round,
         lastFailure=fault.record(view),

@@ -5,10 +5,14 @@ The choice is written with the incarnations that it is for, so that pods are mad
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.planning.change import Change, changed, warning
+from trainmaster_operator.planning import gates
+from trainmaster_operator.planning.change import Change, changed, known_condition, warning
+from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.observation import Observation, PodRecord
 from trainmaster_operator.planning.start import ignored, raised
 from trainmaster_operator.planning.state import JobState
@@ -16,8 +20,9 @@ from trainmaster_operator.planning.suspicion import EXCLUDED_FROM, MOST, WEIGHTS
 from trainmaster_operator.planning.times import seconds_of, since
 from trainmaster_operator.planning.view import View
 
-RELAX_AFTER_S = 60.0
-"""How long new pods that find no place keep away from nodes."""
+PATIENCE_S = 600.0
+"""How long pods find no place before they may use nodes that are tainted; and for so long nothing may show that an
+autoscaler brings others."""
 
 _BROKEN = ("UnexpectedAdmissionError",)
 
@@ -42,7 +47,7 @@ def of_rejection(uid: str, pod: PodRecord, now: float) -> tuple[str, Mark] | Non
 def avoid(spec: JobSpec, status: JobState, observed: Observation, now: float) -> list[str]:
     """The nodes that pods made from now on keep away from, most suspect first. `status`: with the newest failure and
     the new incarnations."""
-    if not spec.recovery.nodes.avoid:
+    if not spec.recovery.nodes.avoid or status.avoidedInVain:
         return []
     known = observed.suspicion
     marks = {node: list(given) for node, given in known.marks.items()}
@@ -52,7 +57,9 @@ def avoid(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
             marks[node].append(mark)
     scores = {node: score(given, now, known.half_life_s) for node, given in marks.items()}
     suspect = sorted((n for n, s in scores.items() if s >= EXCLUDED_FROM), key=lambda n: (-scores[n], n))
-    return list(dict.fromkeys([*_ignoring(status, observed), *_silent(status, observed), *suspect]))[: _most(known)]
+    # Nodes that answer nobody are no matter of opinion, so they don't count against the share of suspect ones.
+    dead = [*_ignoring(status, observed), *_silent(status, observed)]
+    return list(dict.fromkeys([*dead, *suspect[: _most(known)]]))[:MOST]
 
 
 def _given_up(status: JobState, observed: Observation) -> list[PodRecord]:
@@ -83,26 +90,44 @@ def _most(known: Suspicion) -> int:
 
 
 def relaxed(view: View) -> Change | None:
-    """A suspect node is better than none: pods that find no place may go anywhere again."""
+    """Let pods go anywhere when they find no place elsewhere: a suspect node is better than none.
+
+    At once for pods whose affinity excludes nodes by name: an autoscaler might bring another node, but Karpenter
+    ignores such pods (kubernetes-sigs/karpenter#3214). Where nodes are tainted, an autoscaler is given its time first.
+    """
     status = view.status
-    if not status.avoidNodes or view.round_is_open:
+    slots = tuple(pod.slot for pod in view.pods if pod is not None and pod.keeps_away and _lacks_a_place(pod))
+    if status.avoidNodes and slots:  # of spares too, while a round is open: its members all have a place
+        return _allowed(view, status.avoidNodes, avoidNodes=[], incarnations=raised(view, slots))
+    due = due_s(view)
+    if due is None or due > 0:
         return None
-    slots = tuple(pod.slot for pod in _kept_away(view))
-    if not slots or since(status.roundOpenedAt or status.startTime, view.now) < RELAX_AFTER_S:
-        return None
-    words = f"no other place is found: {', '.join(status.avoidNodes)} may be used again"
-    return changed(status, warning("NodesAllowed", words[:512]), avoidNodes=[], incarnations=raised(view, slots))
+    return _allowed(view, view.observed.tainted, avoidNodes=list(view.observed.tainted[:MOST]))
 
 
 def due_s(view: View) -> float | None:
-    status = view.status
-    if not status.avoidNodes or view.round_is_open or not _kept_away(view):
+    """Seconds until pods may use nodes that this operator has tainted."""
+    if view.round_is_open or not _unallowed(view) or gates.hold(view):
         return None
-    wait = RELAX_AFTER_S - since(status.roundOpenedAt or status.startTime, view.now)
-    return wait if wait > 0 else None
+    if not any(pod is not None and _lacks_a_place(pod) for pod in view.pods):
+        return None
+    known = known_condition(view.status, SCHEDULED)
+    if known is None or known.status != "False":
+        return None  # this pass writes it
+    places = view.observed.new_places
+    return PATIENCE_S - min(since(known.lastTransitionTime, view.now), places.asked_s, places.joined_s)
 
 
-def _kept_away(view: View) -> list[PodRecord]:
-    """Pods without a place, where affinity is a reason."""
-    waiting = (pod for pod in view.pods if pod is not None and pod.phase == "Pending" and not pod.deleting)
-    return [pod for pod in waiting if pod.reason == "Unschedulable" and "affinity" in pod.message]
+def _unallowed(view: View) -> list[str]:
+    """Tainted nodes that the job has not been allowed to use yet."""
+    allowed = view.status.avoidNodes if view.status.avoidedInVain else []
+    return [node for node in view.observed.tainted if node not in allowed]
+
+
+def _allowed(view: View, names: Sequence[str], **fields: object) -> Change:
+    words = f"no other place is found: {', '.join(names)} may be used again"
+    return changed(view.status, warning("NodesAllowed", words[:512]), avoidedInVain=True, **fields)
+
+
+def _lacks_a_place(pod: PodRecord) -> bool:
+    return pod.phase == "Pending" and pod.reason == "Unschedulable" and not pod.deleting

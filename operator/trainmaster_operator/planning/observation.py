@@ -34,6 +34,9 @@ class PodRecord:
     unheard_s: float = 0.0  # since this process saw it bound to a node whose kubelet hasn't taken note of it
     rejected: bool = False  # it ended before anything in it ran: its node turned it away
     lingers: bool = False  # the agent's container has ended, others of the pod still run
+    placed_at: str = ""  # when the scheduler found its node, as the cluster tells; "" where it doesn't
+    keeps_away: bool = False  # its affinity excludes nodes by name
+    unanswered_s: float = 0.0  # since this leader last answered its agent, or began to lead; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,27 @@ class SaveFailed:
 class Refusal:
     """Why pods that ought to be there couldn't be created. Soft state of this leader, which tries again."""
 
-    reason: str  # Refused, ConfigError, NameTaken, NameInUse
+    reason: str  # Refused, QuotaExceeded, ConfigError, NameTaken, NameInUse, or the API server's own
     message: str
-    again_in_s: float  # 0: now
-    fatal: bool = False  # it would be refused each time
+    again_in_s: float  # 0: now; infinity: never, since it would be in vain
+    fatal: bool = False  # it would be refused each time, and the job is to blame
+    passing: bool = False  # it may be over in a moment: it is waited for, and nobody is told
+
+
+@dataclass(frozen=True)
+class OperatorAbsence:
+    """No operator led between these times (seconds since 1970), as far as the Lease tells."""
+
+    since: float
+    until: float
+
+
+@dataclass(frozen=True)
+class NewPlaces:
+    """Signs that a cluster makes room for a job whose pods wait: seconds since the newest of each."""
+
+    asked_s: float = float("inf")  # an event told that an autoscaler brings a node for one of the pods
+    joined_s: float = float("inf")  # a node joined the cluster
 
 
 @dataclass(frozen=True)
@@ -121,11 +141,14 @@ class Observation:
     refusal: Refusal | None = None
     report_interval_s: float = 0.0  # the shortest that this leader asks of agents, since it has so many of them
     suspicion: Suspicion = field(default_factory=Suspicion)  # of nodes, by all jobs
+    new_places: NewPlaces = field(default_factory=NewPlaces)
+    tainted: tuple[str, ...] = ()  # nodes that this operator keeps free of pods by a taint
     revision: str = ""  # the name of what a run would keep that began now
     waiting: tuple[str, ...] = ()  # paths of edited fields that the next run will have
     revision_lost: bool = False  # what this run keeps can't be had any more
     in_cluster: bool = False  # its pods are containers; else processes, which share the files of one machine
     leading_s: float = 0.0  # how long this leader has led: silence is judged only after it has heard an agent
+    absence: OperatorAbsence | None = None  # before this leader
 
 
 class EventType(str, Enum):
@@ -152,7 +175,7 @@ class PodToDelete:
     name: str
     uid: str
     reason: str
-    grace_s: float | None = None  # None: the pod's own; 0: at once, it is fenced
+    grace_s: float | None = None  # None: the pod's own; 0: removed without its kubelet's word, since it is dead
     replaced: bool = False  # another takes its place: its name must no longer lead to it
 
 
@@ -181,7 +204,9 @@ __all__ = [
     "EventType",
     "JobSpec",
     "JobState",
+    "NewPlaces",
     "Observation",
+    "OperatorAbsence",
     "PlannedEvent",
     "PodRecord",
     "PodToCreate",

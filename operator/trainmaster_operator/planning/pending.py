@@ -6,15 +6,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning import finish
-from trainmaster_operator.planning.change import Change, changed, condition, known_condition, warning
+from trainmaster_operator.planning import finish, gates
+from trainmaster_operator.planning.change import Change, changed, condition, known_condition, normal, warning
+from trainmaster_operator.planning.conditions import STARTING
 from trainmaster_operator.planning.gang import SCHEDULED
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.state import Condition, JobPhase, JobState
-from trainmaster_operator.planning.times import since
+from trainmaster_operator.planning.times import rfc3339, since
 from trainmaster_operator.planning.view import View
 
 MESSAGE = 900  # characters of a condition's message
+_NOT_CREATED = "can't be created"
 
 _CAUSES = {
     **dict.fromkeys(
@@ -29,7 +31,6 @@ _CAUSES = {
         Cause.CONFIG_ERROR,
     ),
     "Unschedulable": Cause.UNSCHEDULABLE,
-    "SchedulingGated": Cause.UNSCHEDULABLE,
 }
 _FIRST = (Cause.IMAGE_ERROR.value, Cause.CONFIG_ERROR.value)
 """What will not pass by itself is told before what may."""
@@ -47,10 +48,10 @@ def obstacle(view: View) -> Obstacle | None:
         return None
     found = [(_reason(pod), pod) for pod in view.pods if pod is not None and pod.reason and not _runs(pod)]
     found.sort(key=lambda item: (item[0] not in _FIRST, item[1].slot))
-    refusal = view.observed.refusal
+    refusal = view.refusal
     absent = sum(1 for pod in view.pods if pod is None)
     if refusal is not None and absent and not (found and found[0][0] in _FIRST):
-        return Obstacle(refusal.reason, f"{_count(view, absent)} can't be created: {refusal.message}"[:MESSAGE])
+        return Obstacle(refusal.reason, f"{_count(view, absent)} {_NOT_CREATED}: {refusal.message}"[:MESSAGE])
     if not found:
         return None
     reason, pod = found[0]
@@ -73,13 +74,15 @@ def noted(view: View) -> Change | None:
     known = known_condition(view.status, SCHEDULED)
     if known is not None and (known.status, known.reason) == ("False", found.reason):
         return None
-    return changed(view.status, warning(found.reason, found.message))
+    told = normal if found.reason == gates.GATED else warning
+    return changed(view.status, told(found.reason, found.message))
 
 
 def update(view: View, status: JobState) -> JobState:
     """`status` with the condition as it is now; the same if nothing is new.
 
-    It holds once a round has opened, which takes all pods. An obstacle that has passed is still told until then.
+    It holds once a round has opened, which takes all pods. An obstacle that has passed is still told until then, except
+    that pods could not be created: when they are there, nothing is known to be in their way.
     """
     if status.phase.finished or status.phase in (JobPhase.SUSPENDED, JobPhase.HELD):
         return status
@@ -91,12 +94,28 @@ def update(view: View, status: JobState) -> JobState:
     else:
         found = obstacle(view)
         if found is None:
-            return status
+            return _created(view, status)
         holds, reason, message = False, found.reason, found.message
     wanted = condition(status, SCHEDULED, holds, reason, message, view.now)
     if wanted != known_condition(status, SCHEDULED):
         fields["conditions"] = first_of(status, wanted)
     return status.model_copy(update=fields) if fields else status
+
+
+def _created(view: View, status: JobState) -> JobState:
+    """`status` without the word that pods can't be created, if they were since."""
+    known = known_condition(status, SCHEDULED)
+    told = known is not None and known.status == "False" and _NOT_CREATED in known.message
+    if not told or view.observed.refusal is not None or any(pod is None for pod in view.pods):
+        return status
+    unknown = Condition(
+        type=SCHEDULED,
+        status="Unknown",
+        reason=STARTING,
+        lastTransitionTime=rfc3339(view.now),
+        observedGeneration=status.observedGeneration,
+    )
+    return status.model_copy(update={"conditions": first_of(status, unknown)})
 
 
 def first_of(status: JobState, wanted: Condition) -> list[Condition]:
@@ -106,7 +125,7 @@ def first_of(status: JobState, wanted: Condition) -> list[Condition]:
 
 def hopeless(view: View) -> Change | None:
     """Failed when its pods can't be created, now or later."""
-    refusal = view.observed.refusal
+    refusal = view.refusal
     if refusal is None or not refusal.fatal or view.round_is_open:
         return None
     return finish.failed(view, refusal.reason, refusal.message)
@@ -128,7 +147,10 @@ def overdue_s(view: View) -> float | None:
     limit = view.spec.pendingDeadlineSeconds
     if limit is None or view.round_is_open or all(_runs(view.pods[slot]) for slot in view.members):
         return None
-    return limit - since(view.status.roundOpenedAt or view.status.startTime, view.now)
+    if gates.hold(view):
+        return None
+    waited = since(view.status.roundOpenedAt or view.status.startTime, view.now)
+    return limit - min(waited, gates.since_lifted_s(view.status, view.now))
 
 
 def _starting(view: View) -> str:

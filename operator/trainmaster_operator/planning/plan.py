@@ -15,10 +15,12 @@ from trainmaster_operator.planning import (
     failure,
     finish,
     gang,
+    gates,
     grant,
     hang,
     hold,
     nodes,
+    operator_absence,
     pending,
     progress,
     rejection,
@@ -144,7 +146,7 @@ def _decided(view: View) -> Change | None:
 
 def _told(view: View, status: JobState) -> JobState:
     """`status` with what people are told beside the intent."""
-    status = pending.update(view, progress.update(view, status))
+    status = operator_absence.update(view, gates.update(view, pending.update(view, progress.update(view, status))))
     return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 
@@ -152,6 +154,8 @@ def _written(spec: JobSpec, before: JobState, change: Change, observed: Observat
     status = change.status
     if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
         status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
+    if status.avoidedInVain and status.roundStore:
+        status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
         status = status.model_copy(update={"roundMinor": 0})  # a leader's own
     status = status.model_copy(

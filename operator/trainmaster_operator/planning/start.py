@@ -14,12 +14,14 @@ from trainmaster_operator.planning.view import ENDED, WORKER, View
 UNHEARD_S = 15.0
 """How long a kubelet that lives may take to notice a pod. It takes a second or less, and more when it restarts."""
 
-FORCE_AFTER_S = 5.0
-"""How long the kubelet may take to confirm the end of a pod that is fenced off anyway, before its object is removed."""
+PATIENCE_S = 5.0
+"""How long the successor of a pod that storage fences off waits for its kubelet to confirm its end. After that it is
+created beside it. The old pod stays in the cluster's books until it has ended, so its devices are given to nobody."""
 
-SCRIPT_FORCE_AFTER_S = 30.0
-"""The same for a script's pod on a node that the cluster doesn't hear: after its agent, which reaches nobody either,
-has ended its ranks. That takes it 25 s at most (`trainmaster.agent.shell.self_fencing`), and it was silent before."""
+SCRIPT_FORCE_AFTER_S = 20.0
+"""The same for a script's pod on a node that the cluster doesn't hear, since a leader last answered its agent. By then
+the agent, which reaches nobody, has ended its ranks: that takes it 18 s at most
+(`trainmaster.agent.shell.self_fencing`), and two more are for the end itself."""
 
 
 class DamagedStatus(Exception):
@@ -97,31 +99,38 @@ def next_incarnation(view: View) -> int:
 def stale(view: View) -> tuple[PodToDelete, ...]:
     """Pods whose incarnation is over. The round of those that had a rank is over too: the same write raised it.
 
-    One that ended, or that a lost node keeps, is removed at once: the storage fence holds off what may still run. So is
-    one that its node took no note of: should its agent come to life after all, it is refused. A living one is given a
-    second, so that its devices and memory are free before another pod gets them, and is removed when its kubelet
-    doesn't confirm its end. A script's own files have no fence: there only the kubelet's word counts, or, on a node
-    that the cluster doesn't hear, the time after which the pod's agent has ended its ranks.
+    A pod is removed by force only when it is known to be dead, or to do no harm: it has ended; its node is lost and the
+    storage fence holds off what may still run there; or its node took no note of it, and its agent, should it come to
+    life after all, is refused. A script's own files have no fence: on a lost node its pod is removed after the
+    time in which its agent has ended its ranks.
+
+    A living pod gets the grace period of the template. That is for its sidecars and hooks: its agent, which is refused
+    as soon as its incarnation is over, kills its ranks and ends at once.
     """
     deletes = []
     for pod in view.others:
         if pod.slot < view.slots and pod.incarnation > view.incarnations[pod.slot]:
             continue  # from a status newer than this one: the next pass will see it
         ended = pod.phase in ENDED and not pod.lingers
-        if view.scripted:
-            given_up = pod.node_lost and pod.deleting_s >= SCRIPT_FORCE_AFTER_S
-        else:
-            given_up = pod.node_lost or pod.deleting_s >= FORCE_AFTER_S
-        if ended or given_up or ignored(pod):
+        lost = pod.node_lost and (not view.scripted or _unanswered_s(pod) >= SCRIPT_FORCE_AFTER_S)
+        grace: float | None
+        if ended or lost or ignored(pod):
             grace = 0.0
         elif pod.deleting:
             continue
         else:
-            grace = 1.0
+            grace = _own_grace_s(view)
         deletes.append(
             PodToDelete(pod.name, pod.uid, "a newer incarnation takes its place", grace, replaced=pod.slot < view.slots)
         )
     return tuple(deletes)
+
+
+def _own_grace_s(view: View) -> float | None:
+    """None: what the pod's spec says. An API server takes a grace period of 0 for an order to remove the pod without
+    waiting for its kubelet, so a template that asks for it gets the shortest one that isn't that."""
+    given = (view.spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return 1.0 if given == 0 else None
 
 
 def ignored(pod: PodRecord) -> bool:
@@ -130,14 +139,23 @@ def ignored(pod: PodRecord) -> bool:
 
 
 def stale_due_s(view: View) -> float | None:
-    """When a pod is removed whose end nobody has confirmed."""
-    limit = SCRIPT_FORCE_AFTER_S if view.scripted else FORCE_AFTER_S
-    waits = [limit - pod.deleting_s for pod in view.others if pod.deleting]
+    """When a pod whose end nobody has confirmed is removed, or waited for no more."""
+    waits = [
+        SCRIPT_FORCE_AFTER_S - _unanswered_s(pod) if view.scripted else PATIENCE_S - pod.deleting_s
+        for pod in view.others
+        if pod.deleting
+    ]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
+def _unanswered_s(pod: PodRecord) -> float:
+    """Seconds since a leader of the job last answered the pod's agent, which is then sure to know of no later one."""
+    return pod.unanswered_s or pod.deleting_s
+
+
 def missing(view: View) -> tuple[PodToCreate, ...]:
-    """Pods to create: never while another pod of the slot is still there, whatever its state.
+    """Pods to create: never while another pod of the slot is still there, unless storage fences it off and its end
+    takes long.
 
     None for a member while a round is open: it opened with all of them there, so one that is missing has done its part,
     or is a failure that ends the round first. A second pod of one incarnation must not join the ranks of the first.
@@ -154,12 +172,18 @@ def missing_due_s(view: View) -> float | None:
 
 
 def _absent(view: View) -> tuple[PodToCreate, ...]:
-    taken = {pod.slot for pod in view.others}
+    taken = {pod.slot for pod in view.others if not _is_past_waiting(view, pod)}
     return tuple(
         PodToCreate(WORKER, slot, view.incarnations[slot])
         for slot in (view.parked if view.round_is_open else range(view.slots))
         if view.pods[slot] is None and slot not in taken
     )
+
+
+def _is_past_waiting(view: View, pod: PodRecord) -> bool:
+    """Whether a pod that ends need not be waited for: sidecars that use their grace, an agent that does not react, a
+    process that waits in the kernel. A script's files have no fence, so its pods are always waited for."""
+    return not view.scripted and pod.deleting and pod.deleting_s >= PATIENCE_S
 
 
 def _refused_for_s(view: View) -> float:

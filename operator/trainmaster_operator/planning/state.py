@@ -69,6 +69,14 @@ class ReleasedStatus(Loose):
     retryAt: str = ""
 
 
+class GateStatus(Loose):
+    """Scheduling gates that held back pods since the run began. None if there was none."""
+
+    since: str = ""  # "": there is none now
+    until: str = ""  # when the last one was lifted
+    seconds: float = 0.0  # for so long there was one, without the time since `since`
+
+
 class ProgressStatus(Loose):
     step: int = 0
     totalSteps: int = 0
@@ -226,6 +234,7 @@ class JobState(Loose):
     revisions: list[str] = Field(default_factory=list, max_length=3)  # of the last runs that differ, newest first
     restartObeyed: int = 0  # the highest spec.restart that a run has begun for
     avoidNodes: list[str] = Field(default_factory=list, max_length=32)  # pods that are made now keep away from them
+    avoidedInVain: bool = False  # pods that kept away found no place: until a round opens, none does
     stopAt: int | None = None
     stopBound: bool = False
     microDivisor: int = 1  # by which the micro-batch was made smaller, after a device ran out of memory
@@ -235,6 +244,7 @@ class JobState(Loose):
     completionTime: str = ""
     workers: WorkersStatus = Field(default_factory=WorkersStatus)
     released: ReleasedStatus | None = None
+    gates: GateStatus | None = None
     progress: ProgressStatus = Field(default_factory=ProgressStatus)
     checkpoint: CheckpointStatus | None = None
     failedSave: FailedSave | None = None  # kept when a newer one was saved

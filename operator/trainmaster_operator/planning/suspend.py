@@ -35,7 +35,7 @@ def settled(view: View) -> Change | None:
 
 def cut_short(view: View, fault: Fault) -> Change:
     """A failure on the way: the job was to stop anyway, so it stops with its last checkpoint. Its ranks are fenced."""
-    change = stopped(view, f"without saving, after {fault.cause.value}: {fault.message[:700]}")
+    change = stopped(view, f"without saving, after {fault.title}: {fault.message[:700]}")
     status = change.status
     if view.round_is_open:
         status = status.model_copy(update={"round": status.round + 1, **rounds.forming(view)})
@@ -67,6 +67,7 @@ def resumed(view: View) -> Change | None:
         roundMap="",
         workers=status.workers.model_copy(update={"replicas": size, "shrunkAt": "", "nextIncarnation": following}),
         released=None,
+        gates=None,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + (0 if untouched else 1)}),
         **rounds.forming(view),
     )

@@ -12,7 +12,7 @@ from trainmaster.contract.wire import RankReport
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.planning import step_count
-from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobState, Observation, PodRecord
+from trainmaster_operator.planning.observation import AgentRecord, JobSpec, JobState, Observation, PodRecord, Refusal
 from trainmaster_operator.planning.once import attribute
 from trainmaster_operator.planning.record import dataclass
 
@@ -84,6 +84,12 @@ class View:
     def lost_after_s(self) -> float:
         """Silence after which an agent counts as dead: several reports must have been missed."""
         return max(self.spec.recovery.agentLostSeconds, 4 * self.interval_s)
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why pods can't be created, if that is more than a moment's trouble."""
+        refusal = self.observed.refusal
+        return None if refusal is None or refusal.passing else refusal
 
     def in_round(self) -> list[AgentRecord]:
         """Agents of members that run the status' round, by slot."""

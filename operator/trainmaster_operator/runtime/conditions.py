@@ -23,15 +23,21 @@ def timestamp(seconds: float) -> str:
 
 
 def without_reconcile_error(status: JobState) -> JobState:
-    """The pass went well: the condition goes away."""
+    """Return the state without the condition."""
     if all(condition.type != RECONCILE_ERROR for condition in status.conditions):
         return status
     return status.model_copy(update={"conditions": [c for c in status.conditions if c.type != RECONCILE_ERROR]})
 
 
-def set_reconcile_error(job: Object, error: Exception, now: float) -> Object | None:
+def set_reconcile_error(job: Object, reason: str, message: str, now: float) -> Object | None:
     """Return a job's status with the condition; None when it says so already."""
-    return _with(job, RECONCILE_ERROR, type(error).__name__, str(error), now)
+    return _with(job, RECONCILE_ERROR, reason, message, now)
+
+
+def remove_reconcile_error(job: Object) -> Object:
+    """Return a job's status without the condition."""
+    status: Object = job.get("status") or {}
+    return {**status, "conditions": [c for c in status["conditions"] if c.get("type") != RECONCILE_ERROR]}
 
 
 def set_needs_migration(job: Object, message: str, now: float) -> Object | None:
@@ -44,21 +50,21 @@ def set_needs_migration(job: Object, message: str, now: float) -> Object | None:
 
 
 def _with(job: Object, kind: str, reason: str, message: str, now: float, instead_of: str = "") -> Object | None:
-    message = message[:_MESSAGE_LIMIT]
+    message = message[:_MESSAGE_LIMIT] or reason
     status = job.get("status")
     status = status if isinstance(status, dict) else {}
     raw = status.get("conditions")
     conditions = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
     others = [c for c in conditions if c.get("type") not in (kind, instead_of)]
-    told = any(c.get("type") == kind and c.get("message") == message for c in conditions)
-    if told and len(others) == len(conditions) - 1:
+    known = next((c for c in conditions if c.get("type") == kind and c.get("status") == "True"), {})
+    if known.get("message") == message and len(others) == len(conditions) - 1:
         return None
     mine: dict[str, Any] = {
         "type": kind,
         "status": "True",
         "reason": reason,
         "message": message,
-        "lastTransitionTime": timestamp(now),
+        "lastTransitionTime": known.get("lastTransitionTime") or timestamp(now),
     }
     if generation := job["metadata"].get("generation"):
         mine["observedGeneration"] = generation

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from trainmaster_operator.cluster.port import Cluster
+from trainmaster_operator.planning.observation import OperatorAbsence
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.lease import Elector, LeaseSettings, NotLeading
 
@@ -72,6 +73,10 @@ class Election:
     @property
     def leading(self) -> bool:
         return self._elector is not None and self._elector.leading
+
+    @property
+    def absence(self) -> OperatorAbsence | None:
+        return self._elector.absence if self._elector else None
 
     @property
     def rival_address(self) -> str:

@@ -1,4 +1,5 @@
-"""Kubernetes Events for people, written in the background: they may be lost, and nothing waits for them.
+"""Kubernetes Events for people, written in the background: they may be lost, and nothing waits for them. One that the
+API server doesn't take now is tried again for a while; what it says then stands in the log.
 
 What repeats itself is one Event with a count. A job that has too much to say is cut short, others aren't.
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from trainmaster_operator.api.meta import API_VERSION
 from trainmaster_operator.cluster.port import EVENT, JOB, KINDS, AlreadyExists, ApiError, Cluster, NotFound, Object
 from trainmaster_operator.planning.observation import EventType, PlannedEvent
+from trainmaster_operator.runtime.api_failures import may_pass
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.conditions import timestamp
 from trainmaster_operator.runtime.informer import JobKey
@@ -31,6 +33,8 @@ REPEAT_S = 5.0  # counts are written no more often
 REMEMBERED = 4096  # events whose repetitions are counted, and jobs whose number of events is
 FORGOTTEN_S = 600.0  # what comes again after so long is news
 DRAIN_S = 0.5
+TRIES = 6  # at an Event that the API server doesn't take now...
+FIRST_WAIT_S = 1.0  # ...each after twice as long: half a minute in all, or more if the server asks for it
 _MESSAGE_LIMIT = 1000
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
 _BAD = ("Failed", "Lost", "Damaged", "Pending", "Fallback", "Refused", "Unkillable")  # how reasons of warnings end
@@ -53,6 +57,7 @@ class _Told:
     count: int = 1
     written: int = 0  # the count that the cluster has; 0: it isn't there
     waiting: bool = False  # to be written
+    failures: int = 0  # in a row
 
 
 @dataclass
@@ -81,6 +86,7 @@ class EventWriter:
         self._repeated: deque[_Told] = deque()
         self._waiting = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._later: dict[int, asyncio.TimerHandle] = {}  # for what is tried again, by the timer's number
         self._number = 0
 
     def emit(self, job: JobRecord, events: Sequence[PlannedEvent]) -> None:
@@ -113,8 +119,9 @@ class EventWriter:
 
     async def drain(self) -> None:
         """Writes what waits, unless that takes long: the process ends."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, *self._later.values()):
+            if timer is not None:
+                timer.cancel()
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self._write_all()
@@ -210,10 +217,28 @@ class EventWriter:
                     await self._create(told, count)
             else:
                 await self._create(told, count)
-            told.written = count
+            told.written, told.failures = count, 0
         except ApiError as error:
+            told.failures += 1
+            if may_pass(error) and told.failures < TRIES:
+                self._try_later(told, max(error.wait_s, FIRST_WAIT_S * 2.0 ** (told.failures - 1)))
+                return
+            told.failures = 0
             self._counted("failed")
-            log.warning("event %s/%s was not told: %s", meta["namespace"], meta["name"], error)
+            log.warning(
+                "event %s/%s was not told: %s; it says %s: %s",
+                *(meta["namespace"], meta["name"], error, told.body["reason"], told.body["message"]),
+            )
+
+    def _try_later(self, told: _Told, wait_s: float) -> None:
+        def again() -> None:
+            del self._later[number]
+            self._queue(told)
+
+        told.waiting = True
+        self._number += 1
+        number = self._number
+        self._later[number] = asyncio.get_running_loop().call_later(wait_s, again)
 
     async def _create(self, told: _Told, count: int) -> None:
         try:

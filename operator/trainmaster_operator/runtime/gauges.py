@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.runtime.api_failures import REASONS
 from trainmaster_operator.runtime.job_samples import UNREADABLE
 from trainmaster_operator.runtime.records import JobRecord
 
@@ -51,6 +52,7 @@ def observe(operator: Operator) -> None:
         lambda: operator.lag.seconds,
     )
     operator.metrics.registry.register(_Jobs(operator))
+    operator.metrics.registry.register(_Failing(operator))
     operator.metrics.registry.register(_Watches(operator))
 
 
@@ -87,6 +89,24 @@ class _Jobs(Collector):
             agents.add_metric([], operator.fleet.connected())
         yield pods
         yield agents
+
+
+class _Failing(Collector):
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        failing = GaugeMetricFamily(
+            "trainmaster_jobs_failing_api_calls",
+            "Jobs whose last pass the API server refused or did not answer, by reason. Pods that can't be created are "
+            "told by the job's condition Scheduled instead. Only the leader tells.",
+            labels=["reason"],
+        )
+        if self._operator.leader.leading:
+            counts = self._operator.failures.reasons()
+            for reason in REASONS:
+                failing.add_metric([reason], counts[reason])
+        yield failing
 
 
 def _by_phase(records: list[JobRecord], leads: bool) -> GaugeMetricFamily:

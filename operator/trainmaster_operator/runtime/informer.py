@@ -149,6 +149,7 @@ class Informer(Generic[T]):
         """Lists and watches until it is cancelled. Any failure is retried: the API server will come back."""
         version = ""
         while True:
+            asked_s = 0.0  # to wait, by the server
             try:
                 if not version:
                     version = await self._relist()
@@ -170,12 +171,13 @@ class Informer(Generic[T]):
                 version = ""
             except ApiError as error:
                 self.failures += 1
+                asked_s = error.wait_s
                 log.warning("%s: %s: attempt %d", self.kind, error, self.failures)
             self._tried_at = asyncio.get_running_loop().time()
             if self.failures:
                 first, longest = BACKOFF_S
                 delay = min(longest, first * 2.0 ** min(self.failures - 1, 16))
-                await asyncio.sleep(delay * (1 - 0.5 * self._random.random()))
+                await asyncio.sleep(max(asked_s, delay * (1 - 0.5 * self._random.random())))
 
     def feed(self, deleted: bool, obj: Object) -> None:
         """A change that somebody else's watch has told: of one object in their order, of several in any order."""

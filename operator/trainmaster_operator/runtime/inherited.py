@@ -15,6 +15,7 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.port import POD, Cluster, Conflict, NotFound
 from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.planning.view import WORKER
+from trainmaster_operator.runtime.api_failures import attempting
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods, owning_job
@@ -60,7 +61,8 @@ class Inherited:
     async def _look_for(self, record: JobRecord, name: str) -> None:
         key = JobKey(record.key.namespace, name)
         try:
-            found = await self._cluster.get(POD, key.namespace, name)
+            with attempting(f"pod {name} can't be read"):
+                found = await self._cluster.get(POD, key.namespace, name)
         except NotFound:
             return
         if owning_job(found) != record.key:

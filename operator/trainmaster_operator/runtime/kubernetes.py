@@ -27,10 +27,11 @@ from prometheus_client import ProcessCollector, disable_created_metrics
 
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
+from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
 from trainmaster_operator.cluster.port import ApiError
 from trainmaster_operator.control.http import ControlServer
 from trainmaster_operator.control.turns import TurnLoop
-from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.manifests.settings import USER, PodDefaults, PodSecurity
 from trainmaster_operator.runtime import crd_age
 from trainmaster_operator.runtime.authenticate import PodTokens
 from trainmaster_operator.runtime.authority import Authority
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 RELIST_JOBS_S = 120.0  # finds what kopf never tells
 FRESH = timedelta(minutes=10)  # then kopf reads its credentials again
 RETRY_S = 2.0
+ANY = "any"  # of users and groups: the cluster or the image chooses
 GC_THRESHOLDS = (10_000, 20, 50)
 EXIT_WITHIN_S = 4.5  # after SIGTERM, whatever hangs
 
@@ -97,6 +99,7 @@ class Replica:
                 authenticator=PodTokens(cluster, clock, authority.session_key),
                 leader=election,
                 metrics=metrics,
+                nodes=KubernetesNodes(cluster.connection),
             )
             ProcessCollector(registry=metrics.registry)
             control_socket = _bound(options.control_port)
@@ -228,6 +231,7 @@ def _lease(options: argparse.Namespace) -> LeaseSettings:
         retry_s=seconds * 2 / 15,
         watch=True,
         address=_address(options),
+        pod_uid=options.pod_uid,
     )
 
 
@@ -240,10 +244,15 @@ def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
             trainer_image=options.trainer_image,
             agent_image=options.agent_image,
             in_cluster=True,
+            security=PodSecurity(
+                options.job_user, options.job_group, options.job_fs_group, restrict=options.restrict_user_images
+            ),
         ),
         ca_bundle=authority.bundle,
         peer_key=authority.session_key,
         judge_nodes=True,
+        taint_nodes=options.taint_nodes,
+        list_nodes=options.list_nodes,
         namespace=options.watch_namespace,
         relist_jobs_s=RELIST_JOBS_S,
         job_metrics=options.job_metrics,
@@ -279,6 +288,16 @@ def _lease_seconds(text: str) -> int:
     return seconds
 
 
+def _id(text: str) -> int | None:
+    """A user or a group of Linux; None: somebody else chooses it."""
+    if text == ANY:
+        return None
+    number = int(text)
+    if not 0 < number < 2**31:
+        raise argparse.ArgumentTypeError(f"1 to {2**31 - 1} or {ANY} is expected, not {text}")
+    return number
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 <= seconds <= 30 * 86400:
@@ -291,6 +310,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--namespace-of-operator", required=True, metavar="NS", help="where its Lease and its Secret lie")
     add("--identity", default=socket.gethostname(), help="unique among the replicas: the pod's name")
+    add("--pod-uid", default="", metavar="UID", help="of the pod of this replica, whose name is the identity")
     add("--address", default="127.0.0.1", metavar="IP", help="of this replica, for agents that met another one")
     add("--control-port", type=int, default=8443, metavar="PORT", help="for agents (default: 8443)")
     add("--health-port", type=int, default=8080, metavar="PORT", help="for probes (default: 8080)")
@@ -299,10 +319,24 @@ def parser() -> argparse.ArgumentParser:
     add("--operator-url", required=True, metavar="URL", help="under which agents reach the replicas: their Service")
     add("--trainer-image", default=PodDefaults.trainer_image, metavar="IMAGE", help="for pods that name none")
     add("--agent-image", default=PodDefaults.agent_image, metavar="IMAGE", help="brings the agent into users' images")
+    for name, words in (
+        ("user", "user as whom containers with our images run in jobs' pods"),
+        ("group", "group of that user"),
+        ("fs-group", "group that owns the volumes of these pods"),
+    ):
+        help = f"{words}; {ANY}: chosen by the cluster or the image (default: {USER})"
+        add(f"--job-{name}", type=_id, default=USER, metavar="ID", help=help)
+    add(
+        "--restrict-user-images",
+        action="store_true",
+        help="give containers with users' images what the Pod Security Standard restricted asks for",
+    )
     add("--watch-namespace", metavar="NS", help="jobs of this namespace only (default: of all)")
     add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
     add("--tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key and ca.crt that somebody else renews")
     add("--lease-seconds", type=_lease_seconds, default=15, metavar="S", help="a dead leader is replaced after (15)")
+    add("--taint-nodes", action="store_true", help="taint suspect nodes: it may get, list and patch nodes")
+    add("--list-nodes", action="store_true", help="see nodes join, for jobs that wait for places: it may list nodes")
     add("--no-job-metrics", dest="job_metrics", action="store_false", help="no metrics of single jobs")
     add(
         "--finished-metrics-seconds",

@@ -25,6 +25,7 @@ from trainmaster_operator.cluster.port import (
     KINDS,
     LEASE,
     MODIFIED,
+    POD,
     AlreadyExists,
     ApiError,
     Cluster,
@@ -32,12 +33,16 @@ from trainmaster_operator.cluster.port import (
     NotFound,
     Object,
 )
+from trainmaster_operator.planning.observation import OperatorAbsence
 from trainmaster_operator.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
 ADDRESS = f"{GROUP}/address"
 """Annotation of the Lease: where the leader's control channel listens, for agents that met a standby."""
+
+HOLDER_POD = f"{GROUP}/pod-uid"
+"""Annotation of the Lease: the uid of the pod whose name is the holder's identity. "": the holder is no pod."""
 
 LEASE_LABEL = f"{GROUP}/lease"
 """So that a watch sees this Lease and no other."""
@@ -59,6 +64,7 @@ class LeaseSettings:
     takeover: bool = False  # who starts us guarantees that nobody else runs: take the lease whoever holds it
     watch: bool = False  # while we wait: a lease that is given up is noticed at once
     address: str = ""  # host:port of our control channel
+    pod_uid: str = ""  # of the pod that this process is, and whose name is its identity
 
 
 class Leadership(Protocol):
@@ -68,6 +74,8 @@ class Leadership(Protocol):
     def epoch(self) -> int: ...
     @property
     def leading(self) -> bool: ...
+    @property
+    def absence(self) -> OperatorAbsence | None: ...
     def check(self) -> None: ...
     async def acquire(self) -> int: ...
     async def hold(self) -> None: ...
@@ -95,6 +103,7 @@ class Elector:
     ) -> None:
         self.identity = identity
         self.epoch = 0
+        self.absence: OperatorAbsence | None = None  # from the last sign of a leader before us until we led
         self.settings = settings or LeaseSettings()
         self._cluster = cluster
         self._clock = clock
@@ -227,10 +236,11 @@ class Elector:
             except AlreadyExists:
                 return False
             return True
-        if not self._is_free(lease["spec"], started):
+        if not self._is_free(lease["spec"], started) and not await self._holder_is_gone(lease):
             self.rival_address = (lease["metadata"].get("annotations") or {}).get(ADDRESS, "")
             return False
         self.rival_address = ""
+        last_sign = lease["spec"].get("renewTime")
         ours = lease["spec"].get("holderIdentity") == self.identity
         transitions = int(lease["spec"].get("leaseTransitions") or 0)
         new = self._new()
@@ -242,7 +252,26 @@ class Elector:
             self._won(await self._cluster.update(LEASE, {**lease, "metadata": meta, "spec": spec}), started)
         except Conflict:
             return False
+        if last_sign:
+            self.absence = OperatorAbsence(_seconds(str(last_sign)), self._clock.now())
         return True
+
+    async def _holder_is_gone(self, lease: Object) -> bool:
+        """Whether the pod that holds the lease is no more: its kubelet has confirmed its end, or somebody has removed
+        it by force. A leader that runs on after that loses the lease to us at its next renewal, and what it writes
+        until then is fenced by epochs and versions."""
+        uid = (lease["metadata"].get("annotations") or {}).get(HOLDER_POD)
+        holder = lease["spec"].get("holderIdentity")
+        if not uid or not holder:
+            return False
+        try:
+            found = await self._cluster.get(POD, self.settings.namespace, holder)
+        except NotFound:
+            return True
+        except ApiError as error:
+            log.debug("whether pod %s is still there is not known: %s", holder, error)
+            return False
+        return bool(found["metadata"]["uid"] != uid)
 
     def _is_free(self, spec: Object, now: float) -> bool:
         holder = spec.get("holderIdentity") or ""
@@ -287,7 +316,7 @@ class Elector:
                 "namespace": self.settings.namespace,
                 "name": self.settings.name,
                 "labels": {LEASE_LABEL: self.settings.name},
-                "annotations": {ADDRESS: self.settings.address},
+                "annotations": {ADDRESS: self.settings.address, HOLDER_POD: self.settings.pod_uid},
             },
             "spec": {
                 "holderIdentity": self.identity,
@@ -301,3 +330,7 @@ class Elector:
     def _timestamp(self) -> str:
         """metav1.MicroTime."""
         return datetime.fromtimestamp(self._clock.now(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _seconds(micro_time: str) -> float:
+    return datetime.fromisoformat(micro_time.replace("Z", "+00:00")).timestamp()

@@ -64,6 +64,10 @@ class Ledger:
             self._refresh(len({*filter(None, self._node_names())} | self._marks.keys()))
         return self._known
 
+    def score(self, node: str) -> float:
+        """The suspicion of a node as it is now."""
+        return score(self._marks.get(node, ()), self._clock.now(), self._half_life_s)
+
     def learn(self, record: JobRecord, pods: Iterable[PodRecord]) -> None:
         """What a job's status, and pods that were turned away, say of nodes."""
         now = self._clock.now()
@@ -93,7 +97,7 @@ class Ledger:
             except ApiError as error:
                 log.warning("suspect nodes were not written down: %s", error)
                 self._changed.set()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(max(RETRY_S, error.wait_s))
 
     def _add(self, node: str, mark: Mark) -> None:
         marks = self._marks.get(node, [])
@@ -120,7 +124,7 @@ class Ledger:
                 return
             except ApiError as error:
                 log.warning("suspect nodes could not be read: %s", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(max(RETRY_S, error.wait_s))
                 continue
             for node, mark in _read((found.get("data") or {}).get(KEY, "")):
                 self._add(node, mark)

@@ -16,9 +16,12 @@ ADVICE: Mapping[str, str] = {
     "trainmaster_crd_fields_missing": "Alert above 0: upgrade the chart with crds.enabled=true.",
     "trainmaster_crd_fields_unknown": "Alert above 0: the operator is older than the definition of jobs.",
     "trainmaster_event_loop_lag_seconds": "Above 0.5 the operator lacks CPU: raise its request.",
-    "trainmaster_events_total": "dropped: one job has too much to tell; failed: the API server refuses Events.",
+    "trainmaster_events_total": "dropped: one job has too much to tell; failed: the API server refuses Events, and "
+    "the operator's log has them.",
     "trainmaster_hang_suspicions_total": "raised and dropped again and again: docs/hangs.md says how limits are set.",
     "trainmaster_jobs": "An overview of the fleet; Unreadable jobs come from a newer version.",
+    "trainmaster_jobs_failing_api_calls": "Above 0 for minutes: events and conditions of the jobs have the server's "
+    "words; the log has them also where neither can be written.",
     "trainmaster_leader": "Alert when the sum is 0: nothing recovers.",
     "trainmaster_leader_epoch": "A rise is a change of leader; many in an hour mean an unstable operator.",
     "trainmaster_lost_seconds_total": "Its largest cause is what costs the fleet most.",

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cluster.nodes import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
+    SERVICE,
     ApiError,
     Cluster,
     Conflict,
@@ -24,6 +26,13 @@ from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key,
 from trainmaster_operator.manifests.settings import PodDefaults
 from trainmaster_operator.planning import saving
 from trainmaster_operator.planning.observation import EventType
+from trainmaster_operator.runtime.api_failures import (
+    STATUS_WRITE,
+    ApiFailures,
+    is_terminating,
+    reason_of,
+    words_of,
+)
 from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
@@ -34,15 +43,25 @@ from trainmaster_operator.runtime.job_metrics import FINISHED_S, JobMetrics
 from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.records import JobRecord, PodEntry, job_key, job_record, owning_job, pod_entry
+from trainmaster_operator.runtime.records import (
+    JobRecord,
+    PodEntry,
+    controller_uid,
+    job_key,
+    job_record,
+    owning_job,
+    pod_entry,
+)
 from trainmaster_operator.runtime.rivals import Rivalry
 from trainmaster_operator.runtime.waiting import until_one_ends
 
 log = logging.getLogger(__name__)
 
 CONFLICT_LIMIT_S = 0.5
+REFUSED_LIMIT_S = 30.0  # a role that was made narrower by mistake is corrected, and nobody tells the operator
 OUTAGE_LIMIT_S = 5.0  # an API server that comes back is used at once, not after the back-off of a bad job
 PASSES_END_WITHIN_S = 2.0  # when the operator is asked to stop
 STUCK_S = 120.0  # bookmarks come every minute
@@ -60,6 +79,8 @@ class Settings:
     ca_bundle: Callable[[], str] | None = None  # PEM, by which agents know the operator; None: no TLS
     peer_key: Callable[[], bytes] | None = None  # what agents' secrets among themselves are derived from; None: none
     judge_nodes: bool = False  # new pods keep away from those that failed jobs lately
+    taint_nodes: bool = False  # those are tainted, if the operator is given `nodes`
+    list_nodes: bool = False  # jobs that wait for places see nodes join, if the operator is given `nodes`
     namespace: str | None = None  # None: all
     workers: int = 8
     resync_s: float = 600.0
@@ -94,6 +115,7 @@ class Operator:
         authenticator: Authenticator | None = None,
         leader: Leadership | None = None,
         metrics: Metrics | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics()
@@ -124,6 +146,19 @@ class Operator:
             minor=lambda entry: entry.thrives,
             changed_little=self._mark_later,
         )
+        # Only pods of a cluster have names that a Service makes.
+        self.services: Informer[str] | None = None
+        if settings.pods is not None and settings.pods.in_cluster:
+            self.services = Informer(
+                cluster,
+                SERVICE,
+                slim=lambda obj, known: controller_uid(obj),
+                owner=owning_job,
+                changed=self._mark,
+                chance=chance,
+                labels={f"{GROUP}/job": None},
+                namespace=settings.namespace,
+            )
         self.fleet = Fleet(
             clock,
             self._authenticate,
@@ -135,14 +170,19 @@ class Operator:
         )
         self.events = EventWriter(cluster, clock, counted=lambda result: self.metrics.events.labels(result).inc())
         self.ledger: Ledger | None = None
+        self.node_taints: NodeTaints | None = None
         if settings.judge_nodes:
             self.ledger = Ledger(cluster, clock, self.leader, settings.lease.namespace, self._node_names)
+            may_taint = nodes if settings.taint_nodes else None
+            self.node_taints = NodeTaints(may_taint, clock, self.leader, self.ledger.score)
+        self.failures = ApiFailures(clock)
         self._budget = ProgressBudget(clock, settings.progress_interval_s, settings.progress_rate)
         self.reconciler = Reconciler(
             cluster=cluster,
             clock=clock,
             jobs=self.jobs,
             pods=self.pods,
+            services=self.services,
             fleet=self.fleet,
             leader=self.leader,
             policies=self._policies,
@@ -150,6 +190,8 @@ class Operator:
             ca_bundle=settings.ca_bundle,
             peer_key=settings.peer_key,
             ledger=self.ledger,
+            node_taints=self.node_taints,
+            nodes=nodes if settings.list_nodes else None,
             budget=self._budget,
             events=self.events,
             metrics=self.metrics,
@@ -209,7 +251,8 @@ class Operator:
         """Ends after `stop`, having finished what was in hand and released the lease. Raises NotLeading when it was
         lost."""
         try:
-            await until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), self._lead())
+            services = [self.services.run()] if self.services is not None else []
+            await until_one_ends(self._asked_to_stop(), self.jobs.run(), self.pods.run(), *services, self._lead())
         finally:
             self._serving = False
             self.queue.shutdown()
@@ -225,8 +268,8 @@ class Operator:
 
     async def _lead(self) -> None:
         await self.leader.acquire()
-        ledger = [self.ledger.run()] if self.ledger is not None else []
-        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *ledger, self._serve())
+        of_nodes = [part.run() for part in (self.ledger, self.node_taints) if part is not None]
+        await until_one_ends(self.leader.hold(), self.events.run(), self._resync(), *of_nodes, self._serve())
 
     async def _serve(self) -> None:
         await self.jobs.synced.wait()
@@ -267,6 +310,10 @@ class Operator:
 
     async def _process(self, key: JobKey) -> None:
         """One pass. Whatever a job does wrong harms that job only; a lost lease ends the process."""
+        asked_s = self.failures.wait_s(key)
+        if asked_s > 0:
+            self.queue.add_after(key, asked_s)  # all that happens until then is seen by that pass
+            return
         started = self._clock.monotonic()
         self.leader.check()
         slow_s = SLOW_PASS_S + self.pods.count(key) * SLOW_PASS_S_PER_POD
@@ -275,10 +322,13 @@ class Operator:
             after_s = await self.reconciler.reconcile(key)
         except NotLeading:
             raise
-        except Conflict:
+        except Conflict as error:
             result = "conflict"
+            lasts = self.failures.note(key, error)
             await self._refresh(key)
-            self.queue.add_rate_limited(key, CONFLICT_LIMIT_S)
+            self.queue.add_rate_limited(key, OUTAGE_LIMIT_S if lasts else CONFLICT_LIMIT_S)
+            if lasts:
+                await self._quarantine(key, error)
         except Rivalry as error:
             result = "error"
             self._tell(key, error)  # and write nothing: the other one would answer with a write
@@ -287,6 +337,7 @@ class Operator:
             await self._refresh(key)
             if self.jobs.get(key) is None:
                 result = "ok"  # the job itself is gone, and its DELETED is on its way or was lost
+                self.failures.passed(key)
                 self.queue.add(key)
             else:
                 result = "error"
@@ -294,8 +345,15 @@ class Operator:
         except (Unavailable, TooManyRequests) as error:
             result = "unavailable"
             self.fleet.tell_unable(key, True)
-            delay_s = self.queue.add_rate_limited(key, OUTAGE_LIMIT_S)
-            log.warning("%s: %s: again in %.3f s", key, error, delay_s)
+            lasts = self.failures.note(key, error)
+            delay_s = max(error.wait_s, self.queue.add_rate_limited(key, OUTAGE_LIMIT_S))
+            log.warning("%s: %s: again in %.3f s", key, words_of(error), delay_s)
+            if lasts:
+                await self._quarantine(key, error)
+        except ApiError as error:
+            result = "error"
+            self.failures.note(key, error)
+            await self._bad(key, error)
         except Exception as error:
             log.exception("%s: a pass failed", key)
             result = "error"
@@ -304,6 +362,7 @@ class Operator:
             result = "ok"
             self.fleet.tell_unable(key, False)
             self.queue.forget(key)
+            self.failures.passed(key)
             if after_s is not None:
                 self.queue.add_after(key, max(after_s, 0.001))
         finally:
@@ -312,8 +371,12 @@ class Operator:
         self.metrics.pass_seconds.observe(self._clock.monotonic() - started)
 
     async def _bad(self, key: JobKey, error: Exception) -> None:
-        delay_s = self.queue.add_rate_limited(key)
-        log.error("%s: %s: %s: again in %.3f s", key, type(error).__name__, error, delay_s)
+        if isinstance(error, ApiError) and is_terminating(error):
+            log.warning("%s: %s: not tried again", key, words_of(error))
+        else:
+            limit_s = REFUSED_LIMIT_S if isinstance(error, ApiError) else None
+            delay_s = self.queue.add_rate_limited(key, limit_s)
+            log.error("%s: %s: %s: again in %.3f s", key, type(error).__name__, words_of(error), delay_s)
         await self._quarantine(key, error)
 
     async def _refresh(self, key: JobKey) -> None:
@@ -323,16 +386,21 @@ class Operator:
             log.warning("%s: not refreshed: %s", key, error)
 
     async def _quarantine(self, key: JobKey, error: Exception) -> None:
+        """Tell a person, by an event, and by a condition unless no status may be written now."""
         self._tell(key, error)
+        if isinstance(error, ApiError) and error.wait_s > 0 and error.attempt == STATUS_WRITE:
+            return
+        reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
         try:
-            await self.reconciler.quarantine(key, error)
+            await self.reconciler.quarantine(key, reason, words_of(error))
         except ApiError as refusal:
             log.warning("%s: could not be told of its error: %s", key, refusal)
 
     def _tell(self, key: JobKey, error: Exception) -> None:
         record = self.jobs.get(key)
         if record is not None:
-            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{type(error).__name__}: {error}")
+            reason = reason_of(error) if isinstance(error, ApiError) else type(error).__name__
+            self.events.remark(record, EventType.WARNING, "ReconcileError", f"{reason}: {words_of(error)}")
 
     async def _resync(self) -> None:
         """Looks at every job now and then, whatever events may have been lost."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trainmaster_operator.cluster.port import Object
+from trainmaster_operator.manifests.affinity import excludes_nodes
 
 _NORMAL_WAITS = (None, "", "ContainerCreating", "PodInitializing")
 _ENDED = ("Succeeded", "Failed")
@@ -24,6 +25,8 @@ class PodState(NamedTuple):
     rejected: bool
     lingers: bool
     unheard: bool
+    placed_at: str
+    keeps_away: bool
 
 
 def read(pod: Object) -> PodState:
@@ -47,6 +50,8 @@ def read(pod: Object) -> PodState:
         rejected=phase == "Failed" and not _ran(status),
         lingers=lingers,
         unheard=phase == "Pending" and bool(spec.get("nodeName")) and not _taken(status),
+        placed_at=_placed_at(conditions),
+        keeps_away=excludes_nodes(spec),
     )
 
 
@@ -61,6 +66,12 @@ def _end(spec: Object, status: Object, phase: str) -> Object | None:
     if ended is None and phase in _ENDED:
         ended = (main.get("lastState") or {}).get("terminated")
     return ended if ended is not None and ended.get("exitCode") is not None else None
+
+
+def _placed_at(conditions: dict[str, Object]) -> str:
+    """When the scheduler found a node."""
+    scheduled = conditions.get("PodScheduled") or {}
+    return scheduled.get("lastTransitionTime") or "" if scheduled.get("status") == "True" else ""
 
 
 def _taken(status: Object) -> bool:

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.cluster.nodes import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -38,24 +39,34 @@ from trainmaster_operator.planning.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.observation import (
     Decision,
     EventType,
+    NewPlaces,
     Observation,
     PodRecord,
     PodToCreate,
     PodToDelete,
 )
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.planning.suspicion import Suspicion
 from trainmaster_operator.planning.view import WORKER
+from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting, words_of
 from trainmaster_operator.runtime.budget import ProgressBudget
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.conditions import set_needs_migration, set_reconcile_error, without_reconcile_error
+from trainmaster_operator.runtime.conditions import (
+    RECONCILE_ERROR,
+    remove_reconcile_error,
+    set_needs_migration,
+    set_reconcile_error,
+    without_reconcile_error,
+)
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.inherited import Inherited
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.ledger import Ledger
 from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.new_places import NewPlacesSeen
+from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.parallel import run_all
 from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
@@ -90,7 +101,8 @@ class Policies:
 
 
 class Reconciler:
-    """`ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
+    """`services`: the uids of the jobs that own them; None where nobody needs names of pods.
+    `ca_bundle`: the certificates by which agents know the operator, PEM; None where there is no TLS.
     `peer_key`: what secrets of agents among themselves are derived from; None: they get none.
     `looks`: told when a job is looked at from scratch, which answers whatever asked for a look until then."""
 
@@ -109,6 +121,9 @@ class Reconciler:
         events: EventWriter,
         metrics: Metrics,
         ledger: Ledger | None = None,
+        services: Informer[str] | None = None,
+        node_taints: NodeTaints | None = None,
+        nodes: Nodes | None = None,
         ca_bundle: Callable[[], str] | None = None,
         peer_key: Callable[[], bytes] | None = None,
         looks: Callable[[JobKey], None] = lambda key: None,
@@ -128,16 +143,21 @@ class Reconciler:
         self._peer_key = peer_key
         self._looks = looks
         self._ledger = ledger
+        self._node_taints = node_taints
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
+        self._service_refusals = Refusals(clock)  # of Services that pods don't wait for
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
+        self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
-        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle)
+        self._services = services
+        served = services.wrote if services is not None else lambda service: None
+        self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
 
     def leads_from_now(self) -> None:
         self._led_since = self._clock.monotonic()
@@ -177,13 +197,15 @@ class Reconciler:
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
             wait_s = await self._write_status(record, decision)
-            if wait_s is None or await self._act(record, decision, kept.run):
+            if wait_s is None or await self._act(record, observed, decision, kept.run):
                 continue
             await self._vertical.fit(record, kept.run.pod)
+            if self._node_taints is not None and record.status.avoidedInVain:
+                await self._node_taints.allow(record.status.avoidNodes)
             news, look_s = await self._ask_around(record)
-            if news:
+            if news or await self._tell_standing(record, observed):
                 continue
-            return _sooner(decision.requeue_after_s, min(wait_s, look_s))
+            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service_due_s(record)))
         raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
 
     async def bundle_changed(self) -> None:
@@ -203,12 +225,12 @@ class Reconciler:
             if record is not None:
                 self._jobs.removed(key, record.uid)
 
-    async def quarantine(self, key: JobKey, error: Exception) -> None:
+    async def quarantine(self, key: JobKey, reason: str, message: str) -> None:
         """Tells the job's owner that we can't handle it. Raises ApiError when it can't be told."""
         record = self._jobs.get(key)
         if record is None:
             return
-        await self._write_raw(record, set_reconcile_error(record.raw, error, self._clock.now()))
+        await self._write_raw(record, set_reconcile_error(record.raw, reason, message, self._clock.now()))
 
     def forget(self, key: JobKey) -> None:
         self._fleet.forget(key)
@@ -216,6 +238,7 @@ class Reconciler:
         self._published.pop(key, None)
         self._refused_condition.pop(key, None)
         self._refusals.forget(key)
+        self._service_refusals.forget(key)
         self._rivals.forget(key)
         self._inherited.forget(key)
         self._events.forget(key)
@@ -226,6 +249,8 @@ class Reconciler:
             self._ledger.forget(key)
         if self._troubles is not None:
             self._troubles.forget(key)
+        if self._new_places is not None:
+            self._new_places.forget(key)
 
     async def _leave_alone(self, record: JobRecord) -> None:
         """Tell that a former version started the job, and do nothing else. Its agents are told nothing either: they go
@@ -247,7 +272,8 @@ class Reconciler:
         """Write a status as it is; None: nothing is to be written. Raises ApiError."""
         if status is not None:
             self._metrics.writes.labels("intent").inc()
-            self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
+            with attempting(STATUS_WRITE):
+                self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
 
     # -- observe
 
@@ -259,7 +285,14 @@ class Reconciler:
             agent = agents.get(entry.record.slot)
             # How long a pod has run matters where its agent hasn't been heard.
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            return entry.observed(now) if aged else entry.record
+            if not aged:
+                return entry.record
+            pod = entry.observed(now)
+            if not pod.deleting:
+                return pod
+            # No leader before this one has answered anybody since this one leads.
+            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
+            return replace(pod, unanswered_s=unanswered_s)
 
         pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
         return Observation(
@@ -269,6 +302,7 @@ class Reconciler:
             generation=record.generation,
             deleting=record.deleting,
             epoch=self._leader.epoch,
+            absence=self._leader.absence,
             pods=pods if self._troubles is None else self._troubles.told(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
@@ -281,13 +315,48 @@ class Reconciler:
             in_cluster=self._pod_defaults.in_cluster,
             leading_s=now - self._led_since,
             suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
+            tainted=self._node_taints.tainted if self._node_taints is not None else (),
+            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
         )
 
     async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
         """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
-        if self._troubles is None or record.status.roundStore or record.status.phase.finished:
+        if self._troubles is None or self._new_places is None:
             return False, float("inf")
-        return await self._troubles.look(record.key, [entry.record for entry in own_pods(self._pods, record)])
+        if record.status.roundStore or record.status.phase.finished:
+            return False, float("inf")
+        pods = [entry.record for entry in own_pods(self._pods, record)]
+        troubles, wait_s = await self._troubles.look(record.key, pods)
+        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
+        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
+        return troubles or places, min(wait_s, places_wait_s)
+
+    async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
+        """The end of a pass that went well. Tell what the API server still doesn't take, where the condition Scheduled
+        can't, and tell no more what it takes by now. Return whether the job has changed by that."""
+        known = self._jobs.get(record.key)
+        if known is None or known.uid != record.uid:
+            return False
+        record = known  # this pass may have written progress
+        standing, event = self._service_refusals.of(record.key, record.uid), "ServiceRefused"
+        words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
+        refusal, status = observed.refusal, record.status
+        if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
+            standing, event = refusal, "PodsRefused"
+            words = f"pods beside those that train can't be created: {standing.message}"
+        if standing is None:
+            if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
+                return False
+            await self._write_raw(record, remove_reconcile_error(record.raw))
+            return True
+        if standing.passing:
+            return False
+        new = set_reconcile_error(record.raw, standing.reason, words, self._clock.now())
+        if new is None:
+            return False
+        self._events.remark(record, EventType.WARNING, event, words)
+        await self._write_raw(record, new)
+        return True
 
     def _publish(self, record: JobRecord, observed: Observation) -> bool:
         """Tells agents what the written status says. False when they know, or mustn't: the next write says more."""
@@ -319,10 +388,12 @@ class Reconciler:
     async def _write_status(self, record: JobRecord, decision: Decision) -> float | None:
         """None: it was written, and the job has to be looked at again. Else it need not be now: infinity, or after how
         many seconds progress may be."""
-        old, new = record.status, without_reconcile_error(decision.status)
+        old, new = record.status, decision.status
         if new is old or new == old:
             return float("inf")
-        only_progress = new is decision.status and not decision.intent
+        if new.phase.finished:
+            new = without_reconcile_error(new)  # no further pass may come
+        only_progress = not decision.intent
         if only_progress:
             wait_s = self._budget.wait_s(record.key)
             if wait_s > 0:
@@ -334,7 +405,8 @@ class Reconciler:
         self._budget.spend(record.key, counts=only_progress)
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
         body = {**record.raw, "status": write_status(new, record.unknown)}
-        written = await self._cluster.update_status(JOB, body)
+        with attempting(STATUS_WRITE):
+            written = await self._cluster.update_status(JOB, body)
         self._metrics.wrote(record.key, old, new, self._clock.monotonic())
         self._inherited.wrote(record.key, record.uid, new.incarnations)
         known = self._jobs.wrote(written)
@@ -349,7 +421,7 @@ class Reconciler:
 
     # -- act
 
-    async def _act(self, record: JobRecord, decision: Decision, run: Run) -> bool:
+    async def _act(self, record: JobRecord, observed: Observation, decision: Decision, run: Run) -> bool:
         """True when something was done, or must be looked at again first."""
         if decision.delete or decision.delete_job:
             live = await self._cluster.get(JOB, record.key.namespace, record.key.name)
@@ -365,13 +437,15 @@ class Reconciler:
             await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
             await self._create_all(record, decision.create, run)
+        elif observed.refusal is not None and observed.refusal.again_in_s <= 0:
+            self._refusals.forget(record.key)  # what was refused is wanted no more
         return bool(decision.delete or decision.create)
 
     async def _delete_job(self, record: JobRecord) -> None:
         """Its pods and its Service belong to it, and follow."""
         self._leader.check()
         self._metrics.writes.labels("delete").inc()
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotFound), attempting("the job can't be deleted"):
             await self._cluster.delete(JOB, record.key.namespace, record.key.name, uid=record.uid)
         log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
         self._jobs.removed(record.key, record.uid)
@@ -384,12 +458,16 @@ class Reconciler:
         try:
             if pod.replaced and grace_s != 0:
                 await self._hide(key, pod)
-            await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
+            with attempting(f"pod {pod.name} can't be deleted"):
+                await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
         except NotFound:
             self._pods.removed(key, pod.uid)
             return
-        except Conflict:
-            self._pods.wrote(await self._cluster.get(POD, key.namespace, key.name))
+        except (Conflict, Invalid):  # Invalid is how an API server says of a patch that the uid is another
+            found = await self._cluster.get(POD, key.namespace, key.name)
+            if found["metadata"]["uid"] == pod.uid:
+                raise  # it is about something else
+            self._pods.wrote(found)
             return
         log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
         if grace_s == 0:
@@ -401,44 +479,69 @@ class Reconciler:
     async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
         """The Service must not lead to a pod that is on its way out: its successor has the same host name."""
         patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
-        try:
+        with attempting(f"the labels of pod {pod.name} can't be changed"):
             await self._cluster.patch(POD, key.namespace, key.name, patch)
-        except Invalid as error:
-            raise Conflict(str(error)) from error  # how an API server says that the uid is another
 
     async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried."""
+        """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried. After a
+        refusal one pod is tried before the others."""
         try:
             self._await_predecessor(record)
             await self._surroundings.prepare(record)
-            await run_all((self._create(record, pod, run) for pod in pods), len(pods))
+            self._tell_of_one_node(record)
+            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
+            if self._node_taints is not None:
+                avoid = await self._node_taints.keep_off(avoid)
+            if self._refusals.of(record.key, record.uid) is not None:
+                await self._create(record, pods[0], run, avoid)
+                pods = pods[1:]
+            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
         except Refused as error:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
+        except NotFound:
+            raise  # the namespace, or the job's own end is on its way
         except ApiError as error:
-            words = refused(error)
-            if words is None:
-                raise
-            self._refusals.note(record.key, record.uid, words)
-            log.warning("%s: %s", record.key, error)
+            self._refusals.note(record.key, record.uid, refused(error))
+            log.warning("%s: %s", record.key, words_of(error))
         else:
             self._refusals.forget(record.key)
 
     async def _serve(self, record: JobRecord, observed: Observation) -> None:
         """A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
-        ask for each other's names at once. Refusals stop nothing, since most don't ask."""
-        if not self._surroundings.lacks_service(record) or record.deleting or record.status.phase.finished:
+        ask for each other's names at once. A Service that somebody has deleted comes back as soon as the watch tells.
+        Refusals stop nothing, since most don't ask."""
+        lacking = self._surroundings.lacks_service(record)
+        lost = not lacking and bool(observed.pods) and self._has_lost_service(record)
+        if not (lacking or lost) or record.deleting or record.status.phase.finished:
+            self._service_refusals.forget(record.key)
             return
         assert record.job is not None
-        running = sum(1 for pod in observed.pods if pod.phase == "Running")
-        if not record.status.roundStore and running < record.job.spec.workers.replicas:
+        if lacking:
+            running = sum(1 for pod in observed.pods if pod.phase == "Running")
+            if not record.status.roundStore and running < record.job.spec.workers.replicas:
+                return
+        known = self._service_refusals.of(record.key, record.uid)
+        if known is not None and known.again_in_s > 0:
             return
         try:
             await self._surroundings.serve(record)
         except (Refused, ApiError) as error:
             log.warning("%s: its Service could not be made: %s", record.key, error)
-            if isinstance(error, Refused) or refused(error) is not None:
-                self._events.remark(record, EventType.WARNING, "ServiceRefused", f"its pods have no DNS names: {error}")
+            words = error if isinstance(error, Refused) else refused(error)
+            self._service_refusals.note(record.key, record.uid, words)
+        else:
+            self._service_refusals.forget(record.key)
+
+    def _service_due_s(self, record: JobRecord) -> float:
+        refusal = self._service_refusals.of(record.key, record.uid)
+        return refusal.again_in_s if refusal is not None else float("inf")
+
+    def _has_lost_service(self, record: JobRecord) -> bool:
+        """Whether the Service that was made before the first pod is not there any more."""
+        if self._services is None or not self._services.synced.is_set():
+            return False
+        return self._services.get(record.key) != record.uid
 
     def _await_predecessor(self, record: JobRecord) -> None:
         """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
@@ -447,29 +550,42 @@ class Reconciler:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"
             raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
 
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run) -> None:
-        status = record.status
+    def _tell_of_one_node(self, record: JobRecord) -> None:
+        if claim := self._surroundings.claim_of_one_node(record.key):
+            words = (
+                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
+                "there, use a ReadWriteMany claim"
+            )
+            self._events.remark(record, EventType.NORMAL, "OneNode", words)
+
+    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
         body = fill_pod(
             run.pod,
             pod.slot,
             pod.incarnation,
             self._pod_defaults,
-            revision=status.revision,
-            avoid=status.avoidNodes,
+            revision=record.status.revision,
+            avoid=avoid,
+            together=self._surroundings.claim_of_one_node(record.key) != "",
         )
         self._leader.check()
         self._metrics.writes.labels("create").inc()
+        name = body["metadata"]["name"]
         try:
             created = await self._cluster.create(POD, body)
         except AlreadyExists:
             # A reply of ours was lost, or somebody else was first.
-            name = body["metadata"]["name"]
             try:
                 created = await self._cluster.get(POD, record.key.namespace, name)
             except NotFound:
                 raise Conflict(f"pod {name} was there and has gone") from None
             check_owner(POD, created, record)
         self._pods.wrote(created)
+
+
+def _rests(phase: JobPhase) -> bool:
+    """No pods are created in it."""
+    return phase.finished or phase in (JobPhase.SUSPENDED, JobPhase.HELD)
 
 
 def _sooner(a: float | None, b: float) -> float | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pydantic import ValidationError
 
 from trainmaster_operator.api.job import DistributedTrainingJob, ObjectMeta
 from trainmaster_operator.api.meta import CONTROLLER, GROUP
 from trainmaster_operator.cluster.port import JOB, Object
-from trainmaster_operator.manifests.resources import Amount, amounts
+from trainmaster_operator.manifests.labels import RESOURCES
+from trainmaster_operator.manifests.resources import Amount, read
 from trainmaster_operator.planning.migration import former_spec, former_status
 from trainmaster_operator.planning.observation import PodRecord
 from trainmaster_operator.planning.state import JobState
@@ -53,7 +55,7 @@ class PodEntry:
     job: str = ""  # its name
     deleting_since: float | None = None
     unheard_since: float | None = None
-    resources: tuple[Amount, ...] = ()
+    asked: tuple[Amount, ...] = ()  # CPU and memory that the job last asked for it
 
     def observed(self, now: float) -> PodRecord:
         """The record with its ages at `now` (monotonic)."""
@@ -127,6 +129,12 @@ def owning_job(obj: Object) -> JobKey | None:
     return JobKey(obj["metadata"]["namespace"], owner["name"]) if owner else None
 
 
+def controller_uid(obj: Object) -> str:
+    """The uid of the job that controls this object; "" if none does."""
+    uid: str = (_controller(obj) or {}).get("uid", "")
+    return uid
+
+
 def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
     meta, status, labels = obj["metadata"], obj.get("status") or {}, obj["metadata"].get("labels") or {}
     state = pod_status.read(obj)
@@ -151,11 +159,13 @@ def pod_entry(obj: Object, known: PodEntry | None, now: float) -> PodEntry:
             node_lost=state.node_lost,
             rejected=state.rejected,
             lingers=state.lingers,
+            placed_at=state.placed_at,
+            keeps_away=state.keeps_away,
         ),
-        job_uid=(_controller(obj) or {}).get("uid", ""),
+        job_uid=controller_uid(obj),
         token_sha256=status.get("tokenSha256", ""),
         job=(_controller(obj) or {}).get("name", ""),
-        resources=_shared(amounts((obj.get("spec") or {}).get("containers") or [])),
+        asked=_asked((meta.get("annotations") or {}).get(RESOURCES) or ""),
     )
 
 
@@ -164,14 +174,10 @@ def own_pods(pods: Informer[PodEntry], record: JobRecord) -> list[PodEntry]:
     return [entry for entry in pods.owned(record.key) if entry.job_uid == record.uid]
 
 
-_resources: dict[tuple[Amount, ...], tuple[Amount, ...]] = {}
-
-
-def _shared(resources: tuple[Amount, ...]) -> tuple[Amount, ...]:
+@lru_cache(maxsize=1024)
+def _asked(annotation: str) -> tuple[Amount, ...]:
     """One object for all the pods that have the same."""
-    if len(_resources) > 1000:
-        _resources.clear()
-    return _resources.setdefault(resources, resources)
+    return read(annotation)
 
 
 def _controller(obj: Object) -> Object | None:

@@ -25,6 +25,7 @@ from trainmaster_operator.manifests.controller_revision import (
     same_run,
 )
 from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.runtime.api_failures import attempting
 from trainmaster_operator.runtime.informer import JobKey
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.metrics import Metrics
@@ -104,7 +105,8 @@ class Revisions:
         self._leader.check()
         self._metrics.writes.labels("create").inc()
         try:
-            await self._cluster.create(REVISION, body)
+            with attempting(f"{REVISION} {known.following.name} can't be created"):
+                await self._cluster.create(REVISION, body)
         except AlreadyExists:
             found = await self._found(record, known.following.name)
             if found is None or not same_run(found, known.following):
@@ -144,7 +146,8 @@ class Revisions:
     async def _found(self, record: JobRecord, name: str) -> Revision | None:
         """The revision as it is stored; None when it isn't there, or is somebody else's."""
         try:
-            found = await self._cluster.get(REVISION, record.key.namespace, name)
+            with attempting(f"{REVISION} {name} can't be read"):
+                found = await self._cluster.get(REVISION, record.key.namespace, name)
             check_owner(REVISION, found, record)
             return read_revision(found)
         except (NotFound, Refused, KeyError, TypeError) as error:
@@ -160,7 +163,8 @@ class Revisions:
         self._leader.check()
         self._metrics.writes.labels("create").inc()
         try:
-            await self._cluster.create(REVISION, build_revision(job, revision))
+            with attempting(f"{REVISION} {revision.name} can't be created"):
+                await self._cluster.create(REVISION, build_revision(job, revision))
         except AlreadyExists:
             return None  # it is somebody else's, as was just seen
         return revision

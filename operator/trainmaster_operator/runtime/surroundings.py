@@ -11,7 +11,8 @@ from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, JOB, SERVICE, ApiError, Cluster, NotFound, Object
 from trainmaster_operator.manifests.certificates import build_ca_bundle
 from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.manifests.volumes import claim_problem
+from trainmaster_operator.manifests.volumes import claim_problem, serves_one_node
+from trainmaster_operator.runtime.api_failures import attempting
 from trainmaster_operator.runtime.informer import JobKey
 from trainmaster_operator.runtime.lease import Leadership
 from trainmaster_operator.runtime.records import JobRecord
@@ -56,8 +57,11 @@ class Surroundings:
         build_service: Callable[[DistributedTrainingJob], Object],
         defaults: PodDefaults,
         ca_bundle: Callable[[], str] | None,
+        served: Callable[[Object], object] = lambda service: None,
     ) -> None:
+        """`served`: told of each Service that was found or made."""
         self._cluster = cluster
+        self._tell_served = served
         self._leader = leader
         self._build_service = build_service
         self._in_cluster = defaults.in_cluster
@@ -66,6 +70,7 @@ class Surroundings:
         self._reminded: set[str] = set()  # namespaces that this leader has looked after once
         self._ready: dict[JobKey, tuple[str, str]] = {}  # uids and revisions of jobs whose pods may be created
         self._served: dict[JobKey, str] = {}  # uids of jobs that have their Service
+        self._one_node: dict[JobKey, str] = {}  # names of claims that only one node can mount
 
     async def prepare(self, record: JobRecord) -> None:
         """Raises Refused, and ApiError."""
@@ -75,9 +80,14 @@ class Surroundings:
         run = (record.uid, record.status.revision)
         if self._ready.get(record.key) == run:
             return
-        await self._claim(record)
+        known = await self._claim(record)
         await self._service(record, make=not _is_large(record))
-        self._ready[record.key] = run
+        if known:
+            self._ready[record.key] = run
+
+    def claim_of_one_node(self, key: JobKey) -> str:
+        """The name of the job's claim if only one node can mount it, else "". Known once `prepare` has been called."""
+        return self._one_node.get(key, "")
 
     def lacks_service(self, record: JobRecord) -> bool:
         """As far as it is known here. Only a job of many pods has them without its Service."""
@@ -108,6 +118,7 @@ class Surroundings:
     def forget(self, key: JobKey) -> None:
         self._ready.pop(key, None)
         self._served.pop(key, None)
+        self._one_node.pop(key, None)
 
     async def _bundle(self, namespace: str) -> None:
         if self._ca_bundle is None:
@@ -116,40 +127,55 @@ class Surroundings:
         if self._bundles.get(namespace) == bundle:
             return
         self._leader.check()
-        await self._cluster.apply(CONFIG_MAP, build_ca_bundle(namespace, bundle))
+        body = build_ca_bundle(namespace, bundle)
+        with attempting(f"ConfigMap {body['metadata']['name']} can't be written"):
+            await self._cluster.apply(CONFIG_MAP, body)
         self._bundles[namespace] = bundle
 
     async def _service(self, record: JobRecord, make: bool = True) -> None:
         """Applied, so that a newer operator's form reaches it, but never over somebody else's."""
         assert record.job is not None
         body = self._build_service(record.job)
+        name = body["metadata"]["name"]
+        with attempting(f"Service {name} can't be created or changed"):
+            await self._apply_service(record, name, body, make)
+
+    async def _apply_service(self, record: JobRecord, name: str, body: Object, make: bool) -> None:
         try:
-            found = await self._cluster.get(SERVICE, record.key.namespace, body["metadata"]["name"])
+            found = await self._cluster.get(SERVICE, record.key.namespace, name)
         except NotFound:
             pass
         else:
             check_owner(SERVICE, found, record)
             if _holds(found, body):
+                self._tell_served(found)
                 return
         if not make:
             return
         self._leader.check()
-        await self._cluster.apply(SERVICE, body)
+        self._tell_served(await self._cluster.apply(SERVICE, body))
 
-    async def _claim(self, record: JobRecord) -> None:
-        """A claim that isn't there or isn't bound yet is the scheduler's to tell."""
+    async def _claim(self, record: JobRecord) -> bool:
+        """Whether all is known of the job's claim. One that isn't there or isn't bound yet is the scheduler's to
+        tell. Raises Refused for one that can't work."""
         assert record.job is not None
         spec = record.job.spec
         volume = spec.checkpoint.volume
+        self._one_node.pop(record.key, None)
         if not self._in_cluster or volume is None or volume.claim is None:
-            return
+            return True
         try:
-            claim = await self._cluster.get(CLAIM, record.key.namespace, volume.claim)
+            with attempting(f"PersistentVolumeClaim {volume.claim} can't be read"):
+                claim = await self._cluster.get(CLAIM, record.key.namespace, volume.claim)
         except NotFound:
-            return
-        problem = claim_problem(claim, spec.workers.replicas)
+            return False
+        pods = spec.workers.replicas + spec.workers.spares
+        problem = claim_problem(claim, pods)
         if problem:
             raise Refused(Cause.CONFIG_ERROR.value, problem, fatal=True)
+        if pods > 1 and serves_one_node(claim):
+            self._one_node[record.key] = volume.claim
+        return True
 
 
 def _is_large(record: JobRecord) -> bool:

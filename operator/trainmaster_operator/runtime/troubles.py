@@ -75,8 +75,9 @@ class Troubles:
         waiting.due = now + wait_s
         try:
             words = _newest(await self._cluster.events_about(key.namespace, pod.uid))
-        except ApiError:
-            return False, wait_s  # a hint that is missing
+        except ApiError as error:  # a hint that is missing
+            waiting.due = now + max(wait_s, error.wait_s)
+            return False, waiting.due - now
         if words is None or waiting.told.get(pod.uid) == words:
             return False, wait_s
         waiting.told[pod.uid] = words

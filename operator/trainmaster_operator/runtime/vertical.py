@@ -1,5 +1,8 @@
 """New resources for pods that run: what a job's template says now, given to the pods that were made before it did.
 
+Each pod says in an annotation what was last asked for it, so only an edit of the job changes anything, whichever leader
+sees it. What a vertical autoscaler or an admission webhook has given a pod stays until the job asks for something else.
+
 The API server changes them in place, and kubelets carry it out without a restart where they can. Where it refuses (a
 server that is too old, another class of quality of service, a quota), pods keep what they have until they are made
 anew.
@@ -18,7 +21,8 @@ from trainmaster_operator.cluster.port import (
     NotFound,
     Object,
 )
-from trainmaster_operator.manifests.resources import Amount, amounts, changes
+from trainmaster_operator.manifests.labels import RESOURCES
+from trainmaster_operator.manifests.resources import Amount, amounts, changes, written
 from trainmaster_operator.planning.observation import EventType, PodRecord
 from trainmaster_operator.runtime.events import EventWriter
 from trainmaster_operator.runtime.informer import Informer, JobKey
@@ -54,11 +58,13 @@ class Vertical:
             return
         wanted = amounts((pod.get("spec") or {}).get("containers") or [])
         mine = (entry for entry in own_pods(self._pods, record) if entry.thrives)
-        pods = [(entry, todo) for entry in mine if (todo := changes(wanted, entry.resources))]
+        pods = [(entry, todo) for entry in mine if (todo := changes(wanted, entry.asked))]
         done: list[str] = []
         refusals: list[ApiError] = []
         space = record.key.namespace
-        await run_all((self._resize(space, entry.record, todo, done, refusals) for entry, todo in pods), len(pods))
+        await run_all(
+            (self._resize(space, entry.record, wanted, todo, done, refusals) for entry, todo in pods), len(pods)
+        )
         self._fitted[record.key] = state
         if done:
             words = f"{_pods(len(done))} resized in place, without a restart: {_words(wanted)}"
@@ -68,13 +74,22 @@ class Vertical:
             self._events.remark(record, EventType.WARNING, "ResizeRefused", words)
 
     async def _resize(
-        self, namespace: str, pod: PodRecord, todo: dict[str, Object], done: list[str], refusals: list[ApiError]
+        self,
+        namespace: str,
+        pod: PodRecord,
+        wanted: Sequence[Amount],
+        todo: dict[str, Object],
+        done: list[str],
+        refusals: list[ApiError],
     ) -> None:
         """A pod that has gone meanwhile is neither."""
         self._leader.check()
         self._metrics.writes.labels("resize").inc()
         try:
-            self._pods.wrote(await self._cluster.resize(namespace, pod.name, pod.uid, todo))
+            await self._cluster.resize(namespace, pod.name, pod.uid, todo)
+            # Afterwards: a leader that dies in between leaves a pod that is resized to the same once more.
+            note = {"metadata": {"uid": pod.uid, "annotations": {RESOURCES: written(wanted)}}}
+            self._pods.wrote(await self._cluster.patch(POD, namespace, pod.name, note))
             done.append(pod.name)
         except (Forbidden, Invalid, NotFound) as error:
             try:

@@ -19,7 +19,7 @@ from trainmaster.tools import closed_stdout
 from trainmaster_operator.runtime.simulation import bugs, exhaustive, soak
 from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_matrix
 from trainmaster_operator.runtime.simulation.minimise import minimise
-from trainmaster_operator.runtime.simulation.run import Outcome, run_schedule, run_seed
+from trainmaster_operator.runtime.simulation.run import Outcome, run_growing_seed, run_schedule, run_seed
 from trainmaster_operator.runtime.simulation.schedule import BadSchedule, Schedule
 
 
@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
 
     seeds = verb("seeds", "run random schedules")
     seeds.add_argument("seeds", metavar="A:B", type=_seeds, help="schedules A to B-1; or a single one")
+    growing = verb("growing", "run random schedules on clusters whose nodes come late")
+    growing.add_argument("seeds", metavar="A:B", type=_seeds, help="schedules A to B-1; or a single one")
     verb("crashes", "kill the operator at each write of each scenario")
     small = verb("exhaustive", "place two faults at every event of small jobs")
     small.add_argument("--stride", type=int, default=1, metavar="N", help="try every Nth second fault (%(default)s)")
@@ -109,6 +111,9 @@ def _chosen(args: argparse.Namespace) -> Iterator[tuple[str, Outcome]]:
     if args.what == "seeds":
         for seed in args.seeds:
             yield f"seed {seed}", run_seed(seed)
+    elif args.what == "growing":
+        for seed in args.seeds:
+            yield f"growing seed {seed}", run_growing_seed(seed)
     elif args.what == "crashes":
         for scenario in SCENARIOS:
             yield from crash_matrix(scenario)

@@ -35,6 +35,8 @@ KILLED = -9
 TERMINATED = 143
 
 
+IDLE_S = 4.0  # below every limit on silence
+
 _OF_ONE_POD = (environment.SLOT, environment.INCARNATION)
 
 
@@ -42,7 +44,7 @@ def _contents(pod: Object) -> Object:
     """What all pods of one run have in common, in a form that can be compared."""
     main, *others = pod["spec"]["containers"]
     env = [variable for variable in main["env"] if variable["name"] not in _OF_ONE_POD]
-    spec = {name: value for name, value in pod["spec"].items() if name not in ("hostname", "nodeName")}
+    spec = {name: value for name, value in pod["spec"].items() if name not in ("hostname", "nodeName", "affinity")}
     return {**spec, "containers": [{**main, "env": env}, *others]}
 
 
@@ -53,6 +55,7 @@ class SimAgent:
         env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0].get("env") or []}
         self.world = world
         self.pod = pod["metadata"]["name"]
+        self.node = pod["spec"].get("nodeName", "")
         self.identity = Identity(
             job_uid=env[environment.JOB_UID],
             namespace=env[environment.NAMESPACE],
@@ -252,7 +255,9 @@ class SimAgent:
             if self._draining_until is not None and self.alive and (self._told_saved or answered is None):
                 self.die(ExitCode.SAVED if self._told_saved else TERMINATED, told=True)
                 return
-            await self._until_news(self._interval_s)
+            # Jobs wait for hours where nodes come late: agents that have nothing to tell speak less often there.
+            idle = self.world.cluster is not None and not any(rank.alive for rank in self.ranks)
+            await self._until_news(IDLE_S if idle else self._interval_s)
 
     async def _until_news(self, seconds: float) -> None:
         """Or for so long."""

@@ -12,7 +12,7 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import DistributedTrainingJob
 from trainmaster_operator.cluster.port import JOB, POD, Conflict, NotFound, Object
 from trainmaster_operator.manifests.controller_revision import Run
-from trainmaster_operator.planning import budget, failure, progress, rounds, start
+from trainmaster_operator.planning import budget, failure, gang, gates, nodes, progress, rounds, start
 from trainmaster_operator.planning.change import Change
 from trainmaster_operator.planning.observation import Decision, JobSpec, Observation, PodToCreate
 from trainmaster_operator.planning.state import JobState, Recovery, Rung
@@ -22,8 +22,9 @@ from trainmaster_operator.runtime.informer import Informer, JobKey
 from trainmaster_operator.runtime.lease import Elector
 from trainmaster_operator.runtime.operator import default_policies
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
+from trainmaster_operator.runtime.refusals import NEVER_S, Refusals
 from trainmaster_operator.runtime.simulation.crashes import SCENARIOS, crash_runs
-from trainmaster_operator.runtime.simulation.run import run_seed
+from trainmaster_operator.runtime.simulation.run import run_growing_seed, run_seed
 from trainmaster_operator.runtime.simulation.storage import Checkpoint, Storage
 
 Plan = Callable[[JobSpec, JobState, Observation, float], Decision]
@@ -35,6 +36,7 @@ class Bug:
     name: str
     made: Callable[[], Made]  # the operator's policies with it, fresh for each schedule
     scenario: str = ""  # of the crash matrix: an operator must die at a certain write for it to show
+    growing: bool = False  # it shows only on clusters whose nodes come late
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,10 @@ def find(bug: Bug, most: int, first: int = 0) -> Found:
     """The first schedule in which it breaks a promise, or the first crash in its scenario."""
     if bug.scenario:
         return _find_by_crashes(bug)
+    run = run_growing_seed if bug.growing else run_seed
     for seed in range(first, first + most):
         with bug.made() as policies:
-            outcome = run_seed(seed, policies)
+            outcome = run(seed, policies)
         if outcome.violations:
             return Found(bug.name, seed - first + 1, outcome.violations[0])
     return Found(bug.name, most, "")
@@ -117,7 +120,7 @@ def _act_before_intent(writes: Any) -> Any:
             kept = self._revisions._known[record.key].kept
             seen = self._observe(record, kept)
             ahead = self._policies.plan(record.job.spec, decision.status, seen, self._clock.now())
-            await self._act(record, ahead, kept.run)
+            await self._act(record, seen, ahead, kept.run)
         done: float | None = await writes(self, record, decision)
         return done
 
@@ -325,12 +328,52 @@ def _leave_the_chain(newest: Any) -> Any:
 def _build_from_the_live_spec(create: Any) -> Any:
     """A pod is as the job and the operator would have it now, whatever its run began with."""
 
-    async def fresh(self: Any, record: Any, pod: Any, run: Run) -> None:
+    async def fresh(self: Any, record: Any, pod: Any, run: Run, avoid: Any) -> None:
         job = DistributedTrainingJob.model_validate(record.raw)
         rendered = self._policies.render_pod(job, pod.role, self._pod_defaults)
-        await create(self, record, pod, replace(run, pod=rendered))
+        await create(self, record, pod, replace(run, pod=rendered), avoid)
 
     return fresh
+
+
+def _keep_a_refusal_from_people(of: Any) -> Any:
+    """A server that is in trouble may be well again in a moment, however long it has been in trouble."""
+
+    def patient(self: Any, key: Any, uid: str) -> Any:
+        refusal = of(self, key, uid)
+        may_pass = refusal is not None and refusal.reason not in ("Refused", "ConfigError")
+        return replace(refusal, passing=True) if may_pass else refusal
+
+    return patient
+
+
+def _give_up_after_a_refusal(wait_s: Any) -> Any:
+    """What was refused a few times would be refused each time."""
+
+    def impatient(self: Any, uid: str, error: Any, tries: int) -> float:
+        return NEVER_S if tries > 3 else float(wait_s(self, uid, error, tries))
+
+    return impatient
+
+
+def _keep_away_for_ever(relaxed: Any) -> Any:
+    """A pod that finds no place goes on to name the nodes that it keeps away from, and nodes keep their taints."""
+    return lambda view: None
+
+
+def _forget_what_appears(fresh_for_s: Any) -> Any:
+    """Places are given back by the clock alone."""
+    return lambda view, hold, waited: float("-inf")
+
+
+def _believe_any_sign(count_for: Any) -> Any:
+    """What an autoscaler says holds a release up however long it brings nothing."""
+    return 10**9
+
+
+def _count_gated_time(hold: Any) -> Any:
+    """A gate is a reason like any other for which pods have no place."""
+    return lambda view: False
 
 
 BUGS = (
@@ -346,6 +389,8 @@ BUGS = (
     Bug("build a pod from the live spec", _patched(Reconciler, "_create", _build_from_the_live_spec)),
     Bug("create a pod beside the old one", _patched(start, "_absent", _create_beside)),
     Bug("open a round before all old pods are gone", _patched(rounds, "_may_still_write", _open_too_early)),
+    Bug("keep a refusal from people", _patched(Refusals, "of", _keep_a_refusal_from_people)),
+    Bug("give up after a refusal", _patched(Refusals, "_wait_s", _give_up_after_a_refusal)),
     Bug("forget the timer", _planned(_forget_the_timer)),
     Bug("overwrite on conflict", _patched(Reconciler, "_write_status", _overwrite)),
     Bug("count a verdict of an older round", _planned(_count_on_any_round)),
@@ -354,4 +399,8 @@ BUGS = (
     Bug("tell a step that nobody knows", _patched(progress, "_resumed", _tell_any_step)),
     Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
     Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
+    Bug("keep away from nodes for ever", _patched(nodes, "relaxed", _keep_away_for_ever), growing=True),
+    Bug("give places back by the clock alone", _patched(gang, "_fresh_for_s", _forget_what_appears), growing=True),
+    Bug("believe an autoscaler for ever", _patched(gang, "SIGNS_COUNT_FOR", _believe_any_sign), growing=True),
+    Bug("count the time of gates", _patched(gates, "hold", _count_gated_time), growing=True),
 )

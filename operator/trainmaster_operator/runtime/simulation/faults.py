@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
-from trainmaster_operator.runtime.simulation import changes, mishaps, weather
+from trainmaster_operator.runtime.simulation import changes, mishaps, weather, webhook
 from trainmaster_operator.runtime.simulation.fault import Fault
 from trainmaster_operator.runtime.simulation.world import World
 
 _TROUBLES = {**mishaps.KINDS, **weather.KINDS}
-KINDS = {**_TROUBLES, **changes.KINDS}
+KINDS = {**_TROUBLES, **changes.KINDS, **webhook.KINDS}
 
+ON_A_GROWING_CLUSTER = (
+    *("kill-rank", "kill-pod", "evict-pod", "delete-pod", "lose-node", "cut-agent-off", "reclaim-node"),
+    *("crash-operator", "crash-at-write", "rival-operator", "stop-operator", "api-outage", "flaky-api", "deaf-watches"),
+)
 MOST = 6
 
 
@@ -26,9 +31,9 @@ async def inject(world: World, fault: Fault) -> None:
         await KINDS[fault.kind](world, fault)
 
 
-def schedule(chance: random.Random, steps: int) -> list[Fault]:
-    """One to six faults."""
-    kinds = sorted(_TROUBLES)
+def schedule(chance: random.Random, steps: int, of: Sequence[str] = ()) -> list[Fault]:
+    """One to six faults, of these kinds; by default of all that can happen on any cluster."""
+    kinds = sorted(of or _TROUBLES.keys() - {"reclaim-node"})
     return [_fault(chance, kinds, steps) for _ in range(chance.randint(1, MOST))]
 
 

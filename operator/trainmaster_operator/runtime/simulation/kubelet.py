@@ -43,10 +43,14 @@ class SimKubelet:
         await asyncio.sleep(self._chance.uniform(0.01, 0.5))
         if self._mine(name, uid) is None:
             return
-        try:
-            self._store.bind(self._world.namespace, name, f"node-{self._chance.randrange(4)}")
-        except (NotFound, Conflict):
-            return
+        node = f"node-{self._chance.randrange(4)}"
+        if self._world.cluster is not None:
+            await self._world.cluster.place(name, uid)
+        else:
+            try:
+                self._store.bind(self._world.namespace, name, node)
+            except (NotFound, Conflict):
+                return
         await asyncio.sleep(self._chance.uniform(0.01, 1.0))
         pod = self._mine(name, uid)
         if pod is None or pod["metadata"].get("deletionTimestamp"):

@@ -85,6 +85,15 @@ async def _lose_node(world: World, fault: Fault) -> None:
         world.kubelet.node_answers(agent, True)
 
 
+async def _reclaim_node(world: World, fault: Fault) -> None:
+    """The cloud takes it back, without a word; where nodes are only names, its pod is killed."""
+    if agent := _agent(world, fault):
+        if world.cluster is not None:
+            world.cluster.reclaim(agent.node)
+        else:
+            agent.die(137, "its node is gone")
+
+
 async def _lose_store(world: World, fault: Fault) -> None:
     for agent in world.kubelet.living():
         agent.lose_store()
@@ -159,6 +168,7 @@ KINDS: dict[str, Act] = {
     "delete-pod": _delete_pod,
     "remove-pod": _remove_pod,
     "lose-node": _lose_node,
+    "reclaim-node": _reclaim_node,
     "lose-store": _lose_store,
     "cut-agent-off": _cut_agent_off,
     "cut-all-off": _cut_all_off,

@@ -20,6 +20,7 @@ from trainmaster_operator.runtime.simulation.scenario import (
     suspended,
     until,
 )
+from trainmaster_operator.runtime.simulation.webhook import DeadWebhook
 from trainmaster_operator.runtime.simulation.world import World
 
 
@@ -188,6 +189,15 @@ async def _refuse_the_first_pods(world: World) -> None:
     world.store.admission = None
 
 
+async def _lose_a_webhook(world: World) -> None:
+    """It is down when a pod has to be replaced."""
+    await world.until_step(5)
+    world.store.admission = DeadWebhook(world, pods_only=False)
+    of_slot(world, 1).die(137, "killed")
+    await asyncio.sleep(12.0)
+    world.store.admission = None
+
+
 async def _replace_the_operator_at_the_start(world: World) -> None:
     await until(lambda: bool(world.pods()))
     process = world.operator
@@ -299,6 +309,7 @@ MORE = (
     Scenario("deleted while suspended", _delete_while_suspended, steps=30, phase=DELETED),
     Scenario("recreated in mid-recovery", _recreate_in_mid_recovery),
     Scenario("first pods refused", _refuse_the_first_pods),
+    Scenario("webhook down", _lose_a_webhook),
     Scenario("operator replaced at the start", _replace_the_operator_at_the_start),
     Scenario("edit and lost pod", _edit_and_lose_a_pod),
     Scenario("edit and lost pod of a script", _edit_and_lose_a_pod, shape=SCRIPT),

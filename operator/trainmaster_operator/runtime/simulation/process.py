@@ -81,6 +81,7 @@ class OperatorProcess:
         self.first = number == 1
         if world.clock.monotonic() < world.outage_until:
             world.spawn(self.cluster.outage(world.outage_until - world.clock.monotonic()))
+        growth, pods = world.workload.growth, PodDefaults("http://operator", trainer_image=f"trainer:{world.release}")
         self.operator = Operator(
             self.cluster,
             NodeClock(world),
@@ -88,11 +89,15 @@ class OperatorProcess:
             Settings(
                 operator_url="http://operator",
                 identity=self.name,
-                pods=PodDefaults("http://operator", trainer_image=f"trainer:{world.release}"),
+                pods=pods if growth is None else replace(pods, in_cluster=True),
+                judge_nodes=growth is not None,
+                taint_nodes=growth is not None and growth.may_taint,
+                list_nodes=growth is not None and growth.may_list,
                 lease=LeaseSettings(takeover=takeover),
                 workers=2,
             ),
             _released(world.policies or default_policies(), world.release),
+            nodes=world.cluster,
         )
         self._calls: dict[asyncio.Task[Any], None] = {}  # agents that wait for an answer
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)

@@ -21,6 +21,10 @@ LONGEST_S = 900.0
 """Every fault is over within two minutes, and the longest job without any takes half a minute. An operator that has
 forgotten to look at it again in time is too late: it looks at all jobs every ten minutes or so."""
 
+LONGEST_GROWING_S = 6 * 3600.0
+"""The same where nodes come late and another job holds places: a job gives its places back after half an hour, tries
+again, and meets orders of nodes that bring nothing."""
+
 SETTLE_S = 60.0
 
 DELETED = "Deleted"
@@ -65,10 +69,18 @@ def run_seed(seed: int, policies: Policies | None = None) -> Outcome:
     return run_schedule(Schedule.of_seed(seed), policies)
 
 
+def run_growing_seed(seed: int, policies: Policies | None = None) -> Outcome:
+    """One random schedule on a cluster whose nodes come late."""
+    return run_schedule(Schedule.of_growing_seed(seed), policies)
+
+
 def run_schedule(schedule: Schedule, policies: Policies | None = None, longest_s: float = LONGEST_S) -> Outcome:
     async def script(world: World) -> None:
         for fault in schedule.faults:
             world.spawn(inject(world, fault))
+
+    if schedule.workload.growth is not None:
+        longest_s = max(longest_s, LONGEST_GROWING_S)
 
     outcome = simulate(
         schedule.name,
@@ -103,6 +115,8 @@ def simulate(
         world.dies_at = dies_at
         world.create_job()
         world.start_operator()
+        if world.cluster is not None:
+            world.cluster.start()
         world.spawn(script(world))
         try:
             async with asyncio.timeout(longest_s):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, edits, schedule
+from trainmaster_operator.runtime.simulation.autoscaler import Growth
+from trainmaster_operator.runtime.simulation.faults import KINDS, ON_A_GROWING_CLUSTER, Fault, edits, schedule
+from trainmaster_operator.runtime.simulation.webhook import refusals
 from trainmaster_operator.runtime.simulation.world import Workload
 
 FORMAT = 1
@@ -47,7 +49,39 @@ class Schedule:
         workload = Workload(**shape)
         faults = schedule(random.Random(f"{seed}/faults"), workload.steps)
         faults += edits(random.Random(f"{seed}/edits"), workload.steps)
+        faults += refusals(random.Random(f"{seed}/refusals"), workload.steps)
         return cls(f"seed {seed}", workload, tuple(faults), may_fail=tight)
+
+    @classmethod
+    def of_growing_seed(cls, seed: int) -> Schedule:
+        """A job on a cluster that has too few places for it, and grows."""
+        chance = random.Random(f"{seed}/growing")
+        replicas = chance.choice((2, 3, 4))
+        vain = chance.random() < 0.2  # no order brings anything: only the other job's end makes places
+        rival = chance.randrange(1, replicas) if vain or chance.random() < 0.3 else 0
+        gated_s = chance.choice((0.0, 0.0, 0.0, 700.0))
+        growth = Growth(
+            nodes=replicas if vain else chance.randrange(0, replicas + 1) if not rival else replicas,
+            fails=1.0 if vain else chance.choice((0.0, 0.0, 0.3, 0.6)),
+            rival=rival,
+            release_s=chance.choice((900, 900, 900, 120)),
+            gated_s=gated_s,
+            pending_s=600 if gated_s and not rival and not vain and chance.random() < 0.5 else None,
+            may_taint=chance.random() < 0.4,
+            may_list=chance.random() < 0.4,
+        )
+        if growth.pending_s is not None:
+            growth = replace(growth, nodes=2 * replicas, fails=0.0)  # once its gates are gone, it starts at once
+        workload = Workload(
+            replicas=replicas,
+            steps=8,
+            save_every=3,
+            script=chance.random() < 0.3,
+            takeover=chance.random() < 0.7,
+            growth=growth,
+        )
+        faults = schedule(random.Random(f"{seed}/growing faults"), workload.steps, ON_A_GROWING_CLUSTER)
+        return cls(f"growing seed {seed}", workload, tuple(faults))
 
     def to_json(self, **more: object) -> str:
         return json.dumps({"format": FORMAT, **asdict(self), **more}, indent=1)
@@ -60,6 +94,8 @@ class Schedule:
             if value["format"] != FORMAT:
                 raise BadSchedule(f"format {value['format']} isn't known here, {FORMAT} is")
             workload = {**value["workload"], "restart_s": tuple(value["workload"]["restart_s"])}
+            if growth := workload.get("growth"):
+                workload["growth"] = Growth(**{**growth, "late_s": tuple(growth["late_s"])})
             faults = tuple(Fault(**fault) for fault in value["faults"])
             unknown = sorted({fault.kind for fault in faults} - set(KINDS))
             if unknown:

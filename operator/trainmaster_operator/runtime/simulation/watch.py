@@ -7,8 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster_operator.api.meta import unpack_counts
+from trainmaster_operator.cluster import objects
 from trainmaster_operator.cluster.port import ADDED, DELETED, EVENT, JOB, POD, Object, WatchEvent
 from trainmaster_operator.planning.migration import former_status
+from trainmaster_operator.planning.start import PATIENCE_S
 from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from trainmaster_operator.runtime.simulation.world import World
 
 STORM_OF_WRITES = 5_000
+STORM_IN_HOURS = 50_000  # where a job may wait so long: leaders renew their lease every two seconds
 ENDS = ("Succeeded", "Failed")
 RUNGS = ("inPlace", "pod", "full")
 
@@ -48,10 +51,12 @@ class Watch:
         self.pairs: dict[tuple[State, State], None] = {}
         """Neighbouring states of a job: how much of what can follow what these schedules have seen."""
         self._world = world
+        self._storm = STORM_OF_WRITES if world.workload.growth is None else STORM_IN_HOURS
         self._seen = Seen("")
         self._state: State = ()
         self._line = ""
         self._incidents = 0
+        self._released = 0  # how often in a row the job gave its places back
         self._failed_rounds: set[tuple[int, int]] = set()  # (number, minor)
         self._charged: Counter[tuple[str, str]] = Counter()  # (rung, cause) since the job's step last rose
         self._charged_at = 0
@@ -91,8 +96,8 @@ class Watch:
             self._job_changed(event)
         elif kind == EVENT and _NOTHING.search(message := event.object.get("message", "")):
             self._world.violation(f"an event tells a person None: {message}")
-        if self._world.store.version == STORM_OF_WRITES:
-            self._world.violation(f"{STORM_OF_WRITES} writes: somebody writes without end")
+        if self._world.store.version == self._storm:
+            self._world.violation(f"{self._storm} writes: somebody writes without end")
             self._world.finished.set()
 
     def _pod_changed(self, event: WatchEvent) -> None:
@@ -103,9 +108,20 @@ class Watch:
         if event.type == ADDED and not world.late_writes:
             place = _place(pod)
             for other in world.store.list(POD, world.namespace).items:
-                if other is not pod and _place(other) == place and not _of_an_earlier_job(other, pod):
+                if other is not pod and _place(other) == place and not self._need_not_wait_for(other, pod):
                     world.violation(f"pod {meta['name']} was created beside {other['metadata']['name']}")
         world.kubelet.saw(event)
+
+    def _need_not_wait_for(self, other: Object, pod: Object) -> bool:
+        """Whether a pod may be created beside another one of its slot: one of an earlier job, or one that has been
+        ending for long and whose writes storage refuses."""
+        if _of_an_earlier_job(other, pod):
+            return True
+        meta = other["metadata"]
+        if self._world.workload.script or not meta.get("deletionTimestamp"):
+            return False
+        began = objects.seconds(meta["deletionTimestamp"]) - meta["deletionGracePeriodSeconds"]
+        return bool(self._world.store.now() - began >= PATIENCE_S - 1.0)  # times of objects are whole seconds
 
     def _job_changed(self, event: WatchEvent) -> None:
         world, job = self._world, event.object
@@ -138,6 +154,10 @@ class Watch:
             world.violation(f"condition {told.type} has no reason, or does not say which generation of the job it saw")
         if seen.restarts > self._seen.restarts:
             self._charge(job, status)
+        released = status.released.times if status.released is not None else 0
+        if released > self._released and world.cluster is not None:
+            world.cluster.given_back()
+        self._released = released
         self._seen = seen
         self._tell(job, status)
         if seen.phase in ENDS:

@@ -18,6 +18,7 @@ from trainmaster_operator.planning.status_mapping import read_status
 from trainmaster_operator.runtime.clock import VirtualClock
 from trainmaster_operator.runtime.reconcile import Policies
 from trainmaster_operator.runtime.simulation.agent import SimAgent
+from trainmaster_operator.runtime.simulation.autoscaler import GrowingCluster, Growth
 from trainmaster_operator.runtime.simulation.grant import Word
 from trainmaster_operator.runtime.simulation.kubelet import SimKubelet
 from trainmaster_operator.runtime.simulation.process import OperatorProcess
@@ -27,6 +28,7 @@ from trainmaster_operator.runtime.simulation.watch import Watch
 
 MOST_PODS = 4
 LOST_WORDS = 0.1  # the share of agents' datagrams
+LATENCY_S = (0.0005, 0.004)  # of the API server when nothing is wrong with it
 
 DiesAt = Callable[[int, Literal["before", "after"]], bool]
 
@@ -53,6 +55,7 @@ class Workload:
     script: bool = False  # a user's own script: no stop_at, no storage fence, steps counted from 0 in each process
     spares: int = 0
     elastic: bool = False  # from one pod to MOST_PODS
+    growth: Growth | None = None  # of the cluster; None: there is always a place
 
     def job(self) -> Object:
         what = self._script() if self.script else self._training()
@@ -69,8 +72,15 @@ class Workload:
                     "hang": {"limitSeconds": int(self.hang_limit_s)},
                     "agentLostSeconds": int(self.agent_lost_s),
                 },
+                **self._waiting(),
             },
         }
+
+    def _waiting(self) -> Object:
+        if self.growth is None:
+            return {}
+        limit = {} if self.growth.pending_s is None else {"pendingDeadlineSeconds": self.growth.pending_s}
+        return {"scheduling": {"releaseSeconds": self.growth.release_s}, **limit}
 
     def _workers(self) -> Object:
         sizes = {"min": 1, "max": MOST_PODS} if self.elastic else {}
@@ -111,7 +121,7 @@ class World:
         self.store = MemoryStore(now=self.clock.now, history=512, on_change=self.watch.changed, shares=True)
         self.encodes = self.chance("wire").random() < ENCODED  # what agents and operators tell each other
         self.rates = Rates()  # of faults between the operator and its API server
-        self.latency_s = (0.0005, 0.004)
+        self.latency_s = LATENCY_S
         self.outage_until = 0.0
         self.skew_s = 0.0  # of operators' wall clocks
         self.dies_at: DiesAt | None = None  # a write of the first operator, and whether "before" or "after" it
@@ -120,6 +130,7 @@ class World:
         self.storage = Storage()
         self.uploads: dict[Upload, None] = {}
         self.kubelet = SimKubelet(self)
+        self.cluster = GrowingCluster(self, workload.growth) if workload.growth is not None else None
         self.operator: OperatorProcess | None = None
         self.operators = 0
         self.release = 1  # of operators that start from now on

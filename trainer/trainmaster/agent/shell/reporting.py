@@ -45,7 +45,7 @@ class Reporter:
         self._report = Connection(access)
         self._wake = asyncio.Event()
         self._joined = asyncio.Event()
-        self._fenced = False
+        self.fenced = False  # the operator refuses this pod for good: another one takes its place
         self._meter = UsageMeter(one_machine=settings.one_machine)
         api = self_fencing.api_server(os.environ)
         self._lease = self_fencing.Lease(api) if api is not None and not settings.own_loop else None
@@ -96,7 +96,7 @@ class Reporter:
 
     async def last_words(self) -> None:
         """One more report at the end, if the operator still listens."""
-        if not self._fenced and self._joined.is_set():
+        if not self.fenced and self._joined.is_set():
             with contextlib.suppress(Unreachable, Refused):
                 await self._report.report(self._compose(), 2.0)
         self._join.close()
@@ -254,7 +254,7 @@ class Reporter:
         if isinstance(error, Refused):
             self._heard()
         if isinstance(error, Refused) and error.status == _GONE:
-            self._fenced = True
+            self.fenced = True
             self._supervisor.end(ExitCode.FENCED)
         if self._supervisor.draining_until is not None and isinstance(error, Unreachable):
             self._supervisor.end(128 + 15)  # nobody is there to have ranks save together

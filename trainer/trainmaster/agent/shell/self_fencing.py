@@ -13,10 +13,11 @@ import contextlib
 import time
 from collections.abc import Mapping
 
-LEASE_S = 20.0
-LOOK_S = 2.0
-CONNECT_S = 3.0
-"""The operator waits for 30 s (`planning.start.SCRIPT_FORCE_AFTER_S`): longer than all three together."""
+LEASE_S = 15.0
+LOOK_S = 1.0
+CONNECT_S = 2.0
+"""Since its last answer the operator waits for 20 s (`planning.start.SCRIPT_FORCE_AFTER_S`): longer than all three
+together."""
 
 
 def api_server(env: Mapping[str, str]) -> tuple[str, int] | None:

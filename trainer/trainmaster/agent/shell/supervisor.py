@@ -83,7 +83,8 @@ class Supervisor:
         self._old_rounds: list[Round] = []
         self._waiting: tuple[Assignment, int] | None = None  # a begun round that can't start, and when it was obeyed
         self.lessons = Lessons(self._learn, self._refuse_forks, told=settings.own_loop)
-        self.sight = Sight("" if settings.entry is not None else settings.command.argv[0], self._note)
+        program = "" if settings.entry is not None else settings.command.argv[0]
+        self.sight = Sight(program, lambda words: self._advise("NotWatched", words))
         self._steps_seen = False  # a rank of any round has completed a step
         self._distrusted: set[str] = set()  # ways of starting ranks that failed
         self._store_timer: asyncio.TimerHandle | None = None
@@ -253,7 +254,7 @@ class Supervisor:
             return pinning.share(self.settings.cpus, ranks, index)
         except ValueError as error:
             if pod_rank == 0:
-                self._note(f"ranks aren't pinned to cores: {error}")
+                self._advise("NotPinned", f"ranks aren't pinned to cores: {error}")
             return []
 
     def _round_changed(self) -> None:
@@ -331,8 +332,9 @@ class Supervisor:
             self._event(str(message.get("reason", "")), str(message.get("message", "")))
 
     def _refuse_forks(self) -> None:
-        self._note(
-            "ranks are executed, not forked: the script changes a variable that torch may read, and then imports torch"
+        self._advise(
+            "NotForked",
+            "ranks are executed, not forked: the script changes a variable that torch may read, and then imports torch",
         )
 
     def _learn(self, rank: Rank) -> None:
@@ -355,7 +357,8 @@ class Supervisor:
         self._distrusted.add(failed.way)
         if failed.way == "learned":
             self.zygotes.bar()
-        self._note(f"ranks forked from the {failed.way} zygote did not start: the next round does without it")
+        words = f"ranks forked from the {failed.way} zygote did not start: the next round does without it"
+        self._advise("NotForked", words)
 
     def _stop(self, directive: Directive) -> None:
         round = self.round
@@ -435,7 +438,7 @@ class Supervisor:
             self.reporter.at_once()  # a round may wait until this pod is warm
         self._start_waiting_round()
         if not self.zygotes.alive and not self.exit_code.done():
-            self._note("the zygote ended, and this pod's ranks with it: connecting to its successor")
+            self._advise("ZygoteLost", "the zygote ended, and this pod's ranks with it: connecting to its successor")
             processes.end_children()
             bare = not self.settings.zygote_enabled
             self._reopening = asyncio.get_running_loop().create_task(self._open_zygotes(bare))
@@ -481,7 +484,8 @@ class Supervisor:
         self.stores.end()
         self.peers.close()
         self.last_saves.close()
-        await self.uploads.drained(_LAST_UPLOADS_S)
+        if not self.reporter.fenced:  # another pod takes this one's place, and waits for its end
+            await self.uploads.drained(_LAST_UPLOADS_S)
         await self.reporter.last_words()
         self.zygotes.close()
         self.uploads.close()
@@ -491,8 +495,13 @@ class Supervisor:
         self.reporter.at_once()
 
     def _note(self, message: str) -> None:
+        """For the log of this pod, where somebody looks who asks how ranks are started."""
         print(f"[agent] {message}", flush=True)
-        self._event("Agent", message)
+
+    def _advise(self, reason: str, message: str) -> None:
+        """For the owner of the job as well, who can change something about it."""
+        self._note(message)
+        self._event(reason, message)
 
     def facts(self) -> dict[str, Any]:
         return {

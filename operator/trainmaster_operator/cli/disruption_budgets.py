@@ -1,0 +1,51 @@
+"""Why a drain waits for a job's pods: a PodDisruptionBudget that lets none of them be evicted now.
+
+A refused eviction leaves no trace on the pod, and the operator may not read budgets. A person mostly may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmaster_operator.cluster.port import Object
+
+
+def refusals(budgets: Sequence[Object], pods: Sequence[Object]) -> list[str]:
+    """Return a sentence for each budget that refuses the eviction of some of these pods. All of one namespace."""
+    found = []
+    for budget in budgets:
+        if (budget.get("status") or {}).get("disruptionsAllowed", 0) > 0:
+            continue
+        covered = [pod for pod in pods if _covers(budget, pod)]
+        if not covered:
+            continue
+        name, which = budget["metadata"]["name"], "1 pod" if len(covered) == 1 else f"{len(covered)} pods"
+        found.append(
+            f"Drains wait: PodDisruptionBudget {name} allows no eviction now, and covers {which} of this job. "
+            "`kubectl delete pod` is not held up by it, and ranks save first."
+        )
+    return found
+
+
+def _covers(budget: Object, pod: Object) -> bool:
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending"):
+        return False  # their eviction is never refused
+    selector = (budget.get("spec") or {}).get("selector")
+    if selector is None:
+        return False  # it covers none
+    labels = pod["metadata"].get("labels") or {}
+    same = all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
+    return same and all(_matches(rule, labels) for rule in selector.get("matchExpressions") or [])
+
+
+def _matches(rule: Object, labels: dict[str, str]) -> bool:
+    value, values = labels.get(rule["key"]), rule.get("values") or []
+    match rule["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None

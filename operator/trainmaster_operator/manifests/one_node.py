@@ -1,0 +1,21 @@
+"""All pods of a job on one node, as a volume needs it that only one node can mount."""
+
+from __future__ import annotations
+
+from trainmaster_operator.manifests import labels
+from trainmaster_operator.manifests.objects import Object
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def with_all_pods(spec: Object, job: str) -> Object:
+    """Return the pod's spec, bound to the node where other pods of the job are. The first pod may go anywhere: a
+    scheduler lets a pod that matches its own rule be the first. Pods that are being replaced don't count."""
+    beside = {
+        "labelSelector": {"matchLabels": {labels.JOB: job, labels.CURRENT: "true"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = spec.get("affinity") or {}
+    between = affinity.get("podAffinity") or {}
+    required = [*(between.get(_REQUIRED) or []), beside]
+    return {**spec, "affinity": {**affinity, "podAffinity": {**between, _REQUIRED: required}}}
