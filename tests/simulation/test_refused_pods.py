@@ -44,6 +44,6 @@ def test_survivors_let_go_while_there_is_no_place_and_the_job_goes_on_later(scri
 
     outcome = simulate("let go", Workload(replicas=3, steps=20, script=script), scenario)
     assert not outcome.violations, told(outcome)
-    assert (seen["condition"].status, seen["condition"].reason) == ("False", "Refused")
+    assert (seen["condition"].status, seen["condition"].reason) == ("False", "QuotaExceeded")
     assert seen["restarts"] == outcome.status.restarts.total + outcome.status.restarts.free == 1
     assert outcome.status.released is None

@@ -144,8 +144,8 @@ def serves_one_node(claim: Object) -> bool:
 
 
 def _modes(claim: Object) -> list[str]:
-    bound, wanted = claim.get("status") or {}, claim.get("spec") or {}
-    found: list[str] = bound.get("accessModes") or wanted.get("accessModes") or []
+    asked, given = claim.get("spec") or {}, claim.get("status") or {}
+    found: list[str] = given.get("accessModes") or asked.get("accessModes") or []
     return found
 
 
