@@ -76,12 +76,12 @@ verify: venv lint  ## lint, types, layers, stale generated files, links of the p
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m trainmaster_operator.api.crd --check manifests/crd
-	$(BIN)/python -m trainmaster_operator.api.pod_fields --check
+	$(BIN)/python -m trainmaster_operator.api.validation.pod_fields --check
 	$(BIN)/python -m charts.dashboards --check
 	$(BIN)/python charts/generate.py --check
-	$(BIN)/python -m trainmaster_operator.runtime.metrics_page --check docs/metrics.md
+	$(BIN)/python -m docs.generate.metrics_page --check docs/metrics.md
 	$(BIN)/python -m benchmarks.pages --check docs/measured.md docs/goodput.md docs/scripts.md README.md
-	$(BIN)/python -m documentation --check
+	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m tests.suite.budgets --check
 	test ! -e operator/__init__.py
 
@@ -95,12 +95,12 @@ format: venv  ## rewrite the code in the house style
 
 generate: venv  ## write the files that are generated from models, metrics, chart, docstrings and examples
 	$(BIN)/python -m trainmaster_operator.api.crd manifests/crd
-	$(BIN)/python -m trainmaster_operator.api.pod_fields
+	$(BIN)/python -m trainmaster_operator.api.validation.pod_fields
 	$(BIN)/python -m charts.dashboards
 	$(BIN)/python charts/generate.py
-	$(BIN)/python -m trainmaster_operator.runtime.metrics_page docs/metrics.md
+	$(BIN)/python -m docs.generate.metrics_page docs/metrics.md
 	$(BIN)/python -m benchmarks.pages docs/measured.md docs/goodput.md docs/scripts.md README.md
-	$(BIN)/python -m documentation
+	$(BIN)/python -m docs.generate
 
 DOCS := .venv-docs
 
@@ -113,7 +113,7 @@ $(DOCS)/.installed: pyproject.toml | $(STAMP)
 	@touch $@
 
 soak: venv  ## simulated faults by the hundred thousand; SCHEDULES=100000 SECONDS_LIMIT=600 EXHAUSTIVE=1 say how many
-	$(BIN)/python -m trainmaster_operator.runtime.simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)
+	$(BIN)/python -m simulation soak $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SECONDS_LIMIT),--seconds $(SECONDS_LIMIT)) $(if $(EXHAUSTIVE),--exhaustive)
 
 soak-runs: venv  ## whole runs with random faults and resizes, each held against a calm one; RUNS=50, half an hour
 	$(BIN)/python -m tests.e2e.soak $(if $(RUNS),--runs $(RUNS))

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.record import Case
 from benchmarks.stepwatch import Interruption
-from trainmaster_operator.cli.recoveries import PHASES
+from trainmaster_operator.cli.display.recovery_tables import PHASES
 
 
 def closed_clocks(status: dict[str, Any]) -> list[dict[str, float]]:

@@ -30,7 +30,7 @@ from benchmarks.record import Case, write
 from benchmarks.recovery import table
 from tests.runtime.api_server import ApiServer
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, LEASE, POD, Object
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_store import MemoryStore
 
 SPACE, OPERATOR_SPACE = "fleet", "trainmaster-system"
 SERVICE = f"trainmaster-operator.{OPERATOR_SPACE}.svc"
@@ -59,7 +59,7 @@ class Replica:
             "operator-url": f"https://{SERVICE}:8443",
             "kubeconfig": server.kubeconfig(self.log.with_suffix(".kubeconfig")),
         }
-        command = [sys.executable, "-m", "trainmaster_operator.runtime.kubernetes", "--plain-metrics"]
+        command = [sys.executable, "-m", "trainmaster_operator.runtime.kubernetes_operator", "--plain-metrics"]
         command += [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)

@@ -20,7 +20,7 @@ import yaml
 from benchmarks import commands
 from benchmarks.ports import free_port
 from trainmaster.contract.wire import environment
-from trainmaster_operator.cluster import processes
+from trainmaster_operator.local import process_tree
 
 LOOP = Path(__file__).with_name("goodput_loop.sh")
 AGAIN = ["bash", "-c", 'until "$@"; do :; done', "again"]
@@ -79,7 +79,7 @@ class CommandRunner:
     def kill_pod(self) -> None:
         assert self._process is not None
         for pid in self._pod(self._process.pid):
-            processes.kill(pid)
+            process_tree.kill(pid)
 
     def ended(self) -> int | None:
         assert self._process is not None
@@ -95,22 +95,22 @@ class CommandRunner:
                 process.wait(commands.ENDS_S)
         if process.poll() is None:
             process.send_signal(signal.SIGSTOP)  # it must start nobody while those below it are killed
-            processes.kill_all(lambda table: processes.below([process.pid], table))
+            process_tree.kill_all(lambda table: process_tree.below([process.pid], table))
             process.kill()
         process.wait()
 
 
 def below(pid: int) -> list[int]:
     """Return all processes below the one that starts the pod again."""
-    return [process.pid for process in processes.below([pid], processes.table())]
+    return [process.pid for process in process_tree.below([pid], process_tree.table())]
 
 
 def agents_pod(pid: int) -> list[int]:
     """Return the agents below a `trainmaster run`, and all processes of their groups. Ranks die with their agent."""
-    table = processes.table()
+    table = process_tree.table()
     agents = {
         process.group
-        for process in processes.below([pid], table)
+        for process in process_tree.below([pid], table)
         if process.pid == process.session and _is_agent(process.pid)
     }
     return [process.pid for process in table.values() if process.group in agents]

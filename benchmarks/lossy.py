@@ -15,7 +15,7 @@ import yaml
 
 from benchmarks import worlds
 from benchmarks.record import Case, write
-from trainmaster_operator.cli.demo import example
+from trainmaster_operator.cli.run.demo import example
 
 EXACT = "exact"
 LAST = 10  # steps

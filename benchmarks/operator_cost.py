@@ -31,7 +31,7 @@ from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPTS
 
 OURS = "this checkout"
-OPERATOR = "trainmaster_operator.runtime.local"
+OPERATOR = "trainmaster_operator.local.local_operator"
 LOOK_S = 0.01
 AFTER_S = 1.0
 SETTLE_S = (4.0, 2.0)  # before the first kill of a run, and before later ones

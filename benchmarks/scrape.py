@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.record import Case, write
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
 from trainmaster_operator.cluster.port import JOB
-from trainmaster_operator.control.usage import JobUsage
-from trainmaster_operator.planning.state import (
+from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
     JobPhase,
@@ -30,11 +30,11 @@ from trainmaster_operator.planning.state import (
     Totals,
     WorkersStatus,
 )
+from trainmaster_operator.planning.facts.times import rfc3339
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.planning.times import rfc3339
-from trainmaster_operator.runtime.informer import JobKey
-from trainmaster_operator.runtime.job_metrics import JobMetrics
-from trainmaster_operator.runtime.records import JobRecord, job_record
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
+from trainmaster_operator.runtime.cache.informer import JobKey
+from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
 
 LIMIT_S = 2.0
 NOW = 1_800_000_000.0

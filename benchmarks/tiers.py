@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.record import Case, write
 from benchmarks.recovery import recovery_times, run_job, table
-from trainmaster_operator.cli.recoveries import PHASES
+from trainmaster_operator.cli.display.recovery_tables import PHASES
 
 SCRIPT = Path(__file__).parent / "tiers_script.py"
 

@@ -88,7 +88,7 @@ def _strikes(first: int) -> int:
 def _strike(what: str) -> None:
     if what == "pod":
         from trainmaster.contract.wire import environment
-        from trainmaster_operator.cli.children import kill_pod
+        from trainmaster_operator.cli.run.local_processes import kill_pod
 
         kill_pod(os.environ[environment.POD_UID])
     os.kill(os.getpid(), signal.SIGKILL)

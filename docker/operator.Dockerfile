@@ -32,4 +32,4 @@ COPY --from=build /installed/ /
 ENV HOME=/home/trainmaster USER=trainmaster PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /home/trainmaster
 USER 65532:65532
-ENTRYPOINT ["python3", "-m", "trainmaster_operator.runtime.kubernetes"]
+ENTRYPOINT ["python3", "-m", "trainmaster_operator.runtime.kubernetes_operator"]

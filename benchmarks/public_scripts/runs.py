@@ -19,7 +19,7 @@ from benchmarks import load
 from benchmarks.public_scripts import stamps
 from benchmarks.public_scripts.scripts import PublicScript, unpack
 from benchmarks.public_scripts.stamps import Kill, Step
-from trainmaster_operator.cluster import processes
+from trainmaster_operator.local import process_tree
 
 OURS, PEER = "trainmaster", "torchrun"
 RESTARTS = 20
@@ -133,7 +133,7 @@ class Started:
             self.process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGSTOP)  # it must start nobody while those below it are killed
-            processes.kill_all(lambda table: processes.below([self.process.pid], table))
+            process_tree.kill_all(lambda table: process_tree.below([self.process.pid], table))
             self.process.kill()
             self.process.wait()
 

@@ -14,7 +14,7 @@ import yaml
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api import crd
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.planning.state import Failure, JobState, Recovery, Restarts, Rung
+from trainmaster_operator.planning.facts.job_state import Failure, JobState, Recovery, Restarts, Rung
 from trainmaster_operator.planning.status_mapping import write_status
 
 COMMITTED = Path(__file__).parents[2] / "manifests" / "crd" / crd.FILE

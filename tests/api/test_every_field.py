@@ -24,11 +24,11 @@ from tests.manifests.test_golden import CLUSTER
 from tests.planning.test_pending import waiting
 from tests.planning.world import World, running, verdict
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.partly import model_in
-from trainmaster_operator.api.validation import validate
-from trainmaster_operator.planning.directive import directive
-from trainmaster_operator.planning.pauses import Limits
-from trainmaster_operator.planning.view import look
+from trainmaster_operator.api.validation.job_validation import validate
+from trainmaster_operator.api.validation.partial_model import model_in
+from trainmaster_operator.planning.facts.view import look
+from trainmaster_operator.planning.liveness.hang_thresholds import Limits
+from trainmaster_operator.planning.rounds.directives import directive
 
 TESTS = Path(__file__).parents[1]
 OPERATOR = TESTS.parent / "operator" / "trainmaster_operator"
@@ -220,42 +220,44 @@ class Story(NamedTuple):
 
 ELSEWHERE = {
     "workers.min": Story(
-        "planning/sizes.py",
+        "planning/rounds/sizes.py",
         "planning/test_elastic.py",
         "test_a_job_never_shrinks_below_its_minimum_or_to_an_illegal_size",
     ),
     "workers.max": Story(
-        "planning/sizes.py",
+        "planning/rounds/sizes.py",
         "planning/test_sizes.py",
         "test_a_script_may_have_any_size_within_its_bounds_and_none_but_its_own_without",
     ),
     "checkpoint.ram.peers": Story(
-        "planning/peers.py", "planning/test_peers.py", "test_without_a_reason_nobody_keeps_copies"
+        "planning/rounds/memory_peers.py", "planning/test_peers.py", "test_without_a_reason_nobody_keeps_copies"
     ),
     "recovery.straggler.windowSeconds": Story(
-        "planning/straggler.py",
+        "planning/liveness/straggler.py",
         "planning/test_straggler.py",
         "test_a_rank_that_the_others_wait_for_all_along_is_named_once",
     ),
     "recovery.straggler.action": Story(
-        "planning/straggler.py", "planning/test_straggler.py", "test_its_pod_is_replaced_where_that_is_wanted"
+        "planning/liveness/straggler.py", "planning/test_straggler.py", "test_its_pod_is_replaced_where_that_is_wanted"
     ),
     "recovery.elastic.waitSeconds": Story(
-        "planning/sizes.py",
+        "planning/rounds/sizes.py",
         "planning/test_elastic.py",
         "test_some_of_the_new_pods_will_do_when_the_others_do_not_come",
     ),
     "recovery.elastic.cooldownSeconds": Story(
-        "planning/sizes.py", "planning/test_elastic.py", "test_it_takes_the_pod_back_after_the_cooldown"
+        "planning/rounds/sizes.py", "planning/test_elastic.py", "test_it_takes_the_pod_back_after_the_cooldown"
     ),
-    "recovery.nodes.avoid": Story("planning/nodes.py", "planning/test_nodes.py", "test_a_job_may_want_none_of_this"),
+    "recovery.nodes.avoid": Story(
+        "planning/placement/nodes.py", "planning/test_nodes.py", "test_a_job_may_want_none_of_this"
+    ),
     "restart": Story(
-        "planning/revision.py",
+        "planning/lifecycle/revision.py",
         "planning/test_revision.py",
         "test_a_restart_that_a_person_asks_for_saves_first_and_then_begins_a_run",
     ),
     "managedBy": Story(
-        "runtime/records.py", "runtime/test_reconcile.py", "test_a_job_of_another_controller_is_left_alone"
+        "runtime/cache/cache_records.py", "runtime/test_reconcile.py", "test_a_job_of_another_controller_is_left_alone"
     ),
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.jobs import PYTORCH, job
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.validation.job_validation import validate
 
 
 def spec(document: dict[str, Any]) -> JobSpec:

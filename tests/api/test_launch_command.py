@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
-from trainmaster_operator.api import launch_command
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.validation import launch_command
+from trainmaster_operator.api.validation.job_validation import validate
 
 CONTAINERS = "spec__workers__template__spec__containers"
 COMMAND = "spec.workers.template.spec.containers[0].command"

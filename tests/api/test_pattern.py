@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster_operator.api.pattern import LIMIT, BadPattern, Pattern
+from trainmaster_operator.api.rule_pattern import LIMIT, BadPattern, Pattern
 
 ATOMS = st.sampled_from(
     ["a", "b", "é", ".", r"\d", r"\W", r"\s", "[ab]", "[^a]", "[a-c]", r"[\d-]", "[]a]", "^", "$", r"\."]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.manifests.test_golden import GOLDEN
-from trainmaster_operator.api import pod_fields
+from trainmaster_operator.api.validation import pod_fields
 
 
 def told(template: Any) -> list[str]:

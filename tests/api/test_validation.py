@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.rules import RuledCause
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.recovery_rules import RuledCause
+from trainmaster_operator.api.validation.job_validation import validate
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "manifests" / "examples").glob("*.yaml"))
 CONTAINER = "spec__workers__template__spec__containers"

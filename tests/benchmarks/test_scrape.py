@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import scrape
-from trainmaster_operator.runtime.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
-from trainmaster_operator.runtime.job_metrics import JobMetrics
+from trainmaster_operator.runtime.observability.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
+from trainmaster_operator.runtime.observability.job_metrics import JobMetrics
 
 
 def test_a_few_jobs_are_scraped_by_the_first_and_by_later_scrapes() -> None:

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from charts.generate import CHART
+from docs.generate import metrics_page
 from tests.chart.rendering import EVERYTHING, only, render
-from trainmaster_operator.runtime import metrics_page
 
 TARGET = {"namespace", "pod", "service", "job", "instance"}
 """Labels that scraping adds."""

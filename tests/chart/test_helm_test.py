@@ -14,8 +14,8 @@ import yaml
 
 from tests.chart.rendering import CHART_FILES, EVERYTHING, Object, only, render
 from tests.chart.test_objects import KUBERNETES, SITUATIONS
-from trainmaster_operator.api import pod_fields
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.validation import pod_fields
+from trainmaster_operator.api.validation.job_validation import validate
 from trainmaster_operator.runtime import first_recovery
 
 

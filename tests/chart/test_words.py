@@ -8,7 +8,7 @@ import helm_python
 import yaml
 
 from charts.generate import CHART
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.validation.job_validation import validate
 
 
 def notes(values: dict[str, Any] | None = None) -> str:

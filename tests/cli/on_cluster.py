@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, LEASE, POD, NotFound, Object
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.runtime.lease import LEASE_LABEL
+from trainmaster_operator.runtime.leader.lease import LEASE_LABEL
 
 SPACE = "team-a"
 

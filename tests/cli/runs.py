@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tests.api.jobs import job
-from trainmaster_operator.planning.state import (
+from trainmaster_operator.planning.facts.job_state import (
     Condition,
     Failure,
     JobPhase,

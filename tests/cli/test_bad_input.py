@@ -15,8 +15,8 @@ import yaml
 from tests.api.jobs import PYTORCH
 from tests.cli.conftest import WriteJob
 from tests.former import former_status
-from trainmaster_operator.cli.interpreter import choose
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.this_machine.script_interpreter import choose
 
 CONTAINER = "spec__workers__template__spec__containers"
 
@@ -381,8 +381,8 @@ def test_a_folder_without_a_run_has_no_report_and_no_status(
 
 
 def test_a_checkpoint_that_can_be_read_is_taken(tmp_path: Path, write_job: WriteJob) -> None:
-    from trainmaster_operator.cli import preflight
-    from trainmaster_operator.cli.validate import load_job
+    from trainmaster_operator.cli.job_files.validate_job import load_job
+    from trainmaster_operator.cli.this_machine import preflight
 
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "manifest.json").write_text(json.dumps({"step": 3}))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.cli import children
+from trainmaster_operator.cli.run import local_processes
 
 pytestmark = pytest.mark.processes
 
@@ -32,7 +32,7 @@ def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path,
     async def main() -> int:
         pipe = os.open(tmp_path / "pipe", os.O_RDWR)
         loop = asyncio.get_running_loop()
-        operator = children.Operator([], tmp_path / "log", os.environ, module=module, died=codes.append)
+        operator = local_processes.Operator([], tmp_path / "log", os.environ, module=module, died=codes.append)
         kept = asyncio.create_task(operator.keep())
         for _ in range(3):
             assert await loop.run_in_executor(None, os.read, pipe, 1) == b"x"
@@ -50,9 +50,9 @@ def test_an_operator_that_is_killed_comes_back_until_it_is_ended(tmp_path: Path,
 def test_an_operator_that_never_gets_to_work_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "BACK_OFF_S", 0.0)
-    operator = children.Operator([], tmp_path / "operator.log", os.environ, module="no_such_module")
-    with pytest.raises(children.ChildFailed) as failed:
+    monkeypatch.setattr(local_processes, "BACK_OFF_S", 0.0)
+    operator = local_processes.Operator([], tmp_path / "operator.log", os.environ, module="no_such_module")
+    with pytest.raises(local_processes.ChildFailed) as failed:
         asyncio.run(operator.keep())
     assert "the operator ended with 1 8 times in a row" in str(failed.value)
     assert "No module named no_such_module" in str(failed.value)

@@ -10,12 +10,12 @@ import yaml
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused
 from tests.cli.runs import CLOSED, CRASH, status
-from trainmaster_operator.cli import cluster as connection
-from trainmaster_operator.cli import restart
+from trainmaster_operator.cli import cluster_connection as connection
+from trainmaster_operator.cli.cluster import restart_job
 from trainmaster_operator.cli.kubeconfig import POD_NAMESPACE
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.port import JOB, Forbidden, Invalid, NotFound, Object, Unavailable
-from trainmaster_operator.planning.state import Condition, JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, JobState
 
 # -- which cluster
 
@@ -194,7 +194,7 @@ def test_a_job_that_is_written_to_meanwhile_is_restarted_all_the_same(
         cluster.store.patch(JOB, SPACE, "tiny", {"metadata": {"annotations": {"written": "meanwhile"}}})
         return job
 
-    monkeypatch.setattr(restart, "find", find)
+    monkeypatch.setattr(restart_job, "find", find)
     assert main(["restart", "tiny"]) == 0
     assert cluster.store.find(JOB, SPACE, "tiny")["spec"]["restart"] == 1
 

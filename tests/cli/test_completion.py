@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from trainmaster.rank import injected_faults
-from trainmaster_operator.cli import commands
-from trainmaster_operator.cli.completion import described, script
+from trainmaster_operator.cli import command_table
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.tools.shell_completion import described, script
 
 Offered = Callable[[str], set[str]]
 
@@ -55,7 +55,7 @@ def offered(tmp_path: Path, script_of_bash: str) -> Offered:
 
 
 def test_the_commands_are_offered_first(offered: Offered) -> None:
-    names = {name for group in commands.GROUPS.values() for name in group}
+    names = {name for group in command_table.GROUPS.values() for name in group}
     assert offered("trainmaster ") == names | {"--help", "--version"}
     assert offered("trainmaster re") == {"report", "restart"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.cli.device_plan import Device, DevicePlan, Need, NoDevices, decide, named, need
+from trainmaster_operator.cli.this_machine.device_plan import Device, DevicePlan, Need, NoDevices, decide, named, need
 
 UUIDS = [f"GPU-{number}a" for number in range(8)]
 ON_CPU = ", so all ranks compute on the CPU"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import WriteJob
-from trainmaster_operator.cli import devices
-from trainmaster_operator.cli.device_plan import Device, named
-from trainmaster_operator.cli.devices import DeviceLocks
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.this_machine import cuda_devices
+from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
+from trainmaster_operator.cli.this_machine.device_plan import Device, named
 
 FOUR = [Device(str(number), f"GPU-{number}") for number in range(4)]
 
@@ -52,14 +52,14 @@ class Nvml:
 
 @pytest.fixture(autouse=True)
 def no_other_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(devices, "OTHER_DRIVER", tmp_path / "kfd")
+    monkeypatch.setattr(cuda_devices, "OTHER_DRIVER", tmp_path / "kfd")
 
 
 def test_devices_are_those_that_nvml_lets_this_process_use(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml(["GPU-a", None, "GPU-c"])
     monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
-    assert devices.present({}) == [Device("0", "GPU-a"), Device("1", "GPU-c")]
-    assert devices.present({"CUDA_VISIBLE_DEVICES": "1"}) == [Device("1", "GPU-c")]
+    assert cuda_devices.present({}) == [Device("0", "GPU-a"), Device("1", "GPU-c")]
+    assert cuda_devices.present({"CUDA_VISIBLE_DEVICES": "1"}) == [Device("1", "GPU-c")]
     assert not nvml.running
 
 
@@ -68,15 +68,15 @@ def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert devices.present({}) == []
+    assert cuda_devices.present({}) == []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml(["GPU-a"], starts=9))
-    assert devices.present({}) == []
+    assert cuda_devices.present({}) == []
 
 
 def test_devices_of_another_maker_are_not_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml([]))
     (tmp_path / "kfd").touch()
-    assert devices.present({}) is None
+    assert cuda_devices.present({}) is None
 
 
 def test_two_runs_do_not_share_devices(tmp_path: Path) -> None:
@@ -145,16 +145,16 @@ def test_locks_that_cannot_lie_where_they_should_are_refused(tmp_path: Path) -> 
 def test_locks_lie_in_the_users_runtime_folder_or_below_the_temporary_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert devices.lock_folder({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "trainmaster" / "devices"
+    assert cuda_devices.lock_folder({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "trainmaster" / "devices"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    monkeypatch.setattr(devices.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert devices.lock_folder({}) == tmp_path / f"trainmaster-devices-{os.getuid()}"
+    monkeypatch.setattr(cuda_devices.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert cuda_devices.lock_folder({}) == tmp_path / f"trainmaster-devices-{os.getuid()}"
 
 
 @pytest.fixture
 def two_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     """This machine has two, and locks of its own."""
-    monkeypatch.setattr(devices, "uuids", lambda: ["GPU-0", "GPU-1"])
+    monkeypatch.setattr(cuda_devices, "uuids", lambda: ["GPU-0", "GPU-1"])
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -191,7 +191,7 @@ def test_run_refuses_devices_that_another_run_holds_and_validate_does_not_ask(
     write_job: WriteJob, capsys: pytest.CaptureFixture[str], two_devices: list[Device], tmp_path: Path
 ) -> None:
     path = job_of(write_job, "CUDA", 2)
-    other = DeviceLocks(devices.lock_folder(os.environ))
+    other = DeviceLocks(cuda_devices.lock_folder(os.environ))
     other.take(two_devices, 1)
     assert main(["validate", path]) == 0
     assert main(["run", path]) == 2

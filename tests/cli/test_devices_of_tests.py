@@ -16,7 +16,7 @@ from tests.cli.test_run_processes import SMALL
 from tests.docs.executing import ON_CPU
 from tests.e2e.harness import small_demo_job
 from trainmaster.contract.wire import environment
-from trainmaster_operator.cli.device_plan import named
+from trainmaster_operator.cli.this_machine.device_plan import named
 
 UUIDS = [f"GPU-{number}" for number in range(8)]
 

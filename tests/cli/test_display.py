@@ -10,12 +10,22 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, SUCCEEDED, status
-from trainmaster_operator.cli.display import PlainDisplay, Scene, choose, describe, picture, pods, summary
-from trainmaster_operator.cli.display_ranks import step_of
-from trainmaster_operator.cli.news import News, OperatorBack, Tone, clock, memory, news, rate, remaining, seconds
-from trainmaster_operator.cli.recoveries import actions
-from trainmaster_operator.planning.observation import PodRecord
-from trainmaster_operator.planning.state import CheckpointStatus, Condition, JobPhase, JobState, Rung
+from trainmaster_operator.cli.display.live_display import PlainDisplay, Scene, choose, describe, picture, pods, summary
+from trainmaster_operator.cli.display.rank_rows import step_of
+from trainmaster_operator.cli.display.recovery_tables import actions
+from trainmaster_operator.cli.display.status_diff import (
+    News,
+    OperatorBack,
+    Tone,
+    clock,
+    memory,
+    news,
+    rate,
+    remaining,
+    seconds,
+)
+from trainmaster_operator.planning.facts.job_state import CheckpointStatus, Condition, JobPhase, JobState, Rung
+from trainmaster_operator.planning.facts.observation import PodRecord
 
 
 def told(old: JobState, new: JobState) -> list[str]:

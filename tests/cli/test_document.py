@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.cli.document import load
+from trainmaster_operator.cli.job_files.job_document import load
 from trainmaster_operator.cli.refusal import Refusal
 
 

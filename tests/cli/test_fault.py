@@ -13,13 +13,13 @@ import yaml
 from tests.api.jobs import job
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, update
 from tests.cli.runs import status
-from trainmaster_operator.cli.cluster import Target
-from trainmaster_operator.cli.fault import break_things
+from trainmaster_operator.cli.cluster_connection import Target
+from trainmaster_operator.cli.fault_injection.inject_fault import break_things
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cluster.kubernetes_exec import Done
 from trainmaster_operator.cluster.port import POD, Object
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 class World:

@@ -13,15 +13,15 @@ from tests.api.jobs import job
 from tests.cluster.examples import pod
 from trainmaster.contract.wire.fault_protocol import short
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.cli import faults
-from trainmaster_operator.cli.faults import Fault, FaultServer
+from trainmaster_operator.cli.fault_injection import run_faults
+from trainmaster_operator.cli.fault_injection.run_faults import Fault, FaultServer
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.trouble import Troublemaker
-from trainmaster_operator.cluster.kubelet import LOST
-from trainmaster_operator.cluster.local_pod import faults_socket
+from trainmaster_operator.cli.run.local_faults import Troublemaker
 from trainmaster_operator.cluster.port import POD
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.cluster.trouble import Trouble
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.pod_process import faults_socket
+from trainmaster_operator.local.process_kubelet import LOST
+from trainmaster_operator.local.store_faults import Trouble
 
 FAULTS = json.dumps(
     [
@@ -122,7 +122,7 @@ def test_every_kind_that_a_rank_cannot_do_is_done_here_or_by_its_agent(tmp_path:
 )
 def test_a_fault_that_makes_no_sense_for_the_job_is_refused(text: str, words: str) -> None:
     with pytest.raises(Refusal) as refusal:
-        faults.parse([text], DistributedTrainingJob.model_validate(job()))
+        run_faults.parse([text], DistributedTrainingJob.model_validate(job()))
     assert list(refusal.value.lines) == [words]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.on_cluster import refused
 from tests.e2e.harness import LIMIT_S, started
 from tests.e2e.warm import COMMAND
-from trainmaster_operator.cli.document import load
+from trainmaster_operator.cli.job_files.job_document import load
 from trainmaster_operator.cli.main import main
 
 

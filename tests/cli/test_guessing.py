@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trainmaster.data import files
-from trainmaster_operator.cli import guessing
-from trainmaster_operator.cli.guessing import guessing_loss
+from trainmaster_operator.cli.report import guessing_loss as guessing
+from trainmaster_operator.cli.report.guessing_loss import guessing_loss
 
 
 def training(folder: Path, **data: Any) -> dict[str, Any]:

@@ -16,17 +16,18 @@ from tests.cli.conftest import WriteJob
 from tests.cli.runs import output_folder
 from tests.docs import spoken
 from trainmaster.rank import injected_faults
-from trainmaster_operator.cli import arguments, commands, fault_kinds
+from trainmaster_operator.cli import argument_parser, command_table
+from trainmaster_operator.cli.fault_injection import fault_kinds
 from trainmaster_operator.cli.main import main
 
-LINES = {name: line for group in commands.GROUPS.values() for name, line in group.items()}
+LINES = {name: line for group in command_table.GROUPS.values() for name, line in group.items()}
 
 
-def command_of(name: str) -> arguments.Parser:
+def command_of(name: str) -> argument_parser.Parser:
     """The parser of a command."""
-    (added,) = (action for action in arguments.parser([name])._actions if isinstance(action.choices, dict))
+    (added,) = (action for action in argument_parser.parser([name])._actions if isinstance(action.choices, dict))
     command = added.choices[name]
-    assert isinstance(command, arguments.Parser)
+    assert isinstance(command, argument_parser.Parser)
     return command
 
 
@@ -126,7 +127,7 @@ def test_the_kinds_of_faults_are_listed_with_their_keys(
 def test_a_command_imports_nothing_that_only_another_one_needs() -> None:
     probe = (
         "import sys\n"
-        "from trainmaster_operator.cli.arguments import parser\n"
+        "from trainmaster_operator.cli.argument_parser import parser\n"
         "parser(['run', 'job.yaml']).parse_args(['run', 'job.yaml'])\n"
         "print(*(name for name in sys.modules if '.cli.' in name or name in ('yaml', 'pydantic', 'rich', 'aiohttp')))\n"
     )

@@ -11,8 +11,8 @@ import transformers
 
 from tests.cli import warm_child
 from tests.cli.conftest import WriteJob
-from trainmaster_operator.cli import child
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.this_machine import trainer_process
 
 MODEL = {
     "name": "llama",
@@ -32,7 +32,7 @@ def test_a_model_goes_in_and_out_by_the_command_line(
 ) -> None:
     hugging_face(tmp_path / "hf")
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "checkpoints")]) == 0
-    monkeypatch.setattr(child, "run", warm_child.run)  # one process of its own will do
+    monkeypatch.setattr(trainer_process, "run", warm_child.run)  # one process of its own will do
     said = capfd.readouterr().out
     path = tmp_path / "checkpoints" / "step-0.r1"
     assert f"resume: {path}" in said

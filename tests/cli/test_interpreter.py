@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.cli.interpreter import choose, of_command
-from trainmaster_operator.cluster.local_pod import base_environment
+from trainmaster_operator.cli.this_machine.script_interpreter import choose, of_command
+from trainmaster_operator.local.pod_process import base_environment
 
 
 def python(folder: Path, answer: object) -> str:

@@ -12,13 +12,13 @@ from tests.api.jobs import PYTORCH
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod, refused, update
 from tests.cli.runs import status
-from trainmaster_operator.cli import logs
-from trainmaster_operator.cli.cluster import Target
-from trainmaster_operator.cli.log_lines import Source, parsed
-from trainmaster_operator.cluster.memory import MemoryCluster
+from trainmaster_operator.cli.cluster_connection import Target
+from trainmaster_operator.cli.container_logs import Source, parsed
+from trainmaster_operator.cli.display import job_logs
 from trainmaster_operator.cluster.port import JOB, POD, Object
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.runtime.clock import run_virtual
 
 
@@ -54,8 +54,10 @@ def shown(store: MemoryStore, said: Logs, job: Object, rank: int | None) -> list
     out = io.BytesIO()
 
     async def run() -> None:
-        choice = logs.Choice(store.find(JOB, SPACE, job["metadata"]["name"]), rank)
-        await logs.history(Target(MemoryCluster(store), SPACE, said.read), job, choice, out.write, may_be_empty=False)
+        choice = job_logs.Choice(store.find(JOB, SPACE, job["metadata"]["name"]), rank)
+        await job_logs.history(
+            Target(MemoryCluster(store), SPACE, said.read), job, choice, out.write, may_be_empty=False
+        )
 
     run_virtual(run())
     return out.getvalue().decode().splitlines()
@@ -132,9 +134,9 @@ def test_a_followed_job_goes_on_with_its_new_pods_until_it_has_ended(write_job: 
 
     async def run() -> None:
         target = Target(MemoryCluster(store), SPACE, said.read)
-        choice = logs.Choice(job, None)
-        last = await logs.history(target, job, choice, out.write, may_be_empty=True)
-        following = asyncio.create_task(logs.Follower(target, job, choice, out.write, last).run())
+        choice = job_logs.Choice(job, None)
+        last = await job_logs.history(target, job, choice, out.write, may_be_empty=True)
+        following = asyncio.create_task(job_logs.Follower(target, job, choice, out.write, last).run())
         await asyncio.sleep(1)
         said.say("tiny-worker-0-0", at(2, "[rank 0] while"))
         await asyncio.sleep(1)

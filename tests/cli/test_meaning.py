@@ -11,7 +11,7 @@ from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, refused
 from tests.cli.runs import RAISED, SUCCEEDED, output_folder, status
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.cli.metrics import POINTS, Metrics, continuity, read, thinned
-from trainmaster_operator.cli.throughput import over_time
+from trainmaster_operator.cli.report.metrics_file import POINTS, Metrics, continuity, read, thinned
+from trainmaster_operator.cli.report.throughput import over_time
 
 
 def written(folder: Path, lines: list[Any]) -> Metrics:

@@ -9,7 +9,7 @@ import yaml
 
 from tests.cli.conftest import WriteJob
 from tests.former import former_status
-from trainmaster_operator.cli import document
+from trainmaster_operator.cli.job_files import job_document
 from trainmaster_operator.cli.main import main
 
 
@@ -58,5 +58,5 @@ TEXTS = ["3e-4", "1e5", "1.5", "3", "true", "Off", "null", "2024-01-01", "~", "0
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_is_text_again_when_what_was_written_is_read(tmp_path: Path, text: str) -> None:
-    (tmp_path / "job.yaml").write_text(document.dump({"args": [text]}))
-    assert document.load(tmp_path / "job.yaml").value == {"args": [text]}
+    (tmp_path / "job.yaml").write_text(job_document.dump({"args": [text]}))
+    assert job_document.load(tmp_path / "job.yaml").value == {"args": [text]}

@@ -13,7 +13,7 @@ from tests.cli.runs import status
 from trainmaster_operator.cli.main import main
 from trainmaster_operator.cluster.objects import timestamp
 from trainmaster_operator.cluster.port import LEASE, Forbidden
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
 
 def micro(seconds: float) -> str:

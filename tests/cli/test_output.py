@@ -15,9 +15,10 @@ import yaml
 from tests.api.jobs import job
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.cli import output, report
+from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.cli.report import run_report
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 
@@ -159,7 +160,7 @@ def test_a_folder_of_another_user_is_refused_before_anything_runs(of_another_use
 
 def test_a_report_that_cannot_be_written_is_refused(of_another_user: Path) -> None:
     with pytest.raises(Refusal, match=r"out/report\.html: cannot be written: permission denied; "):
-        report.write(of_another_user)
+        run_report.write(of_another_user)
 
 
 def test_fresh_refuses_what_it_cannot_throw_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

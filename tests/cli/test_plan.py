@@ -10,9 +10,9 @@ import pytest
 from tests.api.jobs import PYTORCH
 from tests.cli import warm_child
 from tests.cli.conftest import WriteJob
-from trainmaster_operator.cli import child
+from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.validate import load_job
+from trainmaster_operator.cli.this_machine import trainer_process
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planners are forked."""
-    monkeypatch.setattr(child, "run", warm_child.run)
+    monkeypatch.setattr(trainer_process, "run", warm_child.run)
 
 
 @pytest.mark.processes
@@ -123,7 +123,7 @@ def test_degrees_that_do_not_suit_the_jobs_own_ranks_are_no_obstacle(
     write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
-    monkeypatch.setattr(child, "run", lambda module, arguments, *rest, **how: asked.append(arguments) or 0)
+    monkeypatch.setattr(trainer_process, "run", lambda module, arguments, *rest, **how: asked.append(arguments) or 0)
     file = write_job(
         spec__workers={"replicas": 2},
         spec__training__parallelism={"dpShard": 32, "sharding": {"stage": 2}},

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
-from trainmaster_operator.cli import output
-from trainmaster_operator.cli.display import Scene, summary
-from trainmaster_operator.cli.local_logs import of_run
+from trainmaster_operator.cli import output_folder as output
+from trainmaster_operator.cli.display.live_display import Scene, summary
+from trainmaster_operator.cli.display.rank_output import CHUNK, RankOutput, Teller, is_read, last_words, shown
+from trainmaster_operator.cli.display.run_logs import of_run
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.printed import CHUNK, RankOutput, Teller, is_read, last_words, shown
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 def say(logs: Path, pod: str, *lines: str, end: str = "\n") -> None:

@@ -17,14 +17,14 @@ from tests.cli.on_cluster import SPACE, Cluster, put, put_pod
 from tests.cli.runs import SUCCEEDED, output_folder, status
 from trainmaster.agent import __main__ as agent
 from trainmaster.contract.wire import environment, fault_protocol, profile_request
-from trainmaster_operator.cli.cluster import Target
+from trainmaster_operator.cli.cluster_connection import Target
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.profile import of_job
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.tools.request_profile import of_job
 from trainmaster_operator.cluster.kubernetes_exec import Done
 from trainmaster_operator.cluster.port import Object
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
 RUNNING = status(JobPhase.RUNNING)
 

@@ -11,9 +11,10 @@ import pytest
 from tests.api.jobs import PYTORCH, TRAINMASTER
 from tests.api.jobs import job as document
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.cli import devices, prove
-from trainmaster_operator.cli.prove import verdict
-from trainmaster_operator.cli.prove_records import Difference, Record, Run, compare, read
+from trainmaster_operator.cli.run import prove
+from trainmaster_operator.cli.run.prove import verdict
+from trainmaster_operator.cli.run.run_comparison import Difference, Record, Run, compare, read
+from trainmaster_operator.cli.this_machine import cuda_devices
 
 STEPS = 6
 
@@ -117,8 +118,8 @@ def test_ranks_have_devices_where_a_run_would_give_them_some(
     present: int, template: dict[str, Any], on_devices: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(devices, "OTHER_DRIVER", Path("/none"))
-    monkeypatch.setattr(devices, "uuids", lambda: [f"GPU-{number}" for number in range(present)])
+    monkeypatch.setattr(cuda_devices, "OTHER_DRIVER", Path("/none"))
+    monkeypatch.setattr(cuda_devices, "uuids", lambda: [f"GPU-{number}" for number in range(present)])
     given = document(PYTORCH)
     given["spec"]["workers"]["template"]["spec"]["containers"][0] |= template
     assert prove._have_devices(DistributedTrainingJob.model_validate(given)) is on_devices

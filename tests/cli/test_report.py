@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from tests.cli.runs import CLOSED, CRASH, SHRUNK, SUCCEEDED, failed_run, long_run, output_folder, status
-from trainmaster_operator.cli.chart import SCALE, Line, Marker, line_chart, ticks
+from trainmaster_operator.cli.display.memory_track import LIMIT, MemoryTrack
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.memory import LIMIT, MemoryTrack
-from trainmaster_operator.cli.page import STYLE
-from trainmaster_operator.cli.report import write
-from trainmaster_operator.planning.state import Condition, JobPhase
+from trainmaster_operator.cli.report.html_page import STYLE
+from trainmaster_operator.cli.report.run_report import write
+from trainmaster_operator.cli.report.svg_chart import SCALE, Line, Marker, line_chart, ticks
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
 
 
 class Page(HTMLParser):

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.browser import Look, chromium, measure
 from tests.cli.runs import CLOSED, CRASH, SHRUNK, SUCCEEDED, failed_run, long_run, output_folder, status
-from trainmaster_operator.cli.report import write
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.cli.report.run_report import write
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="chromium is not installed")
 

@@ -23,7 +23,7 @@ from tests import tied
 from tests.cli.conftest import WriteJob
 from tests.stored import flat_status
 from trainmaster.contract.wire import environment
-from trainmaster_operator.cluster import processes
+from trainmaster_operator.local import process_tree
 
 pytestmark = pytest.mark.processes
 
@@ -82,7 +82,7 @@ class Run:
 
     def tree(self) -> list[int]:
         """A descriptor for every process below the command, which becomes readable when that one ends."""
-        found = processes.below([self.process.pid], processes.table())
+        found = process_tree.below([self.process.pid], process_tree.table())
         descriptors = []
         for process in found:
             try:
@@ -93,8 +93,8 @@ class Run:
 
     def kill(self) -> None:
         """Whatever is left, when a test has failed."""
-        for process in processes.below([self.process.pid], processes.table()):
-            processes.kill(process.pid)
+        for process in process_tree.below([self.process.pid], process_tree.table()):
+            process_tree.kill(process.pid)
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -160,7 +160,7 @@ def test_nothing_survives_a_command_that_is_killed(start: Any, temporary: Path) 
     tree = run.tree()
     assert len(tree) >= 6, "operator, kubelet, zygote, two agents, two ranks, perhaps a store"
     named = set()
-    for process in processes.below([run.process.pid], processes.table()):
+    for process in process_tree.below([run.process.pid], process_tree.table()):
         named |= set(re.findall(r"/dev/shm/[^/\s]+", Path(f"/proc/{process.pid}/maps").read_text()))
     assert all(folder.startswith("/dev/shm/trainmaster-ram-") for folder in named), "other shared memory can outlive us"
     run.process.kill()
@@ -232,7 +232,7 @@ def test_the_second_ctrl_c_ends_everything_at_once(start: Any, temporary: Path) 
 
 
 def run_tree(run: Run) -> list[int]:
-    return [process.pid for process in processes.below([run.process.pid], processes.table())]
+    return [process.pid for process in process_tree.below([run.process.pid], process_tree.table())]
 
 
 def command_line(pid: int) -> bytes:

@@ -11,9 +11,9 @@ import yaml
 
 from tests.api.jobs import PYTORCH, job
 from tests.cli.runs import CRASH, SUCCEEDED, output_folder, status
-from trainmaster_operator.cli import output
+from trainmaster_operator.cli import output_folder as output
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import write_status
 
 Shown = Callable[[JobState], list[str]]

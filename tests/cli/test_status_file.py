@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainmaster.contract.wire import temporary
-from trainmaster_operator.cli.news import News
-from trainmaster_operator.cli.status_file import StatusFile
+from trainmaster_operator.cli.display.status_diff import News
+from trainmaster_operator.cli.run.status_file import StatusFile
 from trainmaster_operator.cluster.port import Object
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runs import CLOSED
-from trainmaster_operator.cli.metrics import POINTS, read
-from trainmaster_operator.cli.throughput import Throughput, over_time
-from trainmaster_operator.planning.state import Recovery
+from trainmaster_operator.cli.report.metrics_file import POINTS, read
+from trainmaster_operator.cli.report.throughput import Throughput, over_time
+from trainmaster_operator.planning.facts.job_state import Recovery
 
 
 def recovery(round: int, total_s: float | None, started_at: str = "") -> Recovery:

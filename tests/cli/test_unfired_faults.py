@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster_operator.cli.unfired_faults import sentences
-from trainmaster_operator.planning.state import JobState, ProgressStatus, Restarts
+from trainmaster_operator.cli.fault_injection.unfired_faults import sentences
+from trainmaster_operator.planning.facts.job_state import JobState, ProgressStatus, Restarts
 
 KILL = {"id": "fault-0", "kind": "kill", "rank": 1, "step": 20, "code": 1}
 

@@ -14,23 +14,24 @@ from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, lead, put, put_pod, update
 from tests.cli.runs import CLOSED, CRASH, RECOVERY, output_folder, status
 from tests.cli.test_operator_presence import micro
-from trainmaster_operator.cli import display, output
-from trainmaster_operator.cli.cluster import Target
-from trainmaster_operator.cli.log_lines import Source
+from trainmaster_operator.cli import output_folder as output
+from trainmaster_operator.cli.cluster_connection import Target
+from trainmaster_operator.cli.container_logs import Source
+from trainmaster_operator.cli.display import live_display
+from trainmaster_operator.cli.display.watch_job import follow
+from trainmaster_operator.cli.display.watch_run import watch_run
 from trainmaster_operator.cli.main import main
-from trainmaster_operator.cli.watch import follow
-from trainmaster_operator.cli.watch_run import watch_run
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, Object, Unavailable
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.runtime.clock import run_virtual
 
 
 class Told:
     """A Display that keeps the news."""
 
-    def __init__(self, scene: display.Scene) -> None:
+    def __init__(self, scene: live_display.Scene) -> None:
         self.scene = scene
         self.words: list[str] = []
 
@@ -46,7 +47,7 @@ def watched(store: MemoryStore, job: Object, *changes: Callable[[], Any]) -> tup
     """Follows a job while changes happen, one a second."""
     shown: list[Told] = []
 
-    def make(scene: display.Scene) -> display.Display:
+    def make(scene: live_display.Scene) -> live_display.Display:
         shown.append(Told(scene))
         return shown[0]
 
@@ -187,7 +188,7 @@ def followed(out: Path, *changes: JobState) -> tuple[int, list[str]]:
     folder = output.OutputFolder.claim(out)
     left = [*changes]
 
-    def make(scene: display.Scene) -> display.Display:
+    def make(scene: live_display.Scene) -> live_display.Display:
         shown.append(Told(scene))
         return shown[0]
 

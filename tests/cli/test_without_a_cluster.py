@@ -16,8 +16,8 @@ class Blocked:
         if name.split(".")[0] in {CLUSTER_ONLY!r}:
             raise ImportError(f"{{name}} is only for a cluster")
 sys.meta_path.insert(0, Blocked())
-from trainmaster_operator.cli import demo, local, main, run, validate
-from trainmaster_operator.runtime import local as world
+from trainmaster_operator.cli import main; from trainmaster_operator.cli.job_files import validate_job as validate; from trainmaster_operator.cli.run import demo, local_run as local, run_job as run
+from trainmaster_operator.local import local_operator as world
 """
 
 

@@ -1,4 +1,4 @@
-"""The trainer's commands as `trainmaster_operator.cli.child` runs them, but in forks that have torch already."""
+"""The trainer's commands as `trainmaster_operator.cli.this_machine.trainer_process` runs them, but in forks that have torch already."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.examples import container, pod
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import DELETED, POD, Object
-from trainmaster_operator.cluster.server import StoreServer
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.store_server import StoreServer
 
 GIVE_UP_S = 60.0
 ROOT = Path(__file__).parents[2]
@@ -158,7 +158,7 @@ async def start_kubelet(
 ) -> asyncio.subprocess.Process:
     command = shlex.join(zygote or zygote_stand_in(folder))
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "trainmaster_operator.cluster.kubelet", "--store", str(folder / run / "store.sock"),
+        sys.executable, "-m", "trainmaster_operator.local.process_kubelet", "--store", str(folder / run / "store.sock"),
         "--run-dir", str(folder / run), "--out", str(folder / "out"), "--zygote-command", command,
         *(("--zygote", str(shared)) if shared else ()), *options,
         env={**os.environ, "PYTHONPATH": python_path(), "LIFELINE": str(folder / "lifeline"), "SECRET": "x"},

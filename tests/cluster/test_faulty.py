@@ -8,12 +8,11 @@ from collections.abc import Awaitable
 
 import pytest
 
+from simulation.virtual import faulty_cluster
+from simulation.virtual.faulty_cluster import CrashPoint, Fault, FaultyCluster, OperatorCrash, Rates, Scripted
 from tests.cluster.conformance import SCENARIOS, Scenario, World
 from tests.cluster.examples import lease, pod
 from tests.cluster.scenario import forgotten_by
-from trainmaster_operator.cluster import faulty
-from trainmaster_operator.cluster.faulty import CrashPoint, Fault, FaultyCluster, OperatorCrash, Rates, Scripted
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import (
     LEASE,
     POD,
@@ -27,6 +26,7 @@ from trainmaster_operator.cluster.port import (
     Unavailable,
     WatchEvent,
 )
+from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.clock import run_virtual
 
 
@@ -240,7 +240,7 @@ def test_the_same_seed_gives_the_same_faults_and_a_script_does_not_shift_them() 
 
 
 def test_an_event_passes_none_of_its_own_object_and_is_not_held_back_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faulty, "HELD_S", 0.01)
+    monkeypatch.setattr(faulty_cluster, "HELD_S", 0.01)
 
     async def run() -> None:
         memory = MemoryCluster()

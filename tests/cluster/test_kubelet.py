@@ -17,9 +17,9 @@ import pytest
 
 from tests.cluster.examples import pod
 from tests.cluster.local_world import HELLO, SLEEP, Local, local_world, python_path
-from trainmaster_operator.cluster.kubelet import LOST
 from trainmaster_operator.cluster.port import POD, NotFound
-from trainmaster_operator.cluster.processes import started_with, table
+from trainmaster_operator.local.process_kubelet import LOST
+from trainmaster_operator.local.process_tree import started_with, table
 
 pytestmark = pytest.mark.processes
 
@@ -337,8 +337,8 @@ from pathlib import Path
 from typing import Any
 from tests.cluster.local_world import start_kubelet
 from trainmaster_operator.cluster.port import POD
-from trainmaster_operator.cluster.server import StoreServer
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.local.memory_store import MemoryStore
 
 async def main():
     folder = Path(sys.argv[1])

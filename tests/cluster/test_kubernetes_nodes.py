@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.cluster.fake_api import Answer, FakeApi, as_json, fake_api, status
 from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
-from trainmaster_operator.cluster.nodes import NodeRecord
+from trainmaster_operator.cluster.nodes_port import NodeRecord
 from trainmaster_operator.cluster.port import Conflict, Forbidden, NotFound, Object, Unavailable
 
 TAINT = {"key": "k", "effect": "NoSchedule"}

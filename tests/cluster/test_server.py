@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 
 from tests.cluster.examples import pod
-from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.cluster.port import LEASE, POD, Invalid, Unavailable
-from trainmaster_operator.cluster.server import StoreServer
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.store_client import SocketCluster
+from trainmaster_operator.local.store_server import StoreServer
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ import pytest
 
 from tests.cluster.examples import config_map, event, job, lease, owned_by, pod, service
 from trainmaster_operator.cluster import objects
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import (
     BOOKMARK,
     CONFIG_MAP,
@@ -25,7 +24,8 @@ from trainmaster_operator.cluster.port import (
     Object,
     WatchEvent,
 )
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
 
 
 def names(store: MemoryStore, kind: str = POD) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster_operator.cluster.variables import expand, of_container, problems
+from trainmaster_operator.local.container_variables import expand, of_container, problems
 
 FIELDS = {"metadata.name": "job-worker-0-0", "status.podIP": "127.0.0.1"}
 

@@ -10,14 +10,14 @@ import pytest
 
 from tests.control.world import Api, identity
 from trainmaster_operator.cluster.port import POD, Forbidden, Unavailable
-from trainmaster_operator.control.admission import Credential
+from trainmaster_operator.control.authentication import Credential
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.control.sessions import LIFETIME_S, Session, new_session, seal, unseal
-from trainmaster_operator.runtime import authenticate
-from trainmaster_operator.runtime.authenticate import Known, PodTokens
+from trainmaster_operator.runtime import authenticators
+from trainmaster_operator.runtime.authenticators import Known, PodTokens
+from trainmaster_operator.runtime.cache.cache_records import owning_job, pod_entry
+from trainmaster_operator.runtime.cache.informer import Informer
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.informer import Informer
-from trainmaster_operator.runtime.records import owning_job, pod_entry
 
 KEY = b"k" * 32
 
@@ -99,7 +99,7 @@ async def test_a_pod_that_does_not_come_into_the_cache_is_told_to_come_again(s):
     s.watching.cancel()
     pod = s.api.add_pod(s.job, 2)
     assert await s.status(s.api.issue(pod, "new")) == 503
-    assert asyncio.get_running_loop().time() == pytest.approx(authenticate.POD_WAIT_S, abs=0.1)
+    assert asyncio.get_running_loop().time() == pytest.approx(authenticators.POD_WAIT_S, abs=0.1)
 
 
 @running
@@ -198,7 +198,7 @@ async def test_few_tokens_are_reviewed_at_a_time(s):
 
     s.api.review_token = slow
     await asyncio.gather(*(s.admit("good") for _ in range(1000)))
-    assert most == authenticate.REVIEWS
+    assert most == authenticators.REVIEWS
 
 
 @running
@@ -207,7 +207,7 @@ async def test_tokens_do_not_wait_for_ever_for_an_api_server_that_does_not_answe
         await asyncio.Event().wait()
 
     s.api.review_token = hang
-    hanging = [asyncio.create_task(s.admit("good")) for _ in range(authenticate.REVIEWS)]
+    hanging = [asyncio.create_task(s.admit("good")) for _ in range(authenticators.REVIEWS)]
     await asyncio.sleep(0.1)
     assert await s.status("good") == 503
     for task in hanging:

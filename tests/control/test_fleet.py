@@ -20,9 +20,9 @@ from trainmaster.contract.wire import (
     UploadReport,
     Verdict,
 )
-from trainmaster_operator.control.admission import Admission, Credential
+from trainmaster_operator.control.authentication import Admission, Credential
 from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Refused
-from trainmaster_operator.planning.observation import SaveFailed
+from trainmaster_operator.planning.facts.observation import SaveFailed
 from trainmaster_operator.runtime.clock import run_virtual
 
 KEY = ("space", "job")

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from trainmaster.contract.wire import PROTOCOL, Directive, DirectiveState, Identity, JoinRequest, Report, decode, encode
-from trainmaster_operator.control.admission import Admission, Credential
+from trainmaster_operator.control.authentication import Admission, Credential
 from trainmaster_operator.control.fleet import Fleet, Refused
-from trainmaster_operator.control.http import ControlServer, Probes, listening_socket
+from trainmaster_operator.control.http_server import ControlServer, Probes, listening_socket
 from trainmaster_operator.runtime.clock import RealClock
 
 ME = Identity("job-uid", "space", "job", "worker", 0, 0, "pod-uid")

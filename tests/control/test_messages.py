@@ -20,7 +20,7 @@ from trainmaster.contract.wire import (
     decode,
     encode,
 )
-from trainmaster_operator.control.admission import Admission
+from trainmaster_operator.control.authentication import Admission
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.runtime.clock import run_virtual
 

@@ -15,20 +15,20 @@ from typing import Any
 from tests.runtime import fakes
 from trainmaster.agent.shell.control_client import Access, Connection
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, JoinRequest, Report
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, NotFound, Object, TokenReview, Unavailable
-from trainmaster_operator.control.http import ControlServer, Limits, listening_socket
+from trainmaster_operator.control.http_server import ControlServer, Limits, listening_socket
+from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
-from trainmaster_operator.planning.observation import Decision
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.facts.job_state import JobState
+from trainmaster_operator.planning.facts.observation import Decision
 from trainmaster_operator.planning.status_mapping import read_status, write_status
-from trainmaster_operator.runtime.authenticate import AUDIENCE, PodTokens
-from trainmaster_operator.runtime.authority import Authority
+from trainmaster_operator.runtime.authenticators import AUDIENCE, PodTokens
 from trainmaster_operator.runtime.clock import Clock, RealClock
-from trainmaster_operator.runtime.lease import NotLeading
+from trainmaster_operator.runtime.leader.lease import NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.reconcile import Policies
+from trainmaster_operator.runtime.tls_bootstrap import Authority
 
 SERVICE = "localhost"
 NAMESPACE = "trainmaster-system"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from trainmaster_operator.runtime import metrics_page
-from trainmaster_operator.runtime.job_families import FAMILIES
+from docs.generate import metrics_page
+from trainmaster_operator.runtime.observability.job_families import FAMILIES
 
 
 @cache

@@ -13,7 +13,7 @@ from docs.pictures.render.incidents import pages, place, seed
 from docs.pictures.render.seeded import INCIDENTS, Incident
 from docs.pictures.render.stage import Cast, Stage
 from tests.dashboards.test_signs import TITLE
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 ILL, HEALTHY = Cast("language", "pretrain"), Cast("vision", "detector")
 

@@ -19,8 +19,8 @@ from tests.dashboards.exported import labels_by_series
 from tests.dashboards.prometheus import Prometheus, Series
 from tests.dashboards.world import LIMIT_S, SCRAPE_S, Records, World, listen, running, scraped
 from tests.e2e.harness import elastic, script_job, small_demo_job
-from trainmaster_operator.planning import totals
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.lifecycle import job_totals
 
 # One parameter for all: the tests run on the worker that has the jobs' run, and each loops over its panels itself.
 pytestmark = [pytest.mark.processes, pytest.mark.together, pytest.mark.parametrize("run", ["real"])]
@@ -196,7 +196,7 @@ def failures(records: Records, *jobs: str) -> dict[str, float]:
         if status.phase in (JobPhase.FAILED, JobPhase.HELD) and status.lastFailure is not None:
             causes.append(status.lastFailure.cause)
         for cause in causes:
-            word = totals.FAILURES.get(cause, totals.OTHER)
+            word = job_totals.FAILURES.get(cause, job_totals.OTHER)
             found[word] = found.get(word, 0) + 1
     return found
 
@@ -205,8 +205,8 @@ def clock(status: JobState) -> dict[str, float]:
     found: dict[str, float] = {}
     for recovery in status.recoveries:
         for phase, seconds in recovery.clock.items():
-            if phase in totals.PHASES:
-                word = totals.PHASES[phase]
+            if phase in job_totals.PHASES:
+                word = job_totals.PHASES[phase]
                 found[word] = found.get(word, 0) + seconds
     return found
 

@@ -12,8 +12,8 @@ from tests.dashboards.asking import Chosen, all_asked, dashboards, everything, p
 from tests.dashboards.exported import labels_by_series
 from tests.dashboards.history import CATEGORIES, CAUSES, CLOCK, RUNGS, STEP_S
 from tests.dashboards.prometheus import Prometheus, serving, write_blocks
-from trainmaster_operator.planning import totals
-from trainmaster_operator.planning.state import Rung
+from trainmaster_operator.planning.facts.job_state import Rung
+from trainmaster_operator.planning.lifecycle import job_totals
 
 pytestmark = [pytest.mark.processes, pytest.mark.together, pytest.mark.parametrize("run", ["made-up"])]
 
@@ -125,7 +125,7 @@ def test_made_up_series_have_the_names_labels_and_words_of_real_ones(run: str) -
         name, _, labels = head.partition("{")
         words = {pair.partition("=")[0] for pair in labels.split('",') if pair}
         assert words <= known[name] | TARGET, head
-    assert CATEGORIES == totals.LOSS_WORDS
-    assert CLOCK == totals.PHASE_WORDS
-    assert set(CAUSES) == set(totals.FAILURE_WORDS)
+    assert CATEGORIES == job_totals.LOSS_WORDS
+    assert CLOCK == job_totals.PHASE_WORDS
+    assert set(CAUSES) == set(job_totals.FAILURE_WORDS)
     assert set(RUNGS) == {rung.value for rung in Rung}

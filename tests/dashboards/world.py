@@ -21,16 +21,18 @@ from typing import Any
 from tests.dashboards.prometheus import Prometheus, serving
 from trainmaster.contract.wire import environment as names
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.cli import children, faults, output
-from trainmaster_operator.cli.faults import FaultServer
-from trainmaster_operator.cluster.memory import MemoryCluster
+from trainmaster_operator.cli import output_folder
+from trainmaster_operator.cli.fault_injection import run_faults
+from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
+from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import JOB, Object
-from trainmaster_operator.cluster.server import StoreServer
-from trainmaster_operator.cluster.store import MemoryStore
-from trainmaster_operator.control.http import listening_socket
+from trainmaster_operator.control.http_server import listening_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
 SCRAPE_S = 1.0
@@ -69,7 +71,7 @@ class World:
         given["spec"].setdefault("checkpoint", {})["directory"] = str(out / "checkpoints")
         variables = {names.OUTPUT_DIR: str(out)}
         if broken:
-            encoded = faults.parse(broken, DistributedTrainingJob.model_validate(given))
+            encoded = run_faults.parse(broken, DistributedTrainingJob.model_validate(given))
             server = FaultServer(self._run_dir / f"{name}.sock", encoded, {}, lambda text: None)
             await server.start()
             self._faults.append(server)
@@ -78,7 +80,7 @@ class World:
         template = workers.setdefault("template", {"spec": {"containers": [{"name": "trainer"}]}})
         given_too = template["spec"]["containers"][0].setdefault("env", [])
         given_too += [{"name": k, "value": v} for k, v in variables.items()]
-        self._store.create(JOB, output.first_resource(given))
+        self._store.create(JOB, output_folder.first_resource(given))
 
     def patch(self, name: str, spec: dict[str, Any]) -> None:
         self._store.patch(JOB, "default", name, {"spec": spec})
@@ -115,7 +117,7 @@ async def running(folder: Path, zygote: Path, port: int, fd: int, records: Recor
     await server.start()
     logs = folder / "logs"
     logs.mkdir()
-    operator = children.Operator(
+    operator = local_processes.Operator(
         [
             *("--store", str(server.path), "--control-fd", str(fd), "--control-url", f"http://127.0.0.1:{port}"),
             *("--extra-env", json.dumps({})),
@@ -125,8 +127,8 @@ async def running(folder: Path, zygote: Path, port: int, fd: int, records: Recor
         fds=[fd],
         died=lambda code: None,
     )
-    kubelet = await children.start(
-        "trainmaster_operator.cluster.kubelet",
+    kubelet = await local_processes.start(
+        "trainmaster_operator.local.process_kubelet",
         ["--store", str(server.path), "--run-dir", str(run_dir), "--out", str(folder), "--zygote", str(zygote)],
         logs / "kubelet.log",
         signal.SIGTERM,
@@ -138,7 +140,7 @@ async def running(folder: Path, zygote: Path, port: int, fd: int, records: Recor
     try:
         yield world
     finally:
-        await asyncio.gather(operator.end(3.0), children.end(kubelet, 9.0))
+        await asyncio.gather(operator.end(3.0), local_processes.end(kubelet, 9.0))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

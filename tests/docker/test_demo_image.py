@@ -15,7 +15,7 @@ import pytest
 import tomllib
 import yaml
 
-from trainmaster_operator.cli.arguments import parser
+from trainmaster_operator.cli.argument_parser import parser
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docker" / "trainer.Dockerfile").read_text()

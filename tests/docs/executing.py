@@ -52,7 +52,7 @@ class Executor:
 def run_child_here(
     module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None
 ) -> int:
-    """Do what `trainmaster_operator.cli.child.run` does, in this process's working folder, and return the exit code."""
+    """Do what `trainmaster_operator.cli.this_machine.trainer_process.run` does, in this process's working folder, and return the exit code."""
     code, out, err = shared().call(_run_in, os.getcwd(), module, [*arguments], (given or b"").decode())
     os.write(1, out.encode())
     os.write(2, err.encode())

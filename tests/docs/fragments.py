@@ -8,9 +8,9 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from trainmaster_operator.api import validation
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.cli import image
+from trainmaster_operator.api.validation import job_validation
+from trainmaster_operator.cli.this_machine import trainer_checks
 
 KIND = "DistributedTrainingJob"
 KUBERNETES = "1.36"
@@ -77,8 +77,8 @@ def problems_of_block(text: str) -> list[str]:
 
 def problems(job: dict[str, Any]) -> list[str]:
     """Return all that the product finds wrong with a job, but for files that aren't on this machine."""
-    found = [*validation.validate(job), *image.option_problems(job["spec"].get("training"))]
+    found = [*job_validation.validate(job), *trainer_checks.option_problems(job["spec"].get("training"))]
     if not found:
         training = DistributedTrainingJob.model_validate(job).spec.training
-        found = [*image.layout_problems(training)] if training is not None else []
+        found = [*trainer_checks.layout_problems(training)] if training is not None else []
     return [str(problem) for problem in found]

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.docs.blocks import ROOT
-from trainmaster_operator.cli.arguments import parser
+from trainmaster_operator.cli.argument_parser import parser
 
 _OURS = ("operator", "trainer", "benchmarks", "tests/suite", "e2e", "charts", "claims", "documentation")
 _UNCHECKED = (
@@ -140,9 +140,9 @@ def _of_python(arguments: Sequence[str]) -> Iterator[str]:
 
 def _of_subcommand(module: str, given: Sequence[str]) -> Iterator[str]:
     """Ask the real parser where a module has one: options of a verb may stand behind it only, or before it only."""
-    if module != "trainmaster_operator.runtime.simulation" or not given:
+    if module != "simulation" or not given:
         return
-    from trainmaster_operator.runtime.simulation import __main__ as simulation
+    from simulation import __main__ as simulation
 
     yield from _of_parser(simulation._parser(), given)
 

@@ -128,7 +128,7 @@ def _corpus(folder: Path) -> None:
 
 
 def _schedule(folder: Path) -> None:
-    from trainmaster_operator.runtime.simulation.schedule import Schedule
+    from simulation.schedule_runs.schedule import Schedule
 
     found = folder / "runs" / "soak"
     found.mkdir(parents=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.planning.world import job_spec, running, script_spec
 from trainmaster.agent.shell.ranks.verdict import End, judge
 from trainmaster.contract.wire import ExitCode
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
 

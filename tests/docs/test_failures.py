@@ -9,7 +9,7 @@ import yaml
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.recovery import RecoverySpec
-from trainmaster_operator.api.rules import RuleAction
+from trainmaster_operator.api.recovery_rules import RuleAction
 
 PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
 

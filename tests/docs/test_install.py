@@ -11,8 +11,8 @@ import pytest
 import tomllib
 
 from tests.docs.blocks import read
-from trainmaster_operator.cli import child
 from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.this_machine import trainer_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +53,6 @@ def test_every_package_that_development_needs_is_installed() -> None:
 
 
 def test_a_missing_library_is_named_as_its_index_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child.importlib.util, "find_spec", lambda name: None if name == "pyarrow" else name)
+    monkeypatch.setattr(trainer_process.importlib.util, "find_spec", lambda name: None if name == "pyarrow" else name)
     with pytest.raises(Refusal, match=r"^tokenize needs pyarrow, which .* pip install pyarrow$"):
-        child.check_installed("tokenize", "tokenizers", "pyarrow")
+        trainer_process.check_installed("tokenize", "tokenizers", "pyarrow")

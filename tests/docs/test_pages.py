@@ -69,7 +69,7 @@ def test_every_command_and_option_in_a_sentence_exists() -> None:
         ("make soak SCHEDULE=3", "the Makefile has no variable SCHEDULE"),
         ("python -m benchmarks.recover", "there is no module benchmarks.recover"),
         ("python -m benchmarks.recovery --rank 3", "benchmarks.recovery has no option --rank"),
-        ("python -m trainmaster_operator.runtime.simulation replays x", "invalid choice: 'replays'"),
+        ("python -m simulation replays x", "invalid choice: 'replays'"),
         ("kubectl apply -f manifests/instal.yaml", "there is no manifests/instal.yaml"),
         ("helm install x charts/trainmastr", "there is no charts/trainmastr"),
         ("trainmastr run job.yaml", "is no program"),

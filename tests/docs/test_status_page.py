@@ -9,10 +9,11 @@ import pytest
 
 from trainmaster_operator.api import crd
 from trainmaster_operator.api.status_terms import JobPhase
-from trainmaster_operator.planning import elastic, gang, revision, saving
-from trainmaster_operator.planning.conditions import TRUE_IN
-from trainmaster_operator.planning.migration import NEEDS_MIGRATION
-from trainmaster_operator.runtime.conditions import RECONCILE_ERROR
+from trainmaster_operator.planning.job_conditions import TRUE_IN
+from trainmaster_operator.planning.lifecycle import elastic, revision, saving
+from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
+from trainmaster_operator.planning.placement import gang
+from trainmaster_operator.runtime.observability.runtime_conditions import RECONCILE_ERROR
 
 PAGE = (Path(__file__).parents[2] / "docs" / "status.md").read_text()
 STATUS = crd.job_schema()["properties"]["status"]["properties"]

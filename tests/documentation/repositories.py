@@ -1,4 +1,4 @@
-"""Small repositories for tests of what `python -m documentation --check` finds."""
+"""Small repositories for tests of what `python -m docs.generate --check` finds."""
 
 from __future__ import annotations
 

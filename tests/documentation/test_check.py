@@ -1,4 +1,4 @@
-"""What `python -m documentation --check` finds in links, anchors and the navigation."""
+"""What `python -m docs.generate --check` finds in links, anchors and the navigation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from documentation import __main__ as command
-from documentation import links
+from docs.generate import __main__ as command
+from docs.generate import link_check
 from tests.documentation.repositories import NAV, make
 
 
@@ -49,7 +49,7 @@ def test_an_anchor_that_only_github_has_is_found(tmp_path: Path) -> None:
 
 def test_new_pages_are_looked_at_and_those_that_git_ignores_are_not(tmp_path: Path) -> None:
     make(tmp_path, {"docs/new.md": "# New\n", "kept/x.md": "[x](none.md)\n"})
-    assert links.pages(tmp_path) == [
+    assert link_check.pages(tmp_path) == [
         "README.md",
         "docs/a.md",
         "docs/b.md",

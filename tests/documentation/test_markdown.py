@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from documentation import markdown
-from documentation.markdown import Heading, Link
+from docs.generate import markdown
+from docs.generate.markdown import Heading, Link
 
 PAGE = """# Title
 

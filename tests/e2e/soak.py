@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.record import Case, write
 from tests.e2e.harness import Outcome, elastic, run, small_demo_job
 from tests.e2e.live import live
-from trainmaster_operator.cli import prove_records
+from trainmaster_operator.cli.run import run_comparison
 
 RANKS, STEPS, LONGER = 4, 60, 240
 TOLERANCE = 1e-6
@@ -82,7 +82,7 @@ def wrong(plan: Plan, calm: Outcome, stormy: Outcome) -> str:
     if stormy.exit_code:
         return f"exit code {stormy.exit_code}: {stormy.output[-2000:]}"
     tolerance = TOLERANCE if plan.resizes else 0.0
-    found = prove_records.compare(prove_records.read(calm.out), prove_records.read(stormy.out), tolerance)
+    found = run_comparison.compare(run_comparison.read(calm.out), run_comparison.read(stormy.out), tolerance)
     if found is not None:
         return f"differs: {found}"
     if not plan.resizes and stormy.final()["digest"] != calm.final()["digest"]:

@@ -19,7 +19,7 @@ from tests import machine_zygote, tied
 from tests.e2e import harness
 from tests.e2e.harness import small_demo_job
 from tests.e2e.live import live
-from trainmaster_operator.cluster import processes
+from trainmaster_operator.local import process_tree
 
 pytestmark = pytest.mark.processes
 
@@ -69,7 +69,7 @@ def zygotes() -> list[int]:
         return []
     wanted = str(harness.zygote).encode()
     alike = []
-    for process in processes.table().values():
+    for process in process_tree.table().values():
         try:
             if wanted in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
                 alike.append(process)
@@ -83,7 +83,7 @@ def listening(command: int) -> list[tuple[Address, int]]:
     roots = [command, *zygotes()]
     sockets = open_sockets()
     held = {inode for pid in roots for inode in inodes(pid)}
-    for process in processes.below(roots, processes.table()):
+    for process in process_tree.below(roots, process_tree.table()):
         held |= inodes(process.pid)
     return [sockets[inode] for inode in held & sockets.keys()]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests import tied
 from tests.e2e.harness import LIMIT_S, small_demo_job
-from trainmaster_operator.cluster import processes
+from trainmaster_operator.local import process_tree
 
 ROOT = Path(__file__).parents[2]
 RUNS = {
@@ -39,8 +39,8 @@ def test_a_whole_run_ends_with_a_test_run_that_is_killed(tmp_path: Path, kind: s
         time.sleep(0.02)
 
 
-def below(pid: int) -> list[processes.Process]:
-    return processes.below([pid], processes.table())
+def below(pid: int) -> list[process_tree.Process]:
+    return process_tree.below([pid], process_tree.table())
 
 
 def is_agent(pid: int) -> bool:
@@ -50,8 +50,8 @@ def is_agent(pid: int) -> bool:
         return False
 
 
-def living(of: list[processes.Process]) -> list[int]:
+def living(of: list[process_tree.Process]) -> list[int]:
     """Those that haven't ended. A pid counts with its start: another process may have it by now."""
-    now = processes.table()
+    now = process_tree.table()
     started = {(p.pid, p.started) for p in now.values() if p.state != "Z"}
     return [p.pid for p in of if (p.pid, p.started) in started]

@@ -11,8 +11,9 @@ from tests.docs.executing import Executor, run_child_here
 from tests.docs.sessions import Session, sessions
 from tests.e2e.harness import LIMIT_S, small_demo_job, started
 from tests.e2e.warm import COMMAND
-from trainmaster_operator.cli import child, demo
-from trainmaster_operator.cli.run import RunOptions
+from trainmaster_operator.cli.run import demo
+from trainmaster_operator.cli.run.run_job import RunOptions
+from trainmaster_operator.cli.this_machine import trainer_process
 
 pytestmark = pytest.mark.processes
 
@@ -23,7 +24,7 @@ SESSIONS = {name: session for name, session in sessions().items() if session.com
 def test_a_session_of_a_page_goes_as_the_page_shows(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(child, "run", run_child_here)
+    monkeypatch.setattr(trainer_process, "run", run_child_here)
     monkeypatch.chdir(tmp_path)
     session.play(tmp_path, Executor(capfd))
 

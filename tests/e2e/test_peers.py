@@ -14,8 +14,8 @@ import yaml
 
 from tests.e2e.harness import Calm, Command, Outcome, command, run, small_demo_job, started
 from trainmaster.checkpoint.files.memory_tier import RamFolder
-from trainmaster_operator.cli import children
-from trainmaster_operator.cluster import processes
+from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.local import process_tree
 
 pytestmark = pytest.mark.processes
 
@@ -70,7 +70,7 @@ def test_a_corrupt_copy_is_seen_and_storage_is_used_instead(calm: Calm, tmp_path
             byte = file.read(1)
             file.seek(-100, os.SEEK_END)
             file.write(bytes([byte[0] ^ 1]))
-        children.kill_pod(uid_of(process.pid, 2))
+        local_processes.kill_pod(uid_of(process.pid, 2))
         output = "".join(lines)
         process.wait()
     stormy = Outcome(out, process.returncode, output)
@@ -101,7 +101,7 @@ def watched(job: Path, out: Path, faults: list[str]) -> Iterator[tuple[Command, 
 def agents(pid: int) -> dict[int, dict[str, str]]:
     """The variables of the agents below a process, by slot."""
     found = {}
-    for process in processes.below([pid], processes.table()):
+    for process in process_tree.below([pid], process_tree.table()):
         try:
             raw = Path(f"/proc/{process.pid}/environ").read_text()
         except OSError:

@@ -28,12 +28,16 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.wire.channel import Channel
-from trainmaster_operator.cluster import processes
-from trainmaster_operator.planning import saving
+from trainmaster_operator.local import process_tree
+from trainmaster_operator.planning.lifecycle import saving
 
 COMMAND = "trainmaster_operator.cli.main"
-_FORKED = (COMMAND, "trainmaster_operator.runtime.local", "trainmaster_operator.cluster.kubelet")
-_USED = ("trainmaster_operator.cli.local", "trainmaster_operator.cli.run", "trainmaster_operator.cli.prove")
+_FORKED = (COMMAND, "trainmaster_operator.local.local_operator", "trainmaster_operator.local.process_kubelet")
+_USED = (
+    "trainmaster_operator.cli.run.local_run",
+    "trainmaster_operator.cli.run.run_job",
+    "trainmaster_operator.cli.run.prove",
+)
 STALLED_AFTER = "TRAINMASTER_TEST_STALLED_AFTER_S"
 """A variable of a run: after so many seconds an operator of it says that storage does not answer."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
@@ -168,7 +172,7 @@ def _fork(request: dict[str, Any], output: int) -> int:
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        processes.die_with_parent(signal.SIGKILL)
+        process_tree.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         os.dup2(output, 1)
@@ -180,7 +184,7 @@ def _fork(request: dict[str, Any], output: int) -> int:
 
 def _fork_instead_of_executing() -> None:
     """Have the command fork its children, too."""
-    from trainmaster_operator.cli import children, prove
+    from trainmaster_operator.cli.run import local_processes, prove
 
     async def create_subprocess_exec(*command: Any, **options: Any) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(*command, **_forking(command, **options))
@@ -188,7 +192,7 @@ def _fork_instead_of_executing() -> None:
     def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, **_forking(command, **options))
 
-    children.asyncio = _Replaced(asyncio, create_subprocess_exec=create_subprocess_exec)  # type: ignore[assignment]
+    local_processes.asyncio = _Replaced(asyncio, create_subprocess_exec=create_subprocess_exec)  # type: ignore[assignment]
     prove.subprocess = _Replaced(subprocess, Popen=popen)  # type: ignore[assignment]
 
 

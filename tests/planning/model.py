@@ -12,8 +12,14 @@ from trainmaster.contract.wire import Cause, DirectiveState, RankReport, RankSta
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.planning import directive, plan
-from trainmaster_operator.planning.observation import AgentRecord, CheckpointSeen, Decision, Observation, PodRecord
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.planning.facts.job_state import JobState
+from trainmaster_operator.planning.facts.observation import (
+    AgentRecord,
+    CheckpointSeen,
+    Decision,
+    Observation,
+    PodRecord,
+)
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 TOTAL = 60

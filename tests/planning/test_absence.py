@@ -10,8 +10,8 @@ import pytest
 from tests.planning.test_grant import ahead, granted
 from tests.planning.world import World, job_spec, opened, running, verdict
 from trainmaster.contract.wire import Trained
-from trainmaster_operator.planning.observation import Decision
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.observation import Decision
 
 AWAY_S = 261.0
 

@@ -7,7 +7,7 @@ import pytest
 from tests.planning.world import World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 def test_an_agent_that_is_silent_for_too_long_loses_its_pod() -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.planning.world import NOW
 from trainmaster_operator.api.recovery import BudgetSpec
-from trainmaster_operator.planning import budget
-from trainmaster_operator.planning.state import Rung, Spent
-from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning.facts.job_state import Rung, Spent
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.failure import failure_budget
 
 LIMITS = BudgetSpec(inPlace=2, pod=1, full=1, windowSeconds=100, perCause=2)
 
@@ -19,7 +19,7 @@ def spent(rung: Rung, age_s: float = 0.0, cause: str = "Crash", step: int = 0) -
 
 
 def affordable(*entries: Spent, cause: str = "Crash", floor: Rung = Rung.IN_PLACE, step: int = 10) -> Rung:
-    return budget.affordable(LIMITS, entries, cause, floor, step, NOW)
+    return failure_budget.affordable(LIMITS, entries, cause, floor, step, NOW)
 
 
 def test_the_lowest_rung_that_the_budget_allows_is_taken() -> None:
@@ -42,7 +42,7 @@ def test_a_cause_without_progress_takes_the_next_rung_whatever_its_age() -> None
     assert affordable(*stuck) is Rung.POD
     assert affordable(*stuck, cause="Hang") is Rung.IN_PLACE
     assert affordable(*stuck, step=11) is Rung.IN_PLACE
-    assert affordable(*budget.cleared(stuck)) is Rung.IN_PLACE
+    assert affordable(*failure_budget.cleared(stuck)) is Rung.IN_PLACE
 
 
 def test_free_restarts_count_nothing() -> None:
@@ -51,7 +51,7 @@ def test_free_restarts_count_nothing() -> None:
 
 def test_what_can_no_longer_count_is_forgotten() -> None:
     old = [spent(Rung.IN_PLACE, 500, step=3), spent(Rung.FREE, 1, step=3), spent(Rung.POD, 50, step=3)]
-    kept = budget.charge(LIMITS, old, Rung.IN_PLACE, "Crash", 10, NOW)
+    kept = failure_budget.charge(LIMITS, old, Rung.IN_PLACE, "Crash", 10, NOW)
     assert [(s.rung, s.step) for s in kept] == [(Rung.POD, 3), (Rung.IN_PLACE, 10)]
 
 
@@ -66,8 +66,8 @@ def test_many_restarts_are_merged_and_none_is_forgotten(history: list[tuple[Rung
     step = 0
     for number, (rung, cause, more) in enumerate(history):
         step += more
-        entries = budget.charge(limits, entries, rung, cause, step, NOW + number)
-        assert len(entries) <= budget.ENTRIES
+        entries = failure_budget.charge(limits, entries, rung, cause, step, NOW + number)
+        assert len(entries) <= failure_budget.ENTRIES
     for rung in (Rung.IN_PLACE, Rung.POD):
         assert sum(s.count for s in entries if s.rung is rung) == sum(1 for r, _, _ in history if r is rung)
         for cause in "ab":
@@ -77,4 +77,4 @@ def test_many_restarts_are_merged_and_none_is_forgotten(history: list[tuple[Rung
                 step += more
                 at_last_step = 0 if more else at_last_step
                 at_last_step += (r, c) == (rung, cause)
-            assert budget.without_progress(entries, cause, rung, step) >= at_last_step
+            assert failure_budget.without_progress(entries, cause, rung, step) >= at_last_step

@@ -9,10 +9,11 @@ import pytest
 from tests.planning.world import World, job_spec, pending, running, script_spec, verdict
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.planning import directive, elastic
-from trainmaster_operator.planning.observation import PodToCreate, Refusal
-from trainmaster_operator.planning.state import Condition, JobPhase, Restarts
-from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning import directive
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, Restarts
+from trainmaster_operator.planning.facts.observation import PodToCreate, Refusal
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.lifecycle import elastic
 
 SAVES = {"directory": "/checkpoints"}
 

@@ -13,9 +13,9 @@ from tests.planning.test_properties import Job
 from tests.planning.world import World, job_spec, running
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import pack_ranges, unpack_counts, unpack_ranges
-from trainmaster_operator.planning import rounds, sizes
-from trainmaster_operator.planning.directive import directives
-from trainmaster_operator.planning.view import look
+from trainmaster_operator.planning.facts.view import look
+from trainmaster_operator.planning.rounds import open_round, sizes
+from trainmaster_operator.planning.rounds.directives import directives
 
 
 def spec_of(replicas: int, spares: int, low: int | None, **recovery: Any) -> JobSpec:
@@ -47,7 +47,7 @@ def test_the_order_of_a_round_is_of_slots_that_are_there_and_whoever_stays_keeps
         world.agent(slot, joined=slot not in away, silent_s=0.0)
     view = look(world.spec, world.status, world.observed(), world.now)
     there = {slot for slot in slots if slot not in away and slot not in gone}
-    order = rounds.next_order(view, tuple(sorted(gone)))
+    order = open_round.next_order(view, tuple(sorted(gone)))
     possible = [n for n in sizes.openable(view, waited) if n <= len(there)]
     assert order is None if not possible else order is not None and len(order) == possible[0]
     if order is None:

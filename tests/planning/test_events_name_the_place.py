@@ -6,7 +6,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, running, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning.fault import Fault
+from trainmaster_operator.planning.facts.fault import Fault
 
 PLACE = "(rank 2, pod job-worker-2-0, node n7)"
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.planning.world import NOW, World, job_spec, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, verdict_text
-from trainmaster_operator.planning import roundpods
-from trainmaster_operator.planning.observation import EventType
-from trainmaster_operator.planning.state import JobPhase, JobState, Restarts, Rung
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Restarts, Rung
+from trainmaster_operator.planning.facts.observation import EventType
+from trainmaster_operator.planning.rounds import round_pod_identity
 
 
 def test_a_dead_rank_restarts_all_ranks_in_place_in_one_write() -> None:
@@ -461,25 +461,25 @@ def test_the_clock_of_a_recovery_starts_when_the_rank_died() -> None:
 def test_another_pod_under_the_name_of_a_member_never_takes_part_in_its_round() -> None:
     world = running(step=10)
     world.pod(1, uid="created by a request that was given up long ago")
-    assert roundpods.replaced(world.status, world.pods.values())
+    assert round_pod_identity.replaced(world.status, world.pods.values())
     world.write()
     status = world.status
     assert (status.round, status.roundStore, status.incarnations) == (2, "", "0*4")
     assert (status.phase, status.restarts.free) == (JobPhase.RECOVERING, 1)
     assert status.lastFailure is not None
     assert "another one of its name has taken its place" in status.lastFailure.message
-    assert not roundpods.replaced(status, world.pods.values())  # a round that forms may have any pods
+    assert not round_pod_identity.replaced(status, world.pods.values())  # a round that forms may have any pods
     recovered(world, step=12, resumed=10)
     assert (world.status.phase, world.status.round) == (JobPhase.RUNNING, 2)
-    assert not roundpods.replaced(world.status, world.pods.values())
+    assert not round_pod_identity.replaced(world.status, world.pods.values())
 
 
 def test_the_pods_of_a_round_are_known_by_its_own_slots_alone() -> None:
     world = running(step=10)
     spare = replace(world.pods[0], slot=7, uid="a spare's")
     other = replace(world.pods[0], incarnation=7, uid="an older one's")
-    assert not roundpods.replaced(world.status, [*world.pods.values(), spare, other])
+    assert not round_pod_identity.replaced(world.status, [*world.pods.values(), spare, other])
     missing = [world.pods[slot] for slot in world.slots if slot != 2]
-    assert not roundpods.replaced(world.status, missing)  # one that is gone is another matter
+    assert not round_pod_identity.replaced(world.status, missing)  # one that is gone is another matter
     unknown = world.status.model_copy(update={"roundPods": ""})  # by an operator that didn't write it
-    assert not roundpods.replaced(unknown, [replace(pod, uid="x") for pod in world.pods.values()])
+    assert not round_pod_identity.replaced(unknown, [replace(pod, uid="x") for pod in world.pods.values()])

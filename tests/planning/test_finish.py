@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec, verdict
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 def done(spec_fields: dict[str, object] | None = None) -> World:

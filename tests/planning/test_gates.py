@@ -6,8 +6,8 @@ import pytest
 
 from tests.planning.test_pending import scheduled, waiting
 from tests.planning.world import World, job_spec
-from trainmaster_operator.planning.observation import EventType
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.observation import EventType
 
 MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 

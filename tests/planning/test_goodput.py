@@ -6,7 +6,7 @@ import pytest
 
 from tests.planning.world import World, opened, recovered, running, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 def step_to(world: World, step: int, seconds: float, **agent: object) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec, store, verdict
 from trainmaster.contract.wire import DirectiveState, Granted
-from trainmaster_operator.planning import grant
-from trainmaster_operator.planning.directive import directive
-from trainmaster_operator.planning.state import JobPhase, Rung
+from trainmaster_operator.planning.facts.job_state import JobPhase, Rung
+from trainmaster_operator.planning.rounds import leaderless_restart
+from trainmaster_operator.planning.rounds.directives import directive
 
 
 def granted(round: int = 2, rank: int = 2, age_s: float = 1.0, number: int = 900) -> Granted:
@@ -92,7 +92,7 @@ def test_what_a_member_said_of_the_round_before_is_no_news() -> None:
 
 def test_when_not_all_came_along_a_round_above_all_follows() -> None:
     world = running()
-    restarted(world, granted(age_s=grant.SETTLED_S))
+    restarted(world, granted(age_s=leaderless_restart.SETTLED_S))
     world.obey(3, step=10, resumed=0, round=1)
     world.write()
     assert (world.status.round, world.status.roundMinor) == (3, 0)
@@ -175,7 +175,7 @@ RULES = {"rules": [{"causes": ["Crash"], "action": "ReplacePod"}]}
 @pytest.mark.parametrize(
     ("recovery", "most"),
     [
-        ({}, grant.GRANT),
+        ({}, leaderless_restart.GRANT),
         ({"budget": {"inPlace": 1}}, 1),
         ({"budget": {"inPlace": 0}}, 0),
         ({"budget": {"perCause": 1}}, 1),
@@ -184,7 +184,7 @@ RULES = {"rules": [{"causes": ["Crash"], "action": "ReplacePod"}]}
 )
 def test_no_more_is_granted_than_a_leader_would_do(recovery: dict[str, Any], most: int) -> None:
     spec = job_spec(recovery=recovery)
-    assert grant.highest(spec, running(spec).status) == most
+    assert leaderless_restart.highest(spec, running(spec).status) == most
 
 
 def test_what_was_spent_is_not_granted_again() -> None:
@@ -192,4 +192,4 @@ def test_what_was_spent_is_not_granted_again() -> None:
     world = running(spec)
     world.agent(2, verdict=verdict(), verdict_age_s=0.1)
     world.settle()
-    assert grant.highest(spec, world.status) == 1
+    assert leaderless_restart.highest(spec, world.status) == 1

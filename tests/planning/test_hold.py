@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.planning.world import World, job_spec, recovered, running, verdict
 from trainmaster.contract.wire import DirectiveState
 from trainmaster_operator.planning import directive
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 RULES = {"rules": [{"name": "look", "causes": ["Crash"], "action": "Hold"}]}
 

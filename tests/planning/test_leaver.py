@@ -8,8 +8,8 @@ import pytest
 
 from tests.planning.world import World, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import RankState
-from trainmaster_operator.planning.failure import CASCADE_WAIT_S
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.failure.recovery_ladder import CASCADE_WAIT_S
 
 
 def leaves(world: World, slots: tuple[int, ...], step: int) -> None:

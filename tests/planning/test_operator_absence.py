@@ -8,9 +8,9 @@ import pytest
 
 from tests.planning.world import World, running
 from trainmaster_operator.planning import plan
-from trainmaster_operator.planning.observation import OperatorAbsence
-from trainmaster_operator.planning.operator_absence import ABSENT
-from trainmaster_operator.planning.state import Condition, JobState
+from trainmaster_operator.planning.facts.job_state import Condition, JobState
+from trainmaster_operator.planning.facts.observation import OperatorAbsence
+from trainmaster_operator.planning.lifecycle.operator_absence import ABSENT
 
 
 def told(status: JobState) -> list[Condition]:

@@ -12,11 +12,11 @@ import pytest
 from tests.planning.world import World, job_spec, running, script_spec
 from trainmaster.contract.wire.progress_record import Phase, Progress
 from trainmaster.host.step_timing import Rhythm, told
-from trainmaster_operator.planning import pauses
-from trainmaster_operator.planning.hang import asks_stacks
-from trainmaster_operator.planning.pauses import Limits, learned, tail_index
-from trainmaster_operator.planning.state import JobPhase, Pause
-from trainmaster_operator.planning.view import look
+from trainmaster_operator.planning.facts.job_state import JobPhase, Pause
+from trainmaster_operator.planning.facts.view import look
+from trainmaster_operator.planning.liveness import hang_thresholds
+from trainmaster_operator.planning.liveness.hang import asks_stacks
+from trainmaster_operator.planning.liveness.hang_thresholds import Limits, learned, tail_index
 
 NS = 1_000_000_000
 STEPS = 10_000
@@ -63,7 +63,7 @@ class Run:
         """Nobody says anything for so long. The planner looks as often as reports come, once that can matter."""
         self.beat(phase)
         began = self.ns
-        passed = pauses.SHORTEST_S - 0.5
+        passed = hang_thresholds.SHORTEST_S - 0.5
         while passed < seconds and self.alive:
             self.report(began + int(passed * NS), phase, passed, moves)
             passed += self.report_s
@@ -143,7 +143,7 @@ def test_a_plain_multiple_of_the_longest_pause_would_have_killed_ranks_that_were
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The test above can fail: without what is learned of the tail some of these runs don't get through."""
-    monkeypatch.setattr(pauses, "tail_index", lambda pause: 0.0)
+    monkeypatch.setattr(hang_thresholds, "tail_index", lambda pause: 0.0)
     lost = 0
     for seed in range(3):
         ranks = run(seed, pareto)
@@ -176,7 +176,7 @@ def test_even_steps_get_a_limit_of_seconds() -> None:
     for _ in range(300):
         ranks.quiet(ranks.step_s(ranks.chance), Phase.STEP)
         ranks.stepped()
-    assert _limit(ranks.world) == pauses.SHORTEST_S
+    assert _limit(ranks.world) == hang_thresholds.SHORTEST_S
 
 
 def _limit(world: World, phase: str = "step") -> float:

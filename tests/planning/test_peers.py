@@ -8,8 +8,9 @@ import pytest
 
 from tests.planning.world import World, job_spec, pending, running, verdict
 from trainmaster.contract.wire import StoreAddress
-from trainmaster_operator.planning import directive, peers
-from trainmaster_operator.planning.view import look
+from trainmaster_operator.planning import directive
+from trainmaster_operator.planning.facts.view import look
+from trainmaster_operator.planning.rounds import memory_peers
 
 STORAGE = {"directory": "/checkpoints"}
 RAM = {**STORAGE, "ram": {"every": 1}}
@@ -25,7 +26,7 @@ def on_nodes(nodes: list[str], **spec: Any) -> World:
 
 def shift(world: World, order: list[int] | None = None) -> int:
     view = look(world.spec, world.status, world.observed(), world.now)
-    return peers.shift(view, order if order is not None else list(world.slots))
+    return memory_peers.shift(view, order if order is not None else list(world.slots))
 
 
 def pairs(world: World, order: list[int]) -> list[tuple[str, str]]:

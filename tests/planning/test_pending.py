@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, running
-from trainmaster_operator.planning.observation import EventType, Refusal
-from trainmaster_operator.planning.state import Condition, JobPhase
-from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
+from trainmaster_operator.planning.facts.observation import EventType, Refusal
+from trainmaster_operator.planning.facts.times import rfc3339
 
 
 def waiting(spec: Any = None, slots: tuple[int, ...] = (2,), **pod: Any) -> World:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 SAME = {"command": "5f1c0a9b", "Python": "3.11.9", "torch": "2.13.0", "trainmaster": "0.1.0"}
 

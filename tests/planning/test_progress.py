@@ -7,8 +7,8 @@ import math
 import pytest
 
 from tests.planning.world import job_spec, opened, recovered, running, script_spec, verdict
-from trainmaster_operator.planning.observation import CheckpointSeen
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.observation import CheckpointSeen
 
 
 def test_a_job_runs_from_its_first_completed_step() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.planning.test_nodes import on_nodes
 from tests.planning.test_pending import scheduled, waiting
 from tests.planning.world import World, job_spec, running
-from trainmaster_operator.planning.state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 
 PRESSURE = "Pod was rejected: The node had condition: [DiskPressure]. "
 

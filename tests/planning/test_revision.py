@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.planning.world import World, job_spec, opened, pending, recovered, running, verdict
-from trainmaster_operator.planning.revision import LOST, PENDING
-from trainmaster_operator.planning.state import Condition, JobPhase
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
+from trainmaster_operator.planning.lifecycle.revision import LOST, PENDING
 
 WAITS = ("training.optimizer.lr",)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.world import job_spec, opened, pending, recovered, running, script_spec, store, verdict
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 
 def test_the_first_round_opens_when_every_agent_has_joined() -> None:

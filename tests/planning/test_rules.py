@@ -8,7 +8,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning.state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
 
 
 def failing(rules: list[dict[str, Any]], recovery: dict[str, Any] | None = None, **last_words: Any) -> World:

@@ -7,8 +7,8 @@ import pytest
 from tests.planning.world import World, job_spec, opened, pending, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, UploadReport
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.planning.observation import CheckpointSeen, SaveFailed
-from trainmaster_operator.planning.state import Condition, JobPhase
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
+from trainmaster_operator.planning.facts.observation import CheckpointSeen, SaveFailed
 
 STORAGE = {"volume": {"claim": "checkpoints"}}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.planning.world import TRAINING, World, job_spec, script_spec
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.planning.state import Condition, JobPhase
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase
 
 FOLDER = "/data/run-7"
 

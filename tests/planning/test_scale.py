@@ -9,7 +9,7 @@ from typing import Any
 from tests.planning.world import World, job_spec, running, store, verdict
 from trainmaster_operator.api.meta import pack_counts
 from trainmaster_operator.planning import directive, plan
-from trainmaster_operator.planning.observation import Refusal
+from trainmaster_operator.planning.facts.observation import Refusal
 
 
 def large(slots: int) -> World:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.world import job_spec, script_spec
-from trainmaster_operator.planning import sizes
+from trainmaster_operator.planning.rounds import sizes
 
 
 def spec_of(replicas: int, batch: dict[str, Any], mesh: dict[str, int] | None = None, **workers: Any) -> Any:

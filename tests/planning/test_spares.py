@@ -12,8 +12,8 @@ from trainmaster.contract.wire import DirectiveState
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.planning import directive
-from trainmaster_operator.planning.observation import PodToCreate
-from trainmaster_operator.planning.state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.job_state import JobPhase, Restarts
+from trainmaster_operator.planning.facts.observation import PodToCreate
 
 
 def spared(replicas: int = 4, spares: int = 1, **workers: Any) -> JobSpec:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster_operator.api import crd
-from trainmaster_operator.planning.state import (
+from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
     FailedSave,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.planning.world import World, opened, running, script_spec, store, verdict
 from trainmaster.contract.wire import Trained
-from trainmaster_operator.planning import step_count
+from trainmaster_operator.planning.facts import step_count
 
 
 def crashed_at(step: int, saved: int) -> World:

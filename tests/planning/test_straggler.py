@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.planning.world import World, job_spec, recovered, running, verdict
-from trainmaster_operator.planning.observation import Decision
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.observation import Decision
 
 WINDOW = 60
 

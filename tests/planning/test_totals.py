@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.planning import totals
-from trainmaster_operator.planning.change import RECOVERIES
-from trainmaster_operator.planning.state import Failure, JobPhase, JobState, Recovery, Rung, Totals
+from trainmaster_operator.planning.facts.change import RECOVERIES
+from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung, Totals
+from trainmaster_operator.planning.lifecycle import job_totals
 
 
 def recovery(number: int = 2, cause: str = "Crash", **fields: object) -> Recovery:
@@ -17,7 +17,7 @@ def recovery(number: int = 2, cause: str = "Crash", **fields: object) -> Recover
 
 def after(status: JobState, **fields: object) -> JobState:
     """The status with these changes, and with its totals."""
-    return totals.count(status, status.model_copy(update=fields))
+    return job_totals.count(status, status.model_copy(update=fields))
 
 
 def told(status: JobState) -> Totals:
@@ -27,7 +27,7 @@ def told(status: JobState) -> Totals:
 
 def test_a_job_without_failures_has_no_totals_and_its_status_stays_the_same_object() -> None:
     status = JobState()
-    assert totals.count(status, status) is status
+    assert job_totals.count(status, status) is status
     assert after(status, round=1).totals is None
 
 
@@ -93,7 +93,7 @@ def test_losses_by_category_add_up_to_what_was_lost() -> None:
     clock = {"detect": 1.0, "decide": 0.5, "schedule": 2.0, "load": 3.0, "first_step": 4.0}
     status = after(JobState(), recoveries=[recovery(clock=clock)])
     lost = {"Crash": 20.0, "NodeLost": 5.0, "Preempted": 6.0, "Checkpoint": 7.0, "Straggler": 8.0, "Evaluation": 9.0}
-    found = totals.losses(status.model_copy(update={"lost": lost}))
+    found = job_totals.losses(status.model_copy(update={"lost": lost}))
     assert found == {
         "hardware": 5.0,
         "preemption": 6.0,
@@ -109,14 +109,14 @@ def test_losses_by_category_add_up_to_what_was_lost() -> None:
 
 def test_time_that_hardware_cost_stays_hardwares() -> None:
     status = after(JobState(), recoveries=[recovery(cause="NodeLost", clock={"detect": 10.0, "schedule": 5.0})])
-    found = totals.losses(status.model_copy(update={"lost": {"NodeLost": 20.0}}))
+    found = job_totals.losses(status.model_copy(update={"lost": {"NodeLost": 20.0}}))
     assert (found["hardware"], found["detection"], found["queue"]) == (20.0, 0.0, 0.0)
 
 
 def test_clocks_that_overlap_never_make_a_category_negative() -> None:
     clocks = [recovery(number, clock={"detect": 30.0, "schedule": 30.0}) for number in (2, 3)]
     status = after(JobState(), recoveries=clocks)
-    found = totals.losses(status.model_copy(update={"lost": {"Crash": 40.0}}))
+    found = job_totals.losses(status.model_copy(update={"lost": {"Crash": 40.0}}))
     assert min(found.values()) >= 0
     assert sum(found.values()) == 40.0
 
@@ -143,25 +143,25 @@ def test_no_category_falls_when_agents_tell_the_clock_of_a_recovery_late() -> No
         (20, {"detect": 5.0, "load": 1.0}, 7.0),  # too late: this time has been told
     ):
         states.append(state(states[-1], seconds, clock, lost))
-    told_losses = [totals.losses(status) for status in states]
-    for category in totals.LOSS_WORDS:
+    told_losses = [job_totals.losses(status) for status in states]
+    for category in job_totals.LOSS_WORDS:
         values = [found[category] for found in told_losses]
         assert values == sorted(values), category
-    assert told_losses[3] == {**dict.fromkeys(totals.LOSS_WORDS, 0.0), "restart": 0.5}
-    settled = {**dict.fromkeys(totals.LOSS_WORDS, 0.0), "detection": 3.0, "checkpoint": 1.0, "restart": 3.0}
+    assert told_losses[3] == {**dict.fromkeys(job_totals.LOSS_WORDS, 0.0), "restart": 0.5}
+    settled = {**dict.fromkeys(job_totals.LOSS_WORDS, 0.0), "detection": 3.0, "checkpoint": 1.0, "restart": 3.0}
     assert told_losses[4] == told_losses[5] == settled
 
 
 @pytest.mark.parametrize("cause", [*Cause, "Resized"])
 def test_every_cause_has_a_category_of_losses(cause: str) -> None:
     name = cause.value if isinstance(cause, Cause) else cause
-    assert totals.LOSSES[name] in totals.LOSS_WORDS
-    assert totals.FAILURES.get(name, "Other") in totals.FAILURE_WORDS
+    assert job_totals.LOSSES[name] in job_totals.LOSS_WORDS
+    assert job_totals.FAILURES.get(name, "Other") in job_totals.FAILURE_WORDS
 
 
 def test_the_words_of_metrics_are_few() -> None:
-    assert len(totals.FAILURE_WORDS) <= 10
-    assert totals.grouped({"decide": 1.0, "detect": 2.0}, totals.PHASES, totals.PHASE_WORDS) == {
+    assert len(job_totals.FAILURE_WORDS) <= 10
+    assert job_totals.grouped({"decide": 1.0, "detect": 2.0}, job_totals.PHASES, job_totals.PHASE_WORDS) == {
         "detect": 3.0,
         **dict.fromkeys(("schedule", "start", "rendezvous", "load", "first_step"), 0.0),
     }

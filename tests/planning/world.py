@@ -11,7 +11,8 @@ from trainmaster.contract.wire import Cause, RankReport, RankState, StoreAddress
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
 from trainmaster_operator.planning import plan
-from trainmaster_operator.planning.observation import (
+from trainmaster_operator.planning.facts.job_state import JobState
+from trainmaster_operator.planning.facts.observation import (
     AgentRecord,
     CheckpointSeen,
     Decision,
@@ -20,7 +21,6 @@ from trainmaster_operator.planning.observation import (
     Refusal,
     SaveFailed,
 )
-from trainmaster_operator.planning.state import JobState
 from trainmaster_operator.planning.status_mapping import read_status, write_status
 
 NOW = 1_700_000_000.0

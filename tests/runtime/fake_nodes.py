@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainmaster_operator.cluster.nodes import NodeRecord
+from trainmaster_operator.cluster.nodes_port import NodeRecord
 from trainmaster_operator.cluster.port import ApiError, Conflict, NotFound, Object
 
 

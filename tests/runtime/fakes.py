@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
 
 
 def job(name: str = "job", **spec: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 
+from simulation.virtual.faulty_cluster import FaultyCluster
 from tests.runtime.fakes import chance
-from trainmaster_operator.cluster.faulty import FaultyCluster
 from trainmaster_operator.cluster.kubernetes_errors import refusal, unanswered
 from trainmaster_operator.cluster.port import LEASE, ApiError, Cluster
 

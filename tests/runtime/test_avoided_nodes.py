@@ -11,10 +11,10 @@ from tests.runtime.fake_nodes import FakeNodes
 from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import JOB, POD
 from trainmaster_operator.manifests.affinity import HOSTNAME
-from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.planning.suspicion import Mark
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
+from trainmaster_operator.planning.placement.node_score import Mark
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import LeaseSettings
+from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.node_taints import TAINT
 from trainmaster_operator.runtime.operator import Operator, Settings
 

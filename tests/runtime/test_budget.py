@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster_operator.runtime.budget import ProgressBudget
+from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 
 
 class Time:

@@ -14,7 +14,7 @@ from trainmaster_operator.api import crd
 from trainmaster_operator.cluster.port import JOB, Forbidden, Object
 from trainmaster_operator.runtime import crd_age
 from trainmaster_operator.runtime.crd_age import Difference, compare
-from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
 NAMED = {"x-kubernetes-group-version-kind": [{"group": "trainmaster.dev", "version": "v1alpha1", "kind": JOB}]}
 OPENAPI = "/openapi/v3/apis/trainmaster.dev/v1alpha1"

@@ -6,9 +6,9 @@ from tests.runtime.fakes import job
 from tests.runtime.test_reconcile import directives, operating
 from trainmaster.contract.wire import Identity, JoinRequest
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, SERVICE, Forbidden
-from trainmaster_operator.planning.observation import Decision, PodToCreate
+from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
+from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.informer import JobKey
 
 MANY = 64
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.runtime.fakes import chance
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import LEASE, Unavailable
-from trainmaster_operator.runtime import election
+from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.clock import RealClock
-from trainmaster_operator.runtime.election import Election
-from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.leader import election
+from trainmaster_operator.runtime.leader.election import Election
+from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 
 QUICK = LeaseSettings(retry_s=0.02, renew_deadline_s=0.2, duration_s=0.5)
 STEADY = LeaseSettings(retry_s=0.02, renew_deadline_s=10.0, duration_s=15.0)

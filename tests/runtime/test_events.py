@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from tests.runtime.fakes import cluster, job
 from tests.runtime.refusing import REFUSALS, Refusing
 from trainmaster_operator.cluster.port import EVENT, JOB
-from trainmaster_operator.planning.observation import EventType, PlannedEvent
-from trainmaster_operator.runtime import events
+from trainmaster_operator.planning.facts.observation import EventType, PlannedEvent
+from trainmaster_operator.runtime.cache.cache_records import job_record
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.events import EventWriter
-from trainmaster_operator.runtime.records import job_record
+from trainmaster_operator.runtime.observability import events
+from trainmaster_operator.runtime.observability.events import EventWriter
 
 
 class Counts(dict):

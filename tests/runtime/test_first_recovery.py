@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.runtime.fakes import cluster, job
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, Gone, NotFound, Object, WatchEvent
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.runtime import first_recovery
 from trainmaster_operator.runtime.first_recovery import recover
 

@@ -10,10 +10,10 @@ import aiohttp
 
 from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import JOB
-from trainmaster_operator.planning.observation import Decision
-from trainmaster_operator.runtime import health
+from trainmaster_operator.planning.facts.observation import Decision
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.health import HealthServer
+from trainmaster_operator.runtime.observability import health
+from trainmaster_operator.runtime.observability.health import HealthServer
 from trainmaster_operator.runtime.operator import STUCK_S, Operator, Settings, default_policies
 
 

@@ -3,13 +3,13 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+from simulation.virtual.faulty_cluster import FaultyCluster, Rates
 from tests.runtime.fakes import chance, cluster, job, pod
 from tests.runtime.refusing import REFUSALS
-from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.port import JOB, POD
+from trainmaster_operator.runtime.cache.cache_records import owning_job
+from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.informer import Informer, JobKey
-from trainmaster_operator.runtime.records import owning_job
 
 
 @asynccontextmanager

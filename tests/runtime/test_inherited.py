@@ -4,11 +4,11 @@ import asyncio
 
 from tests.runtime.test_reconcile import directives, operating, status
 from trainmaster_operator.cluster.port import JOB, POD, Listing
-from trainmaster_operator.planning import roundpods
-from trainmaster_operator.planning.observation import Decision, PodToCreate
+from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
+from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import read_status, write_status
+from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.informer import JobKey
 
 
 def two_pods(spec, status, observed, now):
@@ -112,7 +112,7 @@ def test_nobody_is_told_of_a_round_that_opened_with_other_pods():
     async def main():
         store = await left_behind()
         uids = [store.find(POD, "space", f"job-worker-{slot}-0")["metadata"]["uid"] for slot in (0, 1)]
-        for digest, told_of_it in (("00000000", False), (roundpods.digest(uids), True)):
+        for digest, told_of_it in (("00000000", False), (round_pod_identity.digest(uids), True)):
             job = store.find(JOB, "space", "job")
             fields = {"round": 1, "roundMap": "0-1", "roundStore": "10.0.0.1:4000", "roundPods": digest}
             open_round = read_status(job["status"]).model_copy(update=fields)

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.runtime.fakes import job
 from trainmaster.contract.wire import Identity, RankReport, RankState, Report, Usage
-from trainmaster_operator.control.usage import JobUsage
-from trainmaster_operator.planning.state import (
+from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.planning.facts.job_state import (
     CheckpointStatus,
     Condition,
     JobPhase,
@@ -24,13 +24,13 @@ from trainmaster_operator.planning.state import (
     Totals,
     WorkersStatus,
 )
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.lifecycle.job_totals import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.planning.times import rfc3339
-from trainmaster_operator.planning.totals import FAILURE_WORDS, LOSS_WORDS, PHASE_WORDS
-from trainmaster_operator.runtime import job_metrics
-from trainmaster_operator.runtime.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
-from trainmaster_operator.runtime.job_metrics import CHUNK, JobMetrics
-from trainmaster_operator.runtime.records import JobRecord, job_record
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
+from trainmaster_operator.runtime.observability import job_metrics
+from trainmaster_operator.runtime.observability.job_families import FAMILIES, MOST_RUNNING_SERIES, MOST_SERIES
+from trainmaster_operator.runtime.observability.job_metrics import CHUNK, JobMetrics
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0

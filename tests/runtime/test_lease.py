@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from simulation.virtual.faulty_cluster import FaultyCluster, Rates
 from tests.runtime.fakes import chance, cluster, pod
-from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import ADDRESS, Elector, LeaseSettings, NotLeading
+from trainmaster_operator.runtime.leader.lease import ADDRESS, Elector, LeaseSettings, NotLeading
 
 
 def elector(inner, identity, **options):

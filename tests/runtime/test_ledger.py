@@ -11,22 +11,22 @@ from tests.api.jobs import job
 from tests.runtime import fakes
 from trainmaster.contract.wire import Directive, DirectiveState
 from trainmaster_operator.api.job import JobSpec
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import CONFIG_MAP, JOB, ApiError, Object, Unavailable
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
-from trainmaster_operator.planning.observation import Decision, Observation, PodRecord
-from trainmaster_operator.planning.state import Failure, JobState
-from trainmaster_operator.planning.suspicion import HALF_LIFE_S
-from trainmaster_operator.planning.times import rfc3339
-from trainmaster_operator.runtime import ledger as module
+from trainmaster_operator.planning.facts.job_state import Failure, JobState
+from trainmaster_operator.planning.facts.observation import Decision, Observation, PodRecord
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.placement.node_score import HALF_LIFE_S
+from trainmaster_operator.runtime import node_health as module
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, job_record
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import LeaseSettings
-from trainmaster_operator.runtime.ledger import KEY, NAME, Ledger
+from trainmaster_operator.runtime.leader.lease import LeaseSettings
+from trainmaster_operator.runtime.node_health import KEY, NAME, Ledger
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.reconcile import Policies
-from trainmaster_operator.runtime.records import JobRecord, job_record
 
 NOW = 1_700_000_000.0
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.generate.metrics_page import render
 from tests.runtime.fakes import chance, cluster, job, pod
 from trainmaster.contract.wire import (
     Cause,
@@ -17,8 +18,7 @@ from trainmaster.contract.wire import (
     altered,
 )
 from trainmaster_operator.cluster.port import JOB, POD
-from trainmaster_operator.planning.observation import Decision
-from trainmaster_operator.planning.state import (
+from trainmaster_operator.planning.facts.job_state import (
     JobPhase,
     JobState,
     ProgressStatus,
@@ -27,12 +27,12 @@ from trainmaster_operator.planning.state import (
     Straggler,
     Suspicion,
 )
+from trainmaster_operator.planning.facts.observation import Decision
 from trainmaster_operator.planning.status_mapping import write_status
+from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.informer import JobKey
-from trainmaster_operator.runtime.lease import LeaseSettings
-from trainmaster_operator.runtime.metrics import SETTLED_S, Metrics
-from trainmaster_operator.runtime.metrics_page import render
+from trainmaster_operator.runtime.leader.lease import LeaseSettings
+from trainmaster_operator.runtime.observability.operator_metrics import SETTLED_S, Metrics
 from trainmaster_operator.runtime.operator import Operator, Settings, default_policies
 
 KEY = JobKey("space", "job")

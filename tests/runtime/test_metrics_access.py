@@ -10,7 +10,13 @@ import pytest
 from trainmaster_operator.cluster.port import Scraper, Unavailable
 from trainmaster_operator.control.fleet import Refused
 from trainmaster_operator.runtime.clock import VirtualClock, run_virtual
-from trainmaster_operator.runtime.metrics_access import AWAY_S, HOLDS_S, MOST_KNOWN, UNKNOWN_REVIEWS, MetricsAccess
+from trainmaster_operator.runtime.observability.metrics_access import (
+    AWAY_S,
+    HOLDS_S,
+    MOST_KNOWN,
+    UNKNOWN_REVIEWS,
+    MetricsAccess,
+)
 
 GOOD = Scraper("system:serviceaccount:monitoring:prometheus", True)
 OTHER = Scraper("system:serviceaccount:default:default", False)

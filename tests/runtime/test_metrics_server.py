@@ -14,8 +14,8 @@ from trainmaster_operator.cluster.port import Scraper
 from trainmaster_operator.control import certificates
 from trainmaster_operator.control.tls import ServerTls
 from trainmaster_operator.runtime.clock import RealClock
-from trainmaster_operator.runtime.metrics_access import MetricsAccess
-from trainmaster_operator.runtime.metrics_server import MetricsServer
+from trainmaster_operator.runtime.observability.metrics_access import MetricsAccess
+from trainmaster_operator.runtime.observability.metrics_server import MetricsServer
 
 TEXT = b"trainmaster_jobs 1\n"
 Get = Callable[..., Awaitable[tuple[int, str, dict[str, str]]]]

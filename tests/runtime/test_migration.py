@@ -12,8 +12,8 @@ from tests.runtime.fakes import job, pod
 from tests.runtime.test_reconcile import directives, operating
 from trainmaster.contract.wire import Identity, Report
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, REVISION, Invalid
-from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.control.fleet import Refused
+from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.planning import plan
 from trainmaster_operator.runtime.clock import run_virtual
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.runtime.fake_nodes import FakeNodes
 from trainmaster_operator.cluster.port import Forbidden, Object, Unavailable
-from trainmaster_operator.planning.observation import NewPlaces, PodRecord
-from trainmaster_operator.planning.times import rfc3339
+from trainmaster_operator.planning.facts.observation import NewPlaces, PodRecord
+from trainmaster_operator.planning.facts.times import rfc3339
 from trainmaster_operator.runtime import new_places
-from trainmaster_operator.runtime.informer import JobKey
+from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.new_places import NewPlacesSeen
 
 KEY = JobKey("space", "job")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.manifests.affinity import away_from
-from trainmaster_operator.runtime.pod_status import PodState, read
-from trainmaster_operator.runtime.records import pod_entry
+from trainmaster_operator.runtime.cache.cache_records import pod_entry
+from trainmaster_operator.runtime.cache.pod_status import PodState, read
 
 
 def pod(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:

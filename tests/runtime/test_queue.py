@@ -6,7 +6,7 @@ import random
 import pytest
 
 from trainmaster_operator.runtime.clock import Deadlock, VirtualClock, run_virtual
-from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
+from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
 
 
 def queue(**options) -> WorkQueue[str]:

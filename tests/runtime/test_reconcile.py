@@ -5,25 +5,25 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from simulation.virtual.faulty_cluster import FaultyCluster, Rates
 from tests.runtime.fakes import chance, job, pod
 from tests.stored import flat_status
 from trainmaster.contract.wire import Directive, DirectiveState, Identity, Report
-from trainmaster_operator.cluster.faulty import FaultyCluster, Rates
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE, POD, SERVICE, ApiError
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
-from trainmaster_operator.planning.observation import (
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.observation import (
     Decision,
     EventType,
     PlannedEvent,
     PodToCreate,
     PodToDelete,
 )
-from trainmaster_operator.planning.state import JobPhase
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.reconcile import Policies
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from simulation.virtual.faulty_cluster import FaultyCluster
 from tests.runtime.fakes import chance, cluster, job, pod
 from tests.stored import flat_status
-from trainmaster_operator.cluster.faulty import FaultyCluster
 from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, EVENT, JOB, POD, SERVICE, Forbidden, Invalid
-from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.planning.state import JobState
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
+from trainmaster_operator.planning.facts.job_state import JobState
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import LeaseSettings
+from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.operator import Operator, Settings
 
 

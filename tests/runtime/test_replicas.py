@@ -39,7 +39,7 @@ class Replica:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "trainmaster_operator.runtime.kubernetes",
+                "trainmaster_operator.runtime.kubernetes_operator",
                 *("--namespace-of-operator", SPACE, "--identity", self.name, "--address", "127.0.0.1"),
                 *("--control-port", str(self.control), "--health-port", str(self.health)),
                 *("--operator-url", f"https://operator.test:{self.control}", "--kubeconfig", str(kubeconfig)),

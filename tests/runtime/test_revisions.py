@@ -5,19 +5,19 @@ import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+from simulation.virtual.faulty_cluster import CrashPoint, OperatorCrash
 from tests.runtime.fakes import chance, job
 from tests.runtime.test_reconcile import Spy, conditions, directives, status
-from trainmaster_operator.cluster.faulty import CrashPoint, OperatorCrash
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import JOB, POD, REVISION
-from trainmaster_operator.cluster.store import MemoryStore
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.pods import pod_name, render_pod
 from trainmaster_operator.manifests.services import build_service
-from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.planning.observation import Decision, PodToCreate
-from trainmaster_operator.planning.revision import begun
+from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
+from trainmaster_operator.planning.lifecycle.revision import begun
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import LeaseSettings
+from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.reconcile import Policies
 

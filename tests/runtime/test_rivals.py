@@ -4,9 +4,9 @@ import asyncio
 
 from tests.runtime.fakes import chance, cluster, job
 from trainmaster_operator.cluster.port import EVENT, JOB, LEASE
-from trainmaster_operator.planning.observation import Decision
+from trainmaster_operator.planning.facts.observation import Decision
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.lease import LeaseSettings
+from trainmaster_operator.runtime.leader.lease import LeaseSettings
 from trainmaster_operator.runtime.operator import Operator, Settings, default_policies
 
 

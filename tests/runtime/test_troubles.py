@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.runtime.test_refusals import operating, pods, scheduled
-from trainmaster_operator.cluster.memory import MemoryCluster
 from trainmaster_operator.cluster.port import EVENT, POD, Unavailable
+from trainmaster_operator.local.memory_cluster import MemoryCluster
 from trainmaster_operator.runtime.clock import run_virtual
-from trainmaster_operator.runtime.troubles import LONGEST_WAIT_S
+from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import LONGEST_WAIT_S
 
 _numbers = itertools.count(1)
 PULL = 'Failed to pull image "registry.invalid/x:1": no such host'

@@ -7,8 +7,8 @@ import pytest
 
 from tests.runtime.test_reconcile import operating
 from trainmaster_operator.cluster.port import EVENT, JOB, POD, Forbidden, NotFound
-from trainmaster_operator.manifests.labels import RESOURCES
-from trainmaster_operator.planning.observation import Decision, PodToCreate
+from trainmaster_operator.manifests.object_names import RESOURCES
+from trainmaster_operator.planning.facts.observation import Decision, PodToCreate
 from trainmaster_operator.runtime.clock import run_virtual
 
 

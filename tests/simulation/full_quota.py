@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from simulation.schedule_runs.scenario import Scenario
+from simulation.virtual.virtual_world import World
 from trainmaster_operator.cluster.port import POD, Forbidden
-from trainmaster_operator.runtime.simulation.scenario import Scenario
-from trainmaster_operator.runtime.simulation.world import World
 
 
 def refuse(kind: str, new: Any, old: Any) -> None:

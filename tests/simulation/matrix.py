@@ -11,10 +11,10 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 
+from simulation.schedule_runs.crash_matrix import count_runs, crash_matrix
+from simulation.schedule_runs.scenario import Scenario
+from simulation.schedule_runs.simulated_run import Outcome
 from trainmaster.host import processes
-from trainmaster_operator.runtime.simulation.crashes import count_runs, crash_matrix
-from trainmaster_operator.runtime.simulation.run import Outcome
-from trainmaster_operator.runtime.simulation.scenario import Scenario
 
 Matrix = list[tuple[str, Outcome]]
 

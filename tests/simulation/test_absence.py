@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from simulation.schedule_runs.scenario import of_slot
+from simulation.schedule_runs.simulated_run import Outcome, simulate
+from simulation.virtual.virtual_world import Workload, World
 from tests.simulation.told import told
-from trainmaster_operator.runtime.simulation.run import Outcome, simulate
-from trainmaster_operator.runtime.simulation.scenario import of_slot
-from trainmaster_operator.runtime.simulation.world import Workload, World
 
 AWAY_S = 250.0
 LOOK_S = 0.01  # between two looks at whether a round has stepped

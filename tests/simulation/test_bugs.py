@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.runtime.simulation.bugs import BUGS, find
-from trainmaster_operator.runtime.simulation.minimise import kind_of, minimise
-from trainmaster_operator.runtime.simulation.run import run_schedule
-from trainmaster_operator.runtime.simulation.schedule import BadSchedule, Schedule
+from simulation.schedule_runs.minimise import kind_of, minimise
+from simulation.schedule_runs.schedule import BadSchedule, Schedule
+from simulation.schedule_runs.seeded_bugs import BUGS, find
+from simulation.schedule_runs.simulated_run import run_schedule
 
 FOUND_WITHIN = {
     "create a pod beside the old one": 10,
@@ -37,7 +37,7 @@ FOUND_WITHIN = {
     "count the time of gates": 50,
 }
 """So many random schedules, from seed 0 on, or runs of a scenario of the crash matrix.
-`python -m trainmaster_operator.runtime.simulation bugs` tells the exact numbers, which change with the operator."""
+`python -m simulation bugs` tells the exact numbers, which change with the operator."""
 
 TABLE = Path(__file__).parents[2] / "docs" / "simulation.md"
 

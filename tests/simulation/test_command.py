@@ -1,4 +1,4 @@
-"""`python -m trainmaster_operator.runtime.simulation`, as docs/simulation.md tells to use it."""
+"""`python -m simulation`, as docs/simulation.md tells to use it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_operator.runtime.simulation.__main__ import main
-from trainmaster_operator.runtime.simulation.schedule import Schedule
+from simulation.__main__ import main
+from simulation.schedule_runs.schedule import Schedule
 
 
 def test_the_log_of_a_schedule_that_goes_well_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.schedule_runs.crash_matrix import EARLY_S, SCENARIOS, Scenario, crashed
 from tests.simulation.matrix import Matrices
 from tests.simulation.told import told
-from trainmaster_operator.runtime.simulation.crashes import EARLY_S, SCENARIOS, Scenario, crashed
 
 LEAST = 2_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.schedule_runs.exhaustive import FAULTS, SCOPES, places, with_a_second
 from tests.simulation.told import told
-from trainmaster_operator.runtime.simulation.exhaustive import FAULTS, SCOPES, places, with_a_second
 
 
 def test_every_event_of_every_scope_is_a_place_for_every_fault():

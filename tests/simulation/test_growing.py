@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.schedule_runs.schedule import Schedule
+from simulation.schedule_runs.simulated_run import run_growing_seed, run_schedule
 from tests.simulation.told import told
-from trainmaster_operator.runtime.simulation.run import run_growing_seed, run_schedule
-from trainmaster_operator.runtime.simulation.schedule import Schedule
 
 BATCHES = 6
 SEEDS_PER_BATCH = 10

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from simulation.schedule_runs.simulated_run import simulate
+from simulation.virtual.virtual_world import Workload, World
 from tests.simulation.full_quota import REFUSED_FOR_A_WHILE, replace_a_pod
 from tests.simulation.matrix import Matrices
 from tests.simulation.told import told
-from trainmaster_operator.planning.state import Condition
-from trainmaster_operator.runtime.simulation.run import simulate
-from trainmaster_operator.runtime.simulation.world import Workload, World
+from trainmaster_operator.planning.facts.job_state import Condition
 
 
 def scheduled(world: World) -> Condition:

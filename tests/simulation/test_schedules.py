@@ -12,13 +12,13 @@ import pytest
 
 import trainmaster
 import trainmaster_operator
+from simulation.faults.random_faults import KINDS, Fault, inject
+from simulation.schedule_runs.schedule import Schedule
+from simulation.schedule_runs.simulated_run import Outcome, run_schedule, run_seed, simulate
+from simulation.virtual.virtual_storage import Checkpoint, Fenced, Storage
+from simulation.virtual.virtual_world import Workload
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.runtime.operator import default_policies
-from trainmaster_operator.runtime.simulation.faults import KINDS, Fault, inject
-from trainmaster_operator.runtime.simulation.run import Outcome, run_schedule, run_seed, simulate
-from trainmaster_operator.runtime.simulation.schedule import Schedule
-from trainmaster_operator.runtime.simulation.storage import Checkpoint, Fenced, Storage
-from trainmaster_operator.runtime.simulation.world import Workload
 
 FOUND = Path(__file__).parent / "found"
 BATCHES = 10
@@ -44,7 +44,7 @@ def test_schedules_that_once_found_a_bug_stay_good(file):
 
 def test_a_seed_is_the_same_run_each_time_and_in_each_process():
     program = (
-        "import hashlib; from trainmaster_operator.runtime.simulation.run import run_seed\n"
+        "import hashlib; from simulation.schedule_runs.simulated_run import run_seed\n"
         "print(hashlib.sha256('\\n'.join(line for s in (3, 8) for line in run_seed(s).log).encode()).hexdigest())"
     )
     here = hashlib.sha256("\n".join(line for s in (3, 8) for line in run_seed(s).log).encode()).hexdigest()

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from trainmaster_operator.runtime.simulation import exhaustive, soak
-from trainmaster_operator.runtime.simulation.bugs import BUGS
-from trainmaster_operator.runtime.simulation.minimise import minimise
-from trainmaster_operator.runtime.simulation.run import Outcome, run_schedule
-from trainmaster_operator.runtime.simulation.schedule import Schedule
+from simulation.schedule_runs import exhaustive, soak
+from simulation.schedule_runs.minimise import minimise
+from simulation.schedule_runs.schedule import Schedule
+from simulation.schedule_runs.seeded_bugs import BUGS
+from simulation.schedule_runs.simulated_run import Outcome, run_schedule
 
 LAST_LINE = re.compile(
     r"(\d+) schedules, [\d.]+ schedules/s, [\d.]+ hours of virtual time, (\d+) state pairs, (\d+) violations"

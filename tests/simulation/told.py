@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.runtime.simulation.run import Outcome
+from simulation.schedule_runs.simulated_run import Outcome
 
 
 def told(outcome: Outcome) -> str:

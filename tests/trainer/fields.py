@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from trainmaster.contract.config import TrainingConfig
-from trainmaster_operator.api.partly import model_in
+from trainmaster_operator.api.validation.partial_model import model_in
 
 Shows = Literal["built", "passes", "numbers", "ended", "files"]
 

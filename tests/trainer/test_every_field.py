@@ -18,7 +18,7 @@ from tests.trainer import fields_probe
 from tests.trainer.fields import ROWS, Row, leaves
 from tests.trainer.ranks import Ranks
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.validation.job_validation import validate
 
 
 def test_each_field_has_a_row_and_each_row_a_field() -> None:

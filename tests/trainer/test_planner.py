@@ -18,7 +18,7 @@ from trainmaster.tools.planner.estimate import best_first, estimate
 from trainmaster.tools.planner.layouts import Layout, legal, nearest
 from trainmaster.tools.planner.machine import Machine
 from trainmaster.tools.planner.survey import Survey
-from trainmaster_operator.api.validation import validate
+from trainmaster_operator.api.validation.job_validation import validate
 
 
 def config(

@@ -1,6 +1,6 @@
 """One of two replicas of the operator for the seeded incidents: `python -m docs.pictures.render.replica`.
 
-It is the operator of a local run (runtime/local.py) with what a replica on a cluster has besides: it waits for a lease
+It is the operator of a local run (local/local_operator.py) with what a replica on a cluster has besides: it waits for a lease
 that another one holds, sends agents to the leader, and tells of its process and of its calls of the API server. With
 `--leak` it keeps memory while it leads, as a program with a fault would.
 """
@@ -24,13 +24,13 @@ from typing import Any
 
 from prometheus_client import ProcessCollector, disable_created_metrics
 
-from trainmaster_operator.cluster.client import SocketCluster
 from trainmaster_operator.cluster.port import ApiError
-from trainmaster_operator.control.http import ControlServer, Probes, inherited_socket
+from trainmaster_operator.control.http_server import ControlServer, Probes, inherited_socket
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
+from trainmaster_operator.local.store_client import SocketCluster
 from trainmaster_operator.runtime.clock import RealClock
-from trainmaster_operator.runtime.lease import LeaseSettings, NotLeading
-from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator import Operator, Settings
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from typing import Any
 from docs.pictures.render.stage import LIMIT_S, PACE_S, STEPS, Cast, Stage, paced
 from tests.dashboards.world import SCRAPE_S
 from trainmaster.contract.wire import ExitCode
-from trainmaster_operator.cluster.kubelet import LOST
-from trainmaster_operator.cluster.local_pod import base_environment
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden, Object
-from trainmaster_operator.planning.state import JobPhase
+from trainmaster_operator.local.pod_process import base_environment
+from trainmaster_operator.local.process_kubelet import LOST
+from trainmaster_operator.planning.facts.job_state import JobPhase
 
 LIMIT_BYTES = 2**30
 """The memory limit of the operator's container, as the chart has it."""

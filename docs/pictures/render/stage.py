@@ -23,14 +23,14 @@ from tests import machine_zygote, tied
 from tests.dashboards.prometheus import Prometheus, serving
 from tests.dashboards.world import SCRAPE_S, Records, World, listen
 from trainmaster_operator.api.meta import API_VERSION, GROUP
-from trainmaster_operator.cli import children
-from trainmaster_operator.cluster.local_pod import base_environment
+from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import JOB, POD, Object
-from trainmaster_operator.cluster.server import StoreServer
-from trainmaster_operator.cluster.store import MemoryStore
 from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
 from trainmaster_operator.control.sessions import KEY_BYTES
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.pod_process import base_environment
+from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
 STEPS = 1200
@@ -61,7 +61,7 @@ class Stage:
     world: World
     store: MemoryStore
     kubelet: asyncio.subprocess.Process
-    replicas: tuple[children.Operator, ...]
+    replicas: tuple[local_processes.Operator, ...]
     prometheus: Prometheus
     jobs: list[Cast] = field(default_factory=list)
 
@@ -185,7 +185,7 @@ async def opened(folder: Path, socket: Path, leak_bytes: float = 0.0) -> AsyncIt
     sockets = [listen() for _ in PODS]
     key = secrets.token_hex(KEY_BYTES)
     replicas = tuple(
-        children.Operator(
+        local_processes.Operator(
             [
                 *("--store", str(server.path), "--control-fd", str(sock.fileno()), "--identity", pod),
                 *("--control-url", f"http://127.0.0.1:{port}", "--agents-url", f"http://127.0.0.1:{sockets[0][1]}"),
@@ -198,8 +198,8 @@ async def opened(folder: Path, socket: Path, leak_bytes: float = 0.0) -> AsyncIt
         )
         for pod, (sock, port) in zip(PODS, sockets, strict=True)
     )
-    kubelet = await children.start(
-        "trainmaster_operator.cluster.kubelet",
+    kubelet = await local_processes.start(
+        "trainmaster_operator.local.process_kubelet",
         ["--store", str(server.path), "--run-dir", str(run_dir), "--out", str(work), "--zygote", str(socket)],
         logs / "kubelet.log",
         signal.SIGTERM,
@@ -218,7 +218,7 @@ async def opened(folder: Path, socket: Path, leak_bytes: float = 0.0) -> AsyncIt
     finally:
         if kubelet.returncode is None:
             kubelet.send_signal(signal.SIGCONT)
-        await asyncio.gather(*(replica.end(3.0) for replica in replicas), children.end(kubelet, 9.0))
+        await asyncio.gather(*(replica.end(3.0) for replica in replicas), local_processes.end(kubelet, 9.0))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api import unused
-from trainmaster_operator.api.columns import COLUMNS
 from trainmaster_operator.api.job import SHAPES, DistributedTrainingJob
 from trainmaster_operator.api.meta import API_VERSION, GROUP, JOB_KIND, JOB_PLURAL, VERSION
-from trainmaster_operator.api.rules import NEEDS_ANOTHER_POD
+from trainmaster_operator.api.printer_columns import COLUMNS
+from trainmaster_operator.api.recovery_rules import NEEDS_ANOTHER_POD
 from trainmaster_operator.api.status import JobStatus
+from trainmaster_operator.api.validation import unused_options
 
 Schema = dict[str, Any]
 
@@ -249,7 +249,7 @@ SPEC_RULES = [
         "message": "checkpoint.keepBest: the best checkpoint is known by its evaluation loss;"
         " training.evaluation is missing",
     },
-    *unused.CEL_RULES,
+    *unused_options.CEL_RULES,
 ]
 
 _RULES = "self.recovery.rules"

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from trainmaster.contract.config import CheckpointConfig, Name, Strict, TrainingConfig, TrainingSpec
-from trainmaster_operator.api import across
+from trainmaster_operator.api.checkpoint_memory import Quantity, RamSpec, bytes_of
 from trainmaster_operator.api.meta import API_VERSION, JOB_KIND
-from trainmaster_operator.api.problem import dotted
-from trainmaster_operator.api.ram import Quantity, RamSpec, bytes_of
 from trainmaster_operator.api.recovery import SECONDS, RecoverySpec
+from trainmaster_operator.api.validation import cross_field_rules
+from trainmaster_operator.api.validation.problem import dotted
 
 CHECKPOINTS = "/checkpoints"
 """Where a checkpoint volume is mounted unless the job says otherwise."""
@@ -334,7 +334,7 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> JobSpec:
-        for rule in (*across.RULES, across.of_size):
+        for rule in (*cross_field_rules.RULES, cross_field_rules.of_size):
             for path, words in rule(self):
                 raise ValueError(f"{dotted(path)}: {words}" if path else words)
         return self

@@ -7,7 +7,7 @@ from enum import Enum
 from pydantic import Field
 
 from trainmaster.contract.config import Strict
-from trainmaster_operator.api.rules import RuleSpec
+from trainmaster_operator.api.recovery_rules import RuleSpec
 
 SECONDS = 10**9
 """The longest time that a field can say, in whole seconds: thirty years, which a clock can add to any date."""

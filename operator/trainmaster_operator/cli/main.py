@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from trainmaster.tools import closed_stdout
-from trainmaster_operator.cli.arguments import parser
+from trainmaster_operator.cli.argument_parser import parser
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
 
 

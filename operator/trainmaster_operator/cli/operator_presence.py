@@ -14,12 +14,12 @@ from trainmaster.contract.wire import environment
 from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.objects import seconds
 from trainmaster_operator.cluster.port import LEASE, ApiError, Cluster, NotFound, Object
-from trainmaster_operator.manifests.labels import pod_name
-from trainmaster_operator.planning.observation import PodRecord
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.manifests.object_names import pod_name
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.observation import PodRecord
+from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.status_mapping import duration
-from trainmaster_operator.planning.view import WORKER
-from trainmaster_operator.runtime.lease import LEASE_LABEL, LeaseSettings
+from trainmaster_operator.runtime.leader.lease import LEASE_LABEL, LeaseSettings
 
 SHORTEST_S = 30.0
 """Of an absence that is told: leaders change in less, and the clocks of two machines may differ a little."""

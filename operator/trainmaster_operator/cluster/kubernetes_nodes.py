@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from trainmaster_operator.cluster.kubernetes import PAGE
 from trainmaster_operator.cluster.kubernetes_connection import Connection, Request
-from trainmaster_operator.cluster.nodes import NodeRecord
+from trainmaster_operator.cluster.nodes_port import NodeRecord
 from trainmaster_operator.cluster.port import Object, Unavailable
 
 NODE = "Node"

@@ -1,4 +1,4 @@
-"""Connections of the control channel: TLS, deadlines and bounds. What is said over them is http.py's business.
+"""Connections of the control channel: TLS, deadlines and bounds. What is said over them is http_server.py's business.
 
 Everything that a stranger can make us keep is bounded: the number of connections, the seconds until a handshake is over
 and a request is there, the bytes of it that are read.
@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster_operator.control.turns import TurnLoop
+from trainmaster_operator.control.event_loop import TurnLoop
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmaster_operator.manifests.objects import Object
+from trainmaster_operator.manifests.keyed_lists import Object
 
 HOSTNAME = "kubernetes.io/hostname"
 """The label by which tools that make nodes understand it too; nodes by name they don't."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.manifests import security, volumes
-from trainmaster_operator.manifests.objects import Object, joined
-from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.manifests.keyed_lists import Object, joined
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
 
 OWN_AGENT = ["python3", "-m", "trainmaster.agent"]
 BROUGHT_AGENT = ["python3", volumes.AGENT_PATH]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.contract.wire import environment
-from trainmaster_operator.api.edits import effective_spec, frozen, pod_with_resources, pod_without_resources
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
-from trainmaster_operator.manifests import labels
-from trainmaster_operator.manifests.objects import Object, joined
+from trainmaster_operator.api.spec_edits import effective_spec, frozen, pod_with_resources, pod_without_resources
+from trainmaster_operator.manifests import object_names
+from trainmaster_operator.manifests.keyed_lists import Object, joined
 
 API_VERSION = "apps/v1"
 KIND = "ControllerRevision"
@@ -77,8 +77,8 @@ def build_revision(job: DistributedTrainingJob, revision: Revision) -> Object:
         "metadata": {
             "name": revision.name,
             "namespace": job.metadata.namespace,
-            "labels": {labels.JOB: job.metadata.name},
-            "ownerReferences": [labels.owner(job)],
+            "labels": {object_names.JOB: job.metadata.name},
+            "ownerReferences": [object_names.owner(job)],
         },
         "revision": job.metadata.generation,
         "data": data,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainmaster_operator.manifests import labels
-from trainmaster_operator.manifests.objects import Object
+from trainmaster_operator.manifests import object_names
+from trainmaster_operator.manifests.keyed_lists import Object
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -12,7 +12,7 @@ def with_all_pods(spec: Object, job: str) -> Object:
     """Return the pod's spec, bound to the node where other pods of the job are. The first pod may go anywhere: a
     scheduler lets a pod that matches its own rule be the first. Pods that are being replaced don't count."""
     beside = {
-        "labelSelector": {"matchLabels": {labels.JOB: job, labels.CURRENT: "true"}},
+        "labelSelector": {"matchLabels": {object_names.JOB: job, object_names.CURRENT: "true"}},
         "topologyKey": "kubernetes.io/hostname",
     }
     affinity = spec.get("affinity") or {}

@@ -17,10 +17,10 @@ from typing import Any
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
-from trainmaster_operator.manifests import affinity, labels, one_node, resources
+from trainmaster_operator.manifests import affinity, object_names, one_node, resources
 from trainmaster_operator.manifests.cluster_pod import in_a_cluster
-from trainmaster_operator.manifests.labels import pod_name
-from trainmaster_operator.manifests.settings import PodDefaults
+from trainmaster_operator.manifests.object_names import pod_name
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
 
 AGENT = ["python", "-m", "trainmaster.agent"]
 DEFAULT_CONTAINER = "trainer"
@@ -47,13 +47,13 @@ def render_pod(job: DistributedTrainingJob, role: str, defaults: PodDefaults) ->
         "namespace": job.metadata.namespace,
         "labels": {
             **(given.get("labels") or {}),
-            labels.JOB: name,
-            labels.ROLE: role,
-            labels.SLOT: SLOT,
-            labels.INCARNATION: INCARNATION,
-            labels.CURRENT: "true",
+            object_names.JOB: name,
+            object_names.ROLE: role,
+            object_names.SLOT: SLOT,
+            object_names.INCARNATION: INCARNATION,
+            object_names.CURRENT: "true",
         },
-        "ownerReferences": [labels.owner(job)],
+        "ownerReferences": [object_names.owner(job)],
     }
     if given.get("annotations"):
         metadata["annotations"] = given["annotations"]
@@ -64,7 +64,7 @@ def render_pod(job: DistributedTrainingJob, role: str, defaults: PodDefaults) ->
         "enableServiceLinks": False,
         **spec,
         "restartPolicy": "Never",
-        "hostname": labels.hostname(name, role, SLOT),
+        "hostname": object_names.hostname(name, role, SLOT),
         "subdomain": name,
         "containers": [main, *containers[1:]],
     }
@@ -96,11 +96,11 @@ def fill_pod(
         return text
 
     metadata, spec = rendered["metadata"], rendered["spec"]
-    marked = {labels.REVISION: revision} if revision else {}
-    known = {labels.SLOT: str(slot), labels.INCARNATION: str(incarnation)}
+    marked = {object_names.REVISION: revision} if revision else {}
+    known = {object_names.SLOT: str(slot), object_names.INCARNATION: str(incarnation)}
     metadata = {**metadata, "name": filled(metadata["name"]), "labels": {**metadata["labels"], **known, **marked}}
     if asked := resources.amounts(spec["containers"]):
-        kept = {labels.RESOURCES: resources.written(asked)}
+        kept = {object_names.RESOURCES: resources.written(asked)}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **kept}
     main, *others = spec["containers"]
     variables = [
@@ -111,7 +111,7 @@ def fill_pod(
         variables.append({"name": environment.REVISION, "value": revision})
     spec = {**spec, "hostname": filled(spec["hostname"]), "containers": [{**main, "env": variables}, *others]}
     if together:  # a node that it avoids may be the one where the others are
-        spec = one_node.with_all_pods(spec, metadata["labels"][labels.JOB])
+        spec = one_node.with_all_pods(spec, metadata["labels"][object_names.JOB])
     elif defaults.in_cluster:
         spec = affinity.away_from(spec, avoid)
     return {**rendered, "metadata": metadata, "spec": spec}

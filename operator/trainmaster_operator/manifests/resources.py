@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainmaster_operator.api.ram import bytes_of, millis_of
-from trainmaster_operator.manifests.objects import Object
+from trainmaster_operator.api.checkpoint_memory import bytes_of, millis_of
+from trainmaster_operator.manifests.keyed_lists import Object
 
 
 class Amount(NamedTuple):

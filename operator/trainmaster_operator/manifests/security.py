@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_operator.manifests.objects import Object
-from trainmaster_operator.manifests.settings import PodSecurity
+from trainmaster_operator.manifests.keyed_lists import Object
+from trainmaster_operator.manifests.pod_defaults import PodSecurity
 
 
 def strictest(wanted: PodSecurity) -> Object:

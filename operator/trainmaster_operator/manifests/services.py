@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.manifests import labels
+from trainmaster_operator.manifests import object_names
 
 
 def build_service(job: DistributedTrainingJob) -> dict[str, Any]:
@@ -16,12 +16,12 @@ def build_service(job: DistributedTrainingJob) -> dict[str, Any]:
         "metadata": {
             "name": job.metadata.name,
             "namespace": job.metadata.namespace,
-            "labels": {labels.JOB: job.metadata.name},
-            "ownerReferences": [labels.owner(job)],
+            "labels": {object_names.JOB: job.metadata.name},
+            "ownerReferences": [object_names.owner(job)],
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {labels.JOB: job.metadata.name, labels.CURRENT: "true"},
+            "selector": {object_names.JOB: job.metadata.name, object_names.CURRENT: "true"},
         },
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import environment
+from trainmaster_operator.api.checkpoint_memory import bytes_of, quantity_of
 from trainmaster_operator.api.job import DistributedTrainingJob
-from trainmaster_operator.api.ram import bytes_of, quantity_of
-from trainmaster_operator.manifests.objects import Object, joined
+from trainmaster_operator.manifests.keyed_lists import Object, joined
 
 IDENTITY_PATH = "/var/run/trainmaster"
 AGENT_PATH = "/opt/trainmaster"

@@ -1,6 +1,6 @@
 """Pure decisions: (job, status, observation, now) -> decision. One policy a file."""
 
-from trainmaster_operator.planning.directive import directive
 from trainmaster_operator.planning.plan import plan
+from trainmaster_operator.planning.rounds.directives import directive
 
 __all__ = ["directive", "plan"]

@@ -9,36 +9,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster_operator.planning import (
-    agents,
+from trainmaster_operator.planning.facts.change import Change
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.observation import Decision, JobSpec, Observation
+from trainmaster_operator.planning.facts.view import View, look
+from trainmaster_operator.planning.failure import hold, recovery_ladder
+from trainmaster_operator.planning.job_conditions import conditions
+from trainmaster_operator.planning.lifecycle import (
     elastic,
-    failure,
     finish,
-    gang,
-    gates,
-    grant,
-    hang,
-    hold,
-    nodes,
+    job_progress,
+    job_totals,
     operator_absence,
-    pending,
-    progress,
-    rejection,
     revision,
-    rounds,
     saving,
-    spares,
-    start,
-    stop,
-    straggler,
     suspend,
-    totals,
 )
-from trainmaster_operator.planning.change import Change
-from trainmaster_operator.planning.conditions import conditions
-from trainmaster_operator.planning.observation import Decision, JobSpec, Observation
-from trainmaster_operator.planning.state import JobPhase, JobState
-from trainmaster_operator.planning.view import View, look
+from trainmaster_operator.planning.liveness import agents, hang, straggler
+from trainmaster_operator.planning.placement import gang, gates, node_rejection, nodes, pending, pod_slots, spares
+from trainmaster_operator.planning.rounds import coordinated_stop, leaderless_restart, open_round
 
 SHORTEST_WAIT_S = 0.001
 """Status times are milliseconds: a deadline is never missed by less and asked for again at once."""
@@ -50,7 +39,7 @@ def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> 
     A leader whose epoch is over, and a job that is being deleted, decide nothing.
     """
     decision = _planned(spec, status, observed, now)
-    counted = totals.count(status, decision.status)
+    counted = job_totals.count(status, decision.status)
     return decision if counted is decision.status else replace(decision, status=counted)
 
 
@@ -58,7 +47,7 @@ def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float)
     if observed.epoch < status.leaderEpoch or observed.deleting:
         return Decision(status)
     if not status.phase.finished:
-        change = start.initialise(spec, status, observed, now)
+        change = pod_slots.initialise(spec, status, observed, now)
         if change is not None:
             return _written(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
@@ -77,28 +66,28 @@ def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float)
     if status.phase is JobPhase.SUSPENDED:
         return Decision(status, delete=suspend.removals(view))
     if status.phase is JobPhase.HELD:
-        due = _soonest(finish.overdue_s(view), start.stale_due_s(view))
-        return Decision(status, delete=start.stale(view), requeue_after_s=due)
+        due = _soonest(finish.overdue_s(view), pod_slots.stale_due_s(view))
+        return Decision(status, delete=pod_slots.stale(view), requeue_after_s=due)
     return Decision(
         status,
-        create=start.missing(view),
-        delete=start.stale(view),
+        create=pod_slots.missing(view),
+        delete=pod_slots.stale(view),
         requeue_after_s=_soonest(
             finish.overdue_s(view),
             pending.overdue_s(view),
             gang.release_due_s(view),
-            rejection.due_s(view),
-            start.missing_due_s(view),
-            start.stale_due_s(view),
-            failure.cascade_due_s(view),
+            node_rejection.due_s(view),
+            pod_slots.missing_due_s(view),
+            pod_slots.stale_due_s(view),
+            recovery_ladder.cascade_due_s(view),
             agents.lost_due_s(view),
             hang.hang_due_s(view),
             straggler.due_s(view),
-            rounds.due_s(view),
+            open_round.due_s(view),
             elastic.due_s(view),
             spares.replace_due_s(view),
             nodes.due_s(view),
-            grant.due_s(view),
+            leaderless_restart.due_s(view),
         ),
     )
 
@@ -112,29 +101,29 @@ def _decided(view: View) -> Change | None:
         finish.complete(view)
         or finish.overdue(view)
         or suspend.settled(view)
-        or start.apply_edits(view)
+        or pod_slots.apply_edits(view)
         or elastic.resized(view)
         or pending.hopeless(view)
         or pending.overdue(view)
     )
     if change is not None:
         return change
-    change = grant.taken_over(view)
+    change = leaderless_restart.taken_over(view)
     if change is not None or elastic.unheard(view):
         return change
-    fault = None if grant.unsettled(view) else failure.first_cause(view)
+    fault = None if leaderless_restart.unsettled(view) else recovery_ladder.first_cause(view)
     if fault is not None:
         if suspend.wanted(view) and not fault.fatal:
             return suspend.cut_short(view, fault)
-        return failure.recover(view, fault)
+        return recovery_ladder.recover(view, fault)
     return (
         hang.suspect(view)
         or straggler.told(view)
-        or stop.advance(view)
-        or rounds.open_round(view)
-        or progress.first_step(view)
+        or coordinated_stop.advance(view)
+        or open_round.open_round(view)
+        or job_progress.first_step(view)
         or saving.noted(view)
-        or rejection.again(view)
+        or node_rejection.again(view)
         or pending.noted(view)
         or gang.release(view)
         or elastic.slots(view)
@@ -146,7 +135,7 @@ def _decided(view: View) -> Change | None:
 
 def _told(view: View, status: JobState) -> JobState:
     """`status` with what people are told beside the intent."""
-    status = operator_absence.update(view, gates.update(view, pending.update(view, progress.update(view, status))))
+    status = operator_absence.update(view, gates.update(view, pending.update(view, job_progress.update(view, status))))
     return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 

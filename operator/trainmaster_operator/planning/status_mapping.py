@@ -15,7 +15,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from trainmaster_operator.api.status import JobStatus
-from trainmaster_operator.planning.state import JobState, Recovery
+from trainmaster_operator.planning.facts.job_state import JobState, Recovery
 
 Object = dict[str, Any]
 

@@ -19,8 +19,8 @@ from trainmaster_operator.cluster.port import (
     TooManyRequests,
     Unavailable,
 )
+from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.informer import JobKey
 
 TOLD_AFTER_S = 3.0
 """A failure that may pass is told when it has lasted for so long."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from trainmaster_operator.api import crd
 from trainmaster_operator.cluster.port import JOB, ApiError, Object
-from trainmaster_operator.runtime.metrics import Metrics
+from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import yaml
 from trainmaster_operator.cluster.kubernetes import KubernetesCluster
 from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
 from trainmaster_operator.cluster.port import DELETED, JOB, ApiError, Cluster, Gone, NotFound, Object, Unavailable
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.status_mapping import read_status
 
 LIMIT_S = 600.0

@@ -14,12 +14,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainmaster_operator.cluster.nodes import Nodes
+from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import ApiError, Cluster, Forbidden, Object
-from trainmaster_operator.planning.observation import NewPlaces, PodRecord
-from trainmaster_operator.planning.times import seconds_of
+from trainmaster_operator.planning.facts.observation import NewPlaces, PodRecord
+from trainmaster_operator.planning.facts.times import seconds_of
+from trainmaster_operator.runtime.cache.informer import JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.informer import JobKey
 
 log = logging.getLogger(__name__)
 

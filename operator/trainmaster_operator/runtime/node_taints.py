@@ -14,11 +14,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from trainmaster_operator.cluster.nodes import NodeRecord, Nodes
+from trainmaster_operator.cluster.nodes_port import NodeRecord, Nodes
 from trainmaster_operator.cluster.port import ApiError, Conflict, Forbidden, NotFound, Object
-from trainmaster_operator.planning.suspicion import EXCLUDED_FROM
+from trainmaster_operator.planning.placement.node_score import EXCLUDED_FROM
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.lease import Leadership
+from trainmaster_operator.runtime.leader.lease import Leadership
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from trainmaster_operator.api.meta import GROUP
-from trainmaster_operator.cluster.nodes import Nodes
+from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -21,11 +21,11 @@ from trainmaster_operator.cluster.port import (
     TooManyRequests,
     Unavailable,
 )
-from trainmaster_operator.control.admission import Admission, Claim, Credential
+from trainmaster_operator.control.authentication import Admission, Claim, Credential
 from trainmaster_operator.control.fleet import CROWD, Fleet, FleetSettings, Key, Refused
-from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.planning import saving
-from trainmaster_operator.planning.observation import EventType
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
+from trainmaster_operator.planning.facts.observation import EventType
+from trainmaster_operator.planning.lifecycle import saving
 from trainmaster_operator.runtime.api_failures import (
     STATUS_WRITE,
     ApiFailures,
@@ -33,20 +33,8 @@ from trainmaster_operator.runtime.api_failures import (
     reason_of,
     words_of,
 )
-from trainmaster_operator.runtime.authenticate import Authenticator, Known, TokenHashes
-from trainmaster_operator.runtime.budget import ProgressBudget
-from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.events import EventWriter
-from trainmaster_operator.runtime.gauges import LoopLag, observe
-from trainmaster_operator.runtime.informer import Informer, JobKey
-from trainmaster_operator.runtime.job_metrics import FINISHED_S, JobMetrics
-from trainmaster_operator.runtime.lease import Elector, Leadership, LeaseSettings, NotLeading
-from trainmaster_operator.runtime.ledger import Ledger
-from trainmaster_operator.runtime.metrics import Metrics
-from trainmaster_operator.runtime.node_taints import NodeTaints
-from trainmaster_operator.runtime.queue import ShutDown, WorkQueue
-from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.records import (
+from trainmaster_operator.runtime.authenticators import Authenticator, Known, TokenHashes
+from trainmaster_operator.runtime.cache.cache_records import (
     JobRecord,
     PodEntry,
     controller_uid,
@@ -55,8 +43,20 @@ from trainmaster_operator.runtime.records import (
     owning_job,
     pod_entry,
 )
-from trainmaster_operator.runtime.rivals import Rivalry
+from trainmaster_operator.runtime.cache.informer import Informer, JobKey
+from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
+from trainmaster_operator.runtime.leader.lease import Elector, Leadership, LeaseSettings, NotLeading
+from trainmaster_operator.runtime.leader.operator_conflicts import Rivalry
+from trainmaster_operator.runtime.node_health import Ledger
+from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.observability.events import EventWriter
+from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S, JobMetrics
+from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe
+from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.reconcile import Policies, Reconciler
 from trainmaster_operator.runtime.waiting import until_one_ends
+from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def default_policies() -> Policies:
     from trainmaster_operator.manifests.pods import pod_name, render_pod
     from trainmaster_operator.manifests.services import build_service
     from trainmaster_operator.planning import plan
-    from trainmaster_operator.planning.directive import directives
+    from trainmaster_operator.planning.rounds.directives import directives
 
     return Policies(plan, directives, render_pod, build_service, pod_name)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
 from trainmaster_operator.api.meta import unpack_counts
-from trainmaster_operator.cluster.nodes import Nodes
+from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
     POD,
@@ -31,12 +31,11 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.controller_revision import Run
-from trainmaster_operator.manifests.labels import CURRENT
+from trainmaster_operator.manifests.object_names import CURRENT
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.manifests.pods import fill_pod
-from trainmaster_operator.manifests.settings import PodDefaults
-from trainmaster_operator.planning import roundpods
-from trainmaster_operator.planning.migration import NEEDS_MIGRATION
-from trainmaster_operator.planning.observation import (
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.observation import (
     Decision,
     EventType,
     NewPlaces,
@@ -45,36 +44,37 @@ from trainmaster_operator.planning.observation import (
     PodToCreate,
     PodToDelete,
 )
-from trainmaster_operator.planning.state import JobPhase, JobState
+from trainmaster_operator.planning.facts.view import WORKER
+from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
+from trainmaster_operator.planning.placement.node_score import Suspicion
+from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.planning.suspicion import Suspicion
-from trainmaster_operator.planning.view import WORKER
 from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting, words_of
-from trainmaster_operator.runtime.budget import ProgressBudget
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
+from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
-from trainmaster_operator.runtime.conditions import (
+from trainmaster_operator.runtime.concurrency import run_all
+from trainmaster_operator.runtime.job_pass.api_rejections import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
+from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
+from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import Troubles
+from trainmaster_operator.runtime.job_pass.revisions import Kept, Revisions
+from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
+from trainmaster_operator.runtime.leader.leader_handover import Inherited
+from trainmaster_operator.runtime.leader.lease import Leadership
+from trainmaster_operator.runtime.leader.operator_conflicts import Rivals
+from trainmaster_operator.runtime.new_places import NewPlacesSeen
+from trainmaster_operator.runtime.node_health import Ledger
+from trainmaster_operator.runtime.node_taints import NodeTaints
+from trainmaster_operator.runtime.observability.events import EventWriter
+from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.observability.runtime_conditions import (
     RECONCILE_ERROR,
     remove_reconcile_error,
     set_needs_migration,
     set_reconcile_error,
     without_reconcile_error,
 )
-from trainmaster_operator.runtime.events import EventWriter
-from trainmaster_operator.runtime.informer import Informer, JobKey
-from trainmaster_operator.runtime.inherited import Inherited
-from trainmaster_operator.runtime.lease import Leadership
-from trainmaster_operator.runtime.ledger import Ledger
-from trainmaster_operator.runtime.metrics import Metrics
-from trainmaster_operator.runtime.new_places import NewPlacesSeen
-from trainmaster_operator.runtime.node_taints import NodeTaints
-from trainmaster_operator.runtime.parallel import run_all
-from trainmaster_operator.runtime.records import JobRecord, PodEntry, own_pods
-from trainmaster_operator.runtime.refusals import NAME_IN_USE, Refusals, Refused, refused
-from trainmaster_operator.runtime.revisions import Kept, Revisions
-from trainmaster_operator.runtime.rivals import Rivals
-from trainmaster_operator.runtime.surroundings import Surroundings, check_owner
-from trainmaster_operator.runtime.troubles import Troubles
-from trainmaster_operator.runtime.vertical import Vertical
 
 log = logging.getLogger(__name__)
 
@@ -362,7 +362,7 @@ class Reconciler:
         """Tells agents what the written status says. False when they know, or mustn't: the next write says more."""
         if self._published.get(record.key) == (record.version, self._leader.epoch):
             return False
-        if roundpods.replaced(record.status, observed.pods):
+        if round_pod_identity.replaced(record.status, observed.pods):
             return False
         self._leader.check()
         assert record.job is not None

@@ -10,7 +10,7 @@ the CPU. What is imitated:
     tensors and modules: .cuda(), .to() and `device=` of a CUDA device leave them on the CPU; torch.load maps to it
     torch.distributed.init_process_group: nccl is gloo. DistributedDataParallel: takes device_ids and ignores them
     trainmaster.train.process_group.World.join: prints which device the rank got, and goes on with the CPU
-    trainmaster_operator.cli.devices.uuids, which asks NVML otherwise
+    trainmaster_operator.cli.this_machine.cuda_devices.uuids, which asks NVML otherwise
 
 CUDA_VISIBLE_DEVICES is obeyed, as a list of numbers. Streams, events, pinned memory, generators of a device,
 DataParallel and `with torch.device("cuda")` are not imitated. Standard library only until torch is there.
@@ -206,5 +206,5 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.distributed": _patch_distributed,
     "torch.nn.parallel.distributed": _patch_ddp,
     "trainmaster.train.process_group": _patch_world,
-    "trainmaster_operator.cli.devices": _patch_devices,
+    "trainmaster_operator.cli.this_machine.cuda_devices": _patch_devices,
 }

@@ -1,0 +1,107 @@
+"""`spec.recovery.rules`: what a person wants of a failure, instead of what the recovery ladder would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from trainmaster.contract.config import Strict
+from trainmaster_operator.api import rule_pattern
+
+
+class RuleAction(str, Enum):
+    RESTART_IN_PLACE = "RestartInPlace"
+    REPLACE_POD = "ReplacePod"
+    RESTART_ALL = "RestartAll"
+    RESTART_WITHOUT_COUNTING = "RestartWithoutCounting"
+    SHRINK = "Shrink"
+    SKIP_DATA = "SkipData"
+    HOLD = "Hold"
+    FAIL = "Fail"
+
+
+RuledCause = Literal[
+    "Crash",
+    "OutOfMemory",
+    "Hang",
+    "Straggler",
+    "HardwareFault",
+    "Evicted",
+    "NodeLost",
+    "AgentLost",
+    "Diverged",
+    "DataError",
+    "ConfigError",
+    "Refused",
+    "Preempted",
+    "StoreLost",
+    "Fenced",
+    "CheckpointFailed",
+]
+"""All causes but those of pods that don't start (ImageError, Unschedulable): pendingDeadlineSeconds answers these."""
+
+NEEDS_ANOTHER_POD = ("HardwareFault", "Evicted", "NodeLost", "AgentLost", "Refused")
+
+
+class RuleSpec(Strict):
+    """The first rule that fits a failure decides. One without any condition fits whatever is the job's own failure."""
+
+    name: Annotated[str, Field(max_length=63)] = Field(
+        "", description="The name of the rule in events. Default: its position, such as recovery.rules[0]."
+    )
+    causes: list[RuledCause] = Field(
+        default_factory=list,
+        max_length=15,
+        # kubectl explain does not show which values the entries of a list may have.
+        description=f"The causes of failures that the rule matches: {', '.join(get_args(RuledCause))}. Default: all "
+        "failures of the job itself, but no eviction, preemption, lost node or lost store.",
+    )
+    exitCodes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="The exit codes of a rank that the rule matches, from 1 to 255. A rank that was ended by signal n "
+        "has the exit code 128 + n, for example 137 after SIGKILL. Default: all exit codes.",
+    )
+    message: Annotated[str, Field(min_length=1, max_length=rule_pattern.LIMIT)] | None = Field(
+        None,
+        description="A regular expression that must be found in the last message, traceback or output of the rank, "
+        "for example 'NCCL .* timeout'. Counts in braces, back-references and look-around are refused. "
+        "Default: all messages.",
+    )
+    action: RuleAction = Field(
+        description="What happens after a failure that the rule matches. RestartInPlace, ReplacePod and RestartAll "
+        "restart the processes, the pod or all pods; they count towards recovery.budget, and the next "
+        "larger one follows when a budget is exhausted. RestartWithoutCounting restarts without a limit. "
+        "Shrink continues with fewer pods and needs workers.min. SkipData continues without the samples "
+        "of the step that diverged; it needs causes: [Diverged] and framework Trainmaster. Hold stops the "
+        "ranks and keeps the pods until somebody suspends and resumes the job. Fail ends the job."
+    )
+
+    @field_validator("message")
+    @classmethod
+    def _is_a_pattern(cls, message: str | None) -> str | None:
+        if message is not None:
+            rule_pattern.pattern(message)
+        return message
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> RuleSpec:
+        if self.action is RuleAction.SKIP_DATA and self.causes != ["Diverged"]:
+            raise ValueError("SkipData needs causes: [Diverged], since only there it is known which samples to skip")
+        if self.action is RuleAction.RESTART_IN_PLACE:
+            gone = [cause for cause in self.causes if cause in NEEDS_ANOTHER_POD]
+            if gone:
+                raise ValueError(f"RestartInPlace can't mend {gone[0]}, which takes another pod; ReplacePod would")
+        return self
+
+
+def unfit(rules: Sequence[RuleSpec], *, own_loop: bool, least: int | None) -> Iterator[tuple[int, str]]:
+    """Yield the number of each rule that this job can't obey, and why. `least`: workers.min."""
+    for number, rule in enumerate(rules):
+        if rule.action is RuleAction.SKIP_DATA and not own_loop:
+            yield number, "SkipData belongs to framework Trainmaster: a script's samples aren't known"
+        if rule.action is RuleAction.SHRINK and least is None:
+            yield number, "Shrink needs workers.min, the fewest pods to go on with"

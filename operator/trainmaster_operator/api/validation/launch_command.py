@@ -1,0 +1,93 @@
+"""What a job's command tells before anything runs: launchers that can't work, and how many ranks they should start.
+
+Only `validation` asks, and the command of a person who types it: a stored job keeps running, and its agents refuse by
+the launcher's own parser what our tables don't know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.contract.launch import Command, LaunchRefused, UnknownOption, launcher_options, parse
+from trainmaster_operator.api.validation.cross_field_rules import Breach
+from trainmaster_operator.api.validation.problem import Path
+
+if TYPE_CHECKING:
+    from trainmaster_operator.api.job import JobSpec
+
+COMMAND: Path = ("workers", "template", "spec", "containers", 0, "command")
+RESTART_COMMAND: Path = ("workers", "restartCommand")
+_DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
+
+
+def of_launcher(spec: JobSpec) -> Iterator[Breach]:
+    """Commands that ranks can't run, and numbers of processes that the job does not have."""
+    if spec.framework.value == "Trainmaster":
+        return
+    ranks = spec.workers.ranksPerPod
+    for place, argv in ((COMMAND, spec.command()), (RESTART_COMMAND, spec.workers.restartCommand or [])):
+        if not argv:
+            continue
+        try:
+            given = parse(argv).given
+        except UnknownOption:
+            continue  # the launcher's own parser may know it: that is asked where it is installed
+        except LaunchRefused as refusal:
+            yield place, str(refusal)
+            continue
+        wrong = launcher_options.of_pod(given, ranks) or launcher_options.of_job(given, spec.workers.replicas * ranks)
+        devices = _devices(spec.container())
+        if not wrong and launcher_options.is_counted(given) and devices and devices != ranks:
+            wrong = f"torchrun counts {devices} devices in each pod, but workers.ranksPerPod is {ranks}"
+        if wrong:
+            yield place, wrong
+
+
+def complete(spec: Any) -> None:
+    """Write into a spec, as a person wrote it, how many ranks each pod has, if only its launcher was told."""
+    found = _told(spec)
+    if found is None:
+        return
+    command, workers = found
+    replicas = workers.get("replicas", 1)
+    count = (
+        launcher_options.ranks_per_pod(command.given, replicas) if isinstance(replicas, int) and replicas > 0 else None
+    )
+    if count is None and launcher_options.is_counted(command.given):
+        count = _devices(workers["template"]["spec"]["containers"][0]) or None
+    if count is not None:
+        workers["ranksPerPod"] = count
+
+
+def uncounted(spec: Any) -> Iterator[Breach]:
+    """Told when torchrun was to count the devices or cores itself, and nobody says how many ranks that makes."""
+    found = _told(spec)
+    if found is not None and launcher_options.is_counted(found[0].given):
+        told = found[0].given["nproc_per_node"]
+        yield (
+            COMMAND,
+            f"torchrun --nproc-per-node={told}: say in workers.ranksPerPod how many ranks each pod has",
+        )
+
+
+def _told(spec: Any) -> tuple[Command, dict[str, Any]] | None:
+    """(the command, the workers) of a script's spec that does not say how many ranks a pod has; None for any other."""
+    if not isinstance(spec, dict) or spec.get("framework", "Trainmaster") == "Trainmaster":
+        return None
+    workers = spec.get("workers")
+    if not isinstance(workers, dict) or "ranksPerPod" in workers:
+        return None
+    try:
+        container = workers["template"]["spec"]["containers"][0]
+        argv = [*(container.get("command") or []), *(container.get("args") or [])]
+        return parse(argv), workers
+    except (KeyError, IndexError, TypeError, AttributeError, LaunchRefused):
+        return None  # that is told elsewhere
+
+
+def _devices(container: dict[str, Any]) -> int:
+    """How many devices a container asks for; 0: none, or it doesn't say."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    counts = [str(limits[name]) for name in _DEVICES if name in limits]
+    return int(counts[0]) if counts and counts[0].isdigit() else 0

@@ -1,0 +1,99 @@
+"""The shape of the part of a pod template that we read: it is an open map to the models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainmaster_operator.api.validation.problem import Path, Problem, instead, shown
+
+OUR_NAMES = "trainmaster-"
+"""How names of the volumes and containers begin that the operator adds to pods."""
+
+OUR_PATHS = {
+    "/var/run/trainmaster": "the pod's identity",
+    "/opt/trainmaster": "the agent",
+    "/var/lib/trainmaster/ram": "checkpoints in memory",
+}
+
+
+def problems(template: Any, mounts: Mapping[str, str] | None = None) -> Iterator[Problem]:
+    """The shape of the part of a pod template that we read; `mounts`: what the job's other fields mount where."""
+    where: Path = ("spec", "workers", "template")
+    if not isinstance(template, dict):
+        return  # absent, or the model says it
+    spec = template.get("spec", {})
+    where = (*where, "spec")
+    if not isinstance(spec, dict):
+        yield Problem(where, f"a map is expected, not {shown(spec)}")
+        return
+    for ours in ("hostname", "subdomain"):
+        if ours in spec:
+            yield Problem((*where, ours), "is set by the operator: leave it out")
+    if spec.get("restartPolicy", "Never") != "Never":
+        yield Problem((*where, "restartPolicy"), f"is Never or left out{instead(spec['restartPolicy'])}")
+    for key in ("volumes", "initContainers"):
+        yield from _taken_names(spec.get(key), (*where, key))
+    containers = spec.get("containers", [])
+    where = (*where, "containers")
+    if not isinstance(containers, list) or ("containers" in spec and not containers):
+        yield Problem(where, f"a list of containers is expected, not {shown(containers)}")
+        return
+    for i, container in enumerate(containers):
+        yield from _container(container, (*where, i))
+    if isinstance(containers[0] if containers else None, dict):
+        yield from _taken_paths(containers[0].get("volumeMounts"), {**OUR_PATHS, **(mounts or {})}, (*where, 0))
+
+
+def _taken_names(entries: Any, where: Path) -> Iterator[Problem]:
+    if entries is not None and not isinstance(entries, list):
+        yield Problem(where, f"a list is expected, not {shown(entries)}")
+        return
+    for i, entry in enumerate(entries or []):
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str):
+            yield Problem((*where, i), f"a map with a name is expected, not {shown(entry)}")
+        elif name.startswith(OUR_NAMES):
+            yield Problem((*where, i, "name"), f"names that begin with {OUR_NAMES} are the operator's, not {name!r}")
+
+
+def _taken_paths(mounts: Any, taken: Mapping[str, str], where: Path) -> Iterator[Problem]:
+    where = (*where, "volumeMounts")
+    if mounts is not None and not isinstance(mounts, list):
+        yield Problem(where, f"a list is expected, not {shown(mounts)}")
+        return
+    for i, mount in enumerate(mounts or []):
+        path = mount.get("mountPath") if isinstance(mount, dict) else None
+        if not isinstance(path, str):
+            yield Problem((*where, i), f"a map with a name and a mountPath is expected, not {shown(mount)}")
+        elif path.rstrip("/") in taken:
+            yield Problem((*where, i, "mountPath"), f"{path} is where the operator mounts {taken[path.rstrip('/')]}")
+
+
+def _container(container: Any, where: Path) -> Iterator[Problem]:
+    if not isinstance(container, dict):
+        yield Problem(where, f"a map is expected, not {shown(container)}")
+        return
+    for key in ("command", "args"):
+        value = container.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, list):
+            example = json.dumps(str(value).split()) if isinstance(value, str) else '["python", "train.py"]'
+            yield Problem((*where, key), f"a list is expected, for example {example}; not {shown(value)}")
+            continue
+        for i, word in enumerate(value):
+            if not isinstance(word, str):
+                yield Problem((*where, key, i), f"text is expected, not {shown(word)}: put it in quotes")
+    env = container.get("env")
+    if env is not None and not isinstance(env, list):
+        yield Problem((*where, "env"), f"a list of name and value is expected, not {shown(env)}")
+        return
+    for i, variable in enumerate(env or []):
+        if not isinstance(variable, dict) or not isinstance(variable.get("name"), str):
+            yield Problem((*where, "env", i), f"a map with a name and a value is expected, not {shown(variable)}")
+        elif not isinstance(variable.get("value", ""), str):
+            yield Problem(
+                (*where, "env", i, "value"), f"text is expected, not {shown(variable['value'])}: put it in quotes"
+            )

@@ -1,0 +1,1 @@
+"""Jobs on a cluster: the connection to it, and commands that change something there."""

@@ -1,0 +1,1 @@
+"""What a terminal shows of a run or a job: its state, its changes, and what its ranks print."""

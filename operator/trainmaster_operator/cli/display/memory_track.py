@@ -1,0 +1,119 @@
+"""Per-rank memory: over time in bounded space (with each overflow every second sample goes and the pace halves), and
+the most of each rank beside its limit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.wire.temporary import replace
+from trainmaster_operator.cli.display.status_diff import memory
+
+LIMIT = 600  # samples
+DEVICE, CONTAINER = "device", "container"
+
+
+@dataclass(frozen=True)
+class Most:
+    """Of one rank: the most that it ever took itself, and when what it lives in was fullest, how full it was."""
+
+    size: int = 0
+    used: int = 0
+    limit: int = 0  # 0: it has none, or none is known
+    of: str = ""  # device or container
+
+    @property
+    def share(self) -> float:
+        return self.used / self.limit if self.limit else 0.0
+
+    @property
+    def beside(self) -> str:
+        """In words, "" without a limit."""
+        if not self.limit:
+            return ""
+        return f"{memory(self.used)} of its {self.of}'s {memory(self.limit)} ({self.share:.0%})"
+
+    def with_(self, rank: dict[str, Any]) -> Most:
+        """After one more look at the rank, as the control channel tells of it and of its pod."""
+        device = rank.get("device_peak_bytes") or rank.get("device_bytes") or 0
+        size = device or max(rank.get("rss_peak_bytes") or 0, rank.get("rss_bytes") or 0)
+        fullest = self
+        for of, used, limit in (
+            (DEVICE, device, rank.get("device_limit_bytes") or 0),
+            (CONTAINER, rank.get("container_bytes") or 0, rank.get("container_limit_bytes") or 0),
+        ):
+            seen = Most(0, used, limit, of)
+            if seen.share > fullest.share:
+                fullest = seen
+        return Most(max(self.size, size), fullest.used, fullest.limit, fullest.of)
+
+
+class MemoryTrack:
+    """`samples`: (seconds since the job's first run began, {rank: bytes}). Unix seconds go in and come out.
+
+    `most`: of each rank, over all runs.
+    """
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, dict[int, int]]] = []
+        self.interval_s = 0.0
+        self.most: dict[int, Most] = {}
+
+    def nearest(self) -> tuple[int, Most] | None:
+        """The rank that came nearest to its limit; of several in one container the one with most. None where no limit
+        is known."""
+        found = [(most.share, most.size, -rank) for rank, most in self.most.items() if most.limit]
+        return (rank := -max(found)[2], self.most[rank]) if found else None
+
+    def told(self) -> str:
+        """That rank, as a sentence; "" without one."""
+        nearest = self.nearest()
+        return f"Rank {nearest[0]} came nearest to its limit: {nearest[1].beside}." if nearest is not None else ""
+
+    def add(self, now: float, ranks: Iterable[dict[str, Any]]) -> None:
+        """Takes a sample if one is due; device memory where there is some, else host memory."""
+        ranks = list(ranks)
+        for rank in ranks:
+            number = rank["rank"]
+            self.most[number] = self.most.get(number, Most()).with_(rank)
+        if self.samples and now - self.samples[-1][0] < self.interval_s:
+            return
+        sizes = {rank["rank"]: rank.get("device_bytes") or rank.get("rss_bytes") or 0 for rank in ranks}
+        sizes = {rank: size for rank, size in sizes.items() if size}
+        if not sizes:
+            return
+        self.samples.append((now, sizes))
+        if len(self.samples) > LIMIT:
+            span = self.samples[-1][0] - self.samples[0][0]
+            self.interval_s = max(self.interval_s * 2, 2 * span / LIMIT)
+            self.samples = self.samples[::2]
+
+    def write(self, path: Path) -> None:
+        """Raises OSError."""
+        value = {
+            "intervalSeconds": self.interval_s,
+            "samples": [[at, sizes] for at, sizes in self.samples],
+            "most": {rank: astuple(most) for rank, most in self.most.items()},
+        }
+        replace(path, json.dumps(value, separators=(",", ":")).encode())
+
+    @classmethod
+    def read(cls, path: Path) -> MemoryTrack:
+        """Of an earlier run; empty when there is none or it can't be understood: it only draws a curve."""
+        track = cls()
+        try:
+            value = json.loads(path.read_bytes())
+            track.interval_s = float(value["intervalSeconds"])
+            track.samples = [
+                (float(at), {int(rank): int(size) for rank, size in sizes.items()}) for at, sizes in value["samples"]
+            ]
+            track.most = {
+                int(rank): Most(int(size), int(used), int(limit), str(of))
+                for rank, (size, used, limit, of) in value.get("most", {}).items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+        return track

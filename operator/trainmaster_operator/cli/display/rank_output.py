@@ -1,0 +1,196 @@
+"""What the ranks of a run on this machine print: its log files as they grow, and what the failed rank said last.
+
+A log file belongs to a pod. The pod's agent puts `[rank 3] ` before each line of a rank. The files are read, never the
+ranks' pipes: whoever reads slowly finds the rest there, and nothing that trains waits for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import stat
+import struct
+import termios
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from trainmaster_operator.api.meta import unpack_ranges
+from trainmaster_operator.cli.display.status_diff import News
+from trainmaster_operator.cli.output_folder import LOGS
+from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
+
+LAST_LINES = 12
+CHUNK = 65536  # bytes of one file that are read at a time
+_LAST_BYTES = 262144  # of a log, in which a rank's last lines are looked for
+_UNREAD = 16384  # of the 65536 bytes of a pipe: the rest is left to what the run itself tells
+
+_POD_LOG = re.compile(r".*-worker-(\d+)-(\d+)\.log")
+_RANK = re.compile(rb"\[rank (\d+)\] ")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_PROGRESS = re.compile(r"step \d+ of \d+: loss ")
+_EVALUATION = "evaluation: "
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+class Tail:
+    """A file that grows, from `at` on, line by line. A line counts once it is whole."""
+
+    def __init__(self, path: Path, at: int = 0) -> None:
+        self.path = path
+        self.at = at
+        self._rest = b""
+
+    def read(self) -> list[bytes] | None:
+        """Return the next lines, without their ends; None when nothing has come, or no file is there."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.at)
+                data = file.read(CHUNK)
+        except FileNotFoundError:
+            return None
+        if not data:
+            return None
+        self.at += len(data)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        return whole
+
+
+class RankOutput:
+    """The lines of one rank of a run, from its start on. What earlier runs left in `logs` is passed over."""
+
+    def __init__(self, logs: Path, rank: int, ranks_per_pod: int) -> None:
+        self._logs = logs
+        self._rank = rank
+        self._place = rank // ranks_per_pod
+        self._before = {path: path.stat().st_size for path in pod_logs(logs)}
+        self._tails: dict[Path, Tail] = {}
+        self._slots: set[int] = set()
+
+    def read(self, status: JobState) -> list[bytes] | None:
+        """Return the next lines, of a chunk of one file; None when nothing has come. `status` tells which pods have had
+        the rank."""
+        slots = unpack_ranges(status.roundMap or "") or list(range(self._place + 1))
+        if self._place < len(slots):
+            self._slots.add(slots[self._place])
+        for path in pod_logs(self._logs):
+            if path not in self._tails and slot_of(path) in self._slots:
+                self._tails[path] = Tail(path, self._before.get(path, 0))
+        for tail in self._tails.values():
+            lines = tail.read()
+            if lines is not None:
+                return [text for line in lines if (text := said_by(self._rank, line)) is not None]
+        return None
+
+
+def pod_logs(logs: Path) -> list[Path]:
+    """Return the logs of a run's pods, the pod that printed last at the end."""
+    found = [path for path in logs.glob("*-worker-*.log") if _POD_LOG.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (path.stat().st_mtime, incarnation_of(path)))
+
+
+def slot_of(log: Path) -> int:
+    """Return the slot of the pod that writes this log."""
+    match = _POD_LOG.fullmatch(log.name)
+    return int(match[1]) if match else -1
+
+
+def incarnation_of(log: Path) -> int:
+    """Return which pod of its slot writes this log."""
+    match = _POD_LOG.fullmatch(log.name)
+    return int(match[2]) if match else -1
+
+
+def rank_of(line: bytes) -> int | None:
+    """Return which rank printed a line of a log; None: the agent did, or another program of the container."""
+    match = _RANK.match(line)
+    return int(match[1]) if match else None
+
+
+def said_by(rank: int, line: bytes) -> bytes | None:
+    """Return what the rank printed, without the mark before it; None for a line that isn't this rank's."""
+    return line[line.index(b"] ") + 2 :] if rank_of(line) == rank else None
+
+
+def shown(line: bytes) -> str:
+    """Return a line as text that moves no cursor: as a terminal would show it, without its colours."""
+    text = _ESCAPE.sub("", line.decode(errors="replace"))
+    text = text.rstrip("\r").rpartition("\r")[2]  # a progress bar writes over itself
+    return _CONTROL.sub("", text.expandtabs())
+
+
+class Teller:
+    """What the terminal shows of the lines of a rank, one after the other."""
+
+    def __init__(self, rank: int, *, own_loop: bool, quiet: bool) -> None:
+        """`own_loop`: the rank runs our training loop. Its steps and failures are told by the display, and a traceback
+        is most often of a connection to a rank that died; evaluations are shown in any case."""
+        self._word = f"rank {rank}"
+        self._own_loop = own_loop
+        self._quiet = quiet
+        self._in_traceback = False
+
+    def told(self, line: bytes) -> News | None:
+        """Return what is shown of the next line; None: nothing is."""
+        text = shown(line)
+        if self._own_loop:
+            if text.startswith(_EVALUATION):
+                return News("evaluation", text.removeprefix(_EVALUATION))
+            if self._is_of_a_traceback(text) or _PROGRESS.match(text):
+                return None
+        return None if self._quiet else News(self._word, text)
+
+    def _is_of_a_traceback(self, text: str) -> bool:
+        """From its first line to the one that names the exception."""
+        if text.startswith(_TRACEBACK):
+            self._in_traceback = True
+        elif self._in_traceback and text and not text.startswith(" "):
+            self._in_traceback = False
+            return True
+        return self._in_traceback
+
+
+def is_read(stream: TextIO) -> bool:
+    """Return whether writing to the stream would not wait: nobody holds the terminal, and the pipe isn't full."""
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):
+        return True  # not a file of the system's, as in tests
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        (unread,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))
+        return int(unread) < _UNREAD
+    poller = select.poll()
+    poller.register(fd, select.POLLOUT)
+    return bool(poller.poll(0))
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """`log`: of the rank that failed first, with its last lines; of all ranks when no rank is to blame (None)."""
+
+    log: Path
+    rank: int | None = None
+    lines: tuple[str, ...] = ()
+
+
+def log_of(out: Path, failure: Failure | None) -> Path | None:
+    """Return the log of the pod that failed; None: there was no failure, it names no pod, or that has no log."""
+    log = out / LOGS / f"{failure.pod}.log" if failure is not None and failure.pod else None
+    return log if log is not None and log.is_file() else None
+
+
+def last_words(out: Path, status: JobState) -> LastWords | None:
+    """Return where a run's logs lie, and what the rank that made it fail said last; None when nothing was printed."""
+    logs, failure = out / LOGS, status.lastFailure
+    log = log_of(out, failure)
+    if status.phase is not JobPhase.FAILED or failure is None or log is None:
+        return LastWords(logs) if pod_logs(logs) else None
+    with open(log, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = file.read().removesuffix(b"\n").split(b"\n")
+    if failure.rank is not None:
+        lines = [said for line in lines if (said := said_by(failure.rank, line)) is not None]
+    return LastWords(log, failure.rank, tuple(map(shown, lines[-LAST_LINES:])))

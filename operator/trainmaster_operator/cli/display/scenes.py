@@ -1,0 +1,37 @@
+"""Scenes of runs and of jobs, from what is stored of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.cli.display.live_display import Scene
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cluster.port import Object
+
+
+def scene_of_job(job: Object) -> Scene:
+    """From the manifest as it is: this command may be older than the cluster's kind."""
+    return _scene(job, namespace=job["metadata"]["namespace"], out="")
+
+
+def scene_of_run(resource: Mapping[str, Any], out: Path) -> Scene:
+    """From the status.yaml of a run on this machine."""
+    return _scene(resource, out=str(out))
+
+
+def _scene(job: Mapping[str, Any], **fields: Any) -> Scene:
+    spec = job.get("spec") or {}
+    workers = spec.get("workers") or {}
+    return Scene.of_training(
+        spec.get("training"),
+        name=job["metadata"]["name"],
+        world_size=_number(workers.get("replicas")) * _number(workers.get("ranksPerPod")),
+        status=state_of(job),
+        **fields,
+    )
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 1

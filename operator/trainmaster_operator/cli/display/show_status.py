@@ -1,0 +1,140 @@
+"""`trainmaster status`: the state of a run on this machine, from its status.yaml, or of a job on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cli import disruption_budgets, output_folder, run_or_job
+from trainmaster_operator.cli.display import live_display, rank_output
+from trainmaster_operator.cli.display.memory_track import MemoryTrack
+from trainmaster_operator.cli.display.scenes import scene_of_job, scene_of_run
+from trainmaster_operator.cli.display.status_diff import described, reached
+from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+
+_AGAIN = "To continue it, give the same trainmaster run command again."
+_TOLD = ("Running", "Recovering", "Suspended", "Complete")  # by the phase
+
+
+def status(what: str, where: Where, *, watching: bool = False, plain: bool = False) -> int:
+    """Show the state of a run or a job. Return 0; with `watching`, which waits for its end, 1 if it didn't succeed.
+    Raises Refusal when there is no such thing."""
+    out = run_or_job.of(what, where)
+    if out is not None:
+        if watching:
+            from trainmaster_operator.cli.display.watch_run import watch_run
+
+            return watch_run(out, lambda scene: live_display.choose(scene, plain))
+        return of_run(out)
+    if watching:
+        from trainmaster_operator.cli.display.watch_job import watch
+
+        return watch(where, what, plain)
+    return asyncio.run(_of_job(where, what))
+
+
+def of_run(out: Path) -> int:
+    """Raises Refusal when there is no run."""
+    resource = output_folder.read_run(out)
+    job = state_of(resource)
+    scene = scene_of_run(resource, out)
+    scene.memory = MemoryTrack.read(out / output_folder.MEMORY).told()
+    scene.words = rank_output.last_words(out, job)
+    goes_on = output_folder.is_held(out)
+    state, sentence = standing(out, job, goes_on)
+    console = Console(file=sys.stdout, highlight=False)
+    console.print(f"{scene.name}: {state}  {_progress(scene, goes_on)}")
+    _show_last_failure(job, console)
+    page = out / output_folder.REPORT
+    live_display.summary(scene, console, str(page) if page.exists() else f"`trainmaster report {out}` writes it", state)
+    if sentence:
+        console.print(sentence, soft_wrap=True, markup=False)
+    return 0
+
+
+def _progress(scene: live_display.Scene, goes_on: bool) -> str:
+    """The progress on one line. Where nothing goes on, there is no time left to tell."""
+    progress = scene.status.progress
+    if scene.status.phase is JobPhase.PENDING and not progress.highestStep:
+        return "no step yet"
+    if not (scene.total or progress.highestStep) or not step_count.is_known(scene.status):
+        return reached(scene.status)
+    if not goes_on:
+        stands = progress.model_copy(update={"etaSeconds": None})
+        scene = replace(scene, status=scene.status.model_copy(update={"progress": stands}))
+    return f"step {live_display.describe(scene)}"
+
+
+def standing(out: Path, job: JobState, goes_on: bool) -> tuple[str, str]:
+    """The state of a run on this machine, in a word and in a sentence. `goes_on`: its command is running."""
+    if goes_on:
+        return job.phase.value, f"The run continues now; `trainmaster logs {out} --follow` shows what rank 0 prints."
+    if job.phase.finished:
+        return job.phase.value, ""
+    if job.phase is JobPhase.SUSPENDED:
+        return job.phase.value, f"The run was stopped. {_AGAIN}"
+    was = job.phase.value.lower()
+    return "Interrupted", f"The command of the run ended while the job was {was}. {_AGAIN}"
+
+
+async def _of_job(where: Where, name: str) -> int:
+    # Imported here: a local run needs no client of Kubernetes.
+    from trainmaster_operator.cli import operator_presence
+    from trainmaster_operator.cli.cluster_connection import connected, find
+    from trainmaster_operator.cluster.port import POD, ApiError
+    from trainmaster_operator.runtime.cache.cache_records import pod_entry
+
+    async with connected(where) as target:
+        job = await find(target, name)
+        listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": name})
+        drains: list[str] = []
+        if target.disruption_budgets is not None:
+            with suppress(ApiError):  # a hint, for which not everybody has the right
+                drains = disruption_budgets.refusals(await target.disruption_budgets(target.namespace), listing.items)
+        scene = scene_of_job(job)
+        gone = await operator_presence.absence(target.cluster, job, scene.status, listing.items, time.time())
+    scene.unled = gone.sentence if gone is not None else ""
+    pods = [pod_entry(pod, None, 0.0).record for pod in listing.items]
+    scene.pods = [*pods, *operator_presence.missing_pods(name, scene.status, pods, gone)]
+    console = Console(file=sys.stdout, highlight=False)
+    show(scene, console)
+    for words in drains:
+        console.print(words, soft_wrap=True, markup=False)
+    return 0
+
+
+def show(scene: live_display.Scene, console: Console) -> None:
+    """A job on a cluster: progress, what isn't well and why, recoveries, pods."""
+    job = scene.status
+    progress = _progress(scene, goes_on=job.phase is JobPhase.RUNNING)
+    console.print(f"{scene.name} in namespace {scene.namespace}: {job.phase.value}  {progress}")
+    if scene.unled:
+        console.print(scene.unled, soft_wrap=True, markup=False)
+    for condition in job.conditions:
+        name, wrong = ("Not scheduled", "False") if condition.type == "Scheduled" else (condition.type, "True")
+        if condition.message and condition.status == wrong and condition.type not in _TOLD:
+            console.print(f"{name}: {condition.reason}: {condition.message}", soft_wrap=True, markup=False)
+    if job.lastFailure:
+        _show_last_failure(job, console)
+        if job.phase is JobPhase.FAILED and job.lastFailure.traceback:
+            console.print(job.lastFailure.traceback.rstrip(), soft_wrap=True, markup=False)
+    live_display.recovered(job, console)
+    if scene.pods:
+        console.print()
+        console.print(live_display.pods(scene.pods))
+
+
+def _show_last_failure(job: JobState, console: Console) -> None:
+    if job.lastFailure:
+        failure = described(job.lastFailure, job.progress.totalSteps)
+        console.print(f"Last failure: {failure}", soft_wrap=True, markup=False)

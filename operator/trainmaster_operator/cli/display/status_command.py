@@ -1,0 +1,37 @@
+"""`trainmaster status`: the state of a run or a job."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from trainmaster_operator.cli import common_options as common
+
+if TYPE_CHECKING:
+    from trainmaster_operator.cli.argument_parser import Parser
+
+
+def declare(command: Parser) -> None:
+    command.describe(
+        "Shows the state of a run or a job: its progress, its recoveries, its last failure and, on a cluster, its pods "
+        "and what they wait for. It writes nothing.\n\n" + common.WHAT,
+        ("trainmaster status runs/my-gpt", "a run on this machine"),
+        ("trainmaster status my-gpt -n team-a --watch", "a job on a cluster, until it ends"),
+        exit_codes=(
+            (0, "The state was shown. With --watch: the run or the job succeeded."),
+            (1, "With --watch: it failed, was stopped or was deleted."),
+            (2, "There is no such run or job, or the cluster does not answer."),
+            (130, "--watch was stopped with Ctrl-C. The run or the job continues."),
+        ),
+    )
+    common.add_what(command)
+    command.add_argument("-w", "--watch", action="store_true", help="show changes as they happen, until it ends")
+    common.add_plain(command)
+    common.add_cluster(command)
+    command.set_defaults(func=_status)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from trainmaster_operator.cli.display.show_status import status
+
+    return status(options.what, common.where(options), watching=options.watch, plain=options.plain)

@@ -1,0 +1,246 @@
+"""What a person wants to hear of a job: the differences between two of its statuses, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung
+
+MESSAGE_LIMIT = 160
+MOST_LOSS = 1e5
+
+RUNGS = {
+    Rung.IN_PLACE: "the ranks restart in place",
+    Rung.POD: "the pod is replaced",
+    Rung.FULL: "all pods are replaced",
+    Rung.SHRINK: "the job continues with fewer pods",
+    Rung.FREE: "the ranks restart, which does not count towards a budget",
+}
+
+
+def logs_command(of: str, status: JobState) -> str:
+    """Return the command that shows what the rank printed that made a job fail. of: the run or the job, as the command
+    line names it."""
+    rank = status.lastFailure.rank if status.lastFailure is not None else None
+    return f"trainmaster logs {of} {'--all' if rank is None else f'--rank {rank}'}"
+
+
+_CONDITIONS = {
+    "ReconcileError": "error",
+    "CheckpointFailed": "not saved",
+    "CheckpointStalled": "stalled",
+    "Unprotected": "unsafe",
+}
+"""Conditions that are told when they hold, each with its word."""
+
+
+class Tone(Enum):
+    PLAIN = "plain"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class News:
+    word: str  # what kind of news: one word
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+def news(old: JobState, new: JobState) -> Iterator[News]:
+    """What happened between two statuses of a job, in the order in which it happened."""
+    failure = new.lastFailure
+    if failure and failure != old.lastFailure:
+        yield News("failure", described(failure, new.progress.totalSteps), Tone.BAD)
+    known = {recovery.round: recovery for recovery in old.recoveries}
+    for recovery in new.recoveries:
+        before = known.get(recovery.round)
+        if before is None:
+            yield News("recovery", f"round {recovery.round}: {RUNGS[recovery.rung]}", Tone.WARNING)
+        closed = recovery.totalSeconds is not None and not recovery.overtaken
+        if closed and (before is None or before.totalSeconds is None):
+            yield News("recovered", recovered(recovery), Tone.GOOD)
+    if 0 < old.workers.replicas != new.workers.replicas > 0 and new.roundStore:
+        less = new.workers.replicas < old.workers.replicas
+        words = f"from {old.workers.replicas} to {count(new.workers.replicas, 'pod')}"
+        yield News("shrunk" if less else "grown", words, Tone.WARNING if new.workers.shrunkAt else Tone.PLAIN)
+    checkpoint = new.checkpoint
+    if checkpoint and (old.checkpoint is None or checkpoint.step > old.checkpoint.step):
+        yield News("checkpoint", f"step {checkpoint.step} is saved")
+    if new.phase is not old.phase:
+        told = _phase(new)
+        if told:
+            yield told
+    for condition in new.conditions:
+        word = _CONDITIONS.get(condition.type)
+        if word is not None and condition.status == "True" and condition not in old.conditions:
+            yield News(word, condition.message, Tone.BAD)
+
+
+@dataclass
+class OperatorBack:
+    """Tells once for each operator that died that the next one is at work."""
+
+    _deaths: int = 0
+
+    def seen(self, deaths: int, ranks: Sequence[object]) -> News | None:
+        """Take what was seen: an operator that was asked after so many `deaths` answered that it knows these ranks."""
+        if deaths <= self._deaths or not ranks:
+            return None
+        self._deaths = deaths
+        return News("operator", "the operator is back: ranks report to it again", Tone.GOOD)
+
+
+def described(failure: Failure, total_steps: int) -> str:
+    """A failure on one line: who, why, where, and the beginning of its message. total_steps: of its job; 0: unknown."""
+    words = (failure.message.strip().splitlines() or [""])[0]
+    end = ending(failure)
+    if end and end not in words:
+        words = f"{end}: {words}" if words else end
+    return f"{blamed(failure)}: {failure.cause} {when(failure, total_steps)}" + (f": {cut(words)}" if words else "")
+
+
+def blamed(failure: Failure) -> str:
+    """Return who failed: a rank, else a pod, else the job."""
+    return f"rank {failure.rank}" if failure.rank is not None else failure.pod or "the job"
+
+
+def ending(failure: Failure) -> str:
+    """Return the signal or the exit code of a failure; "" if it has none."""
+    return failure.signal or (f"exit code {failure.exitCode}" if failure.exitCode is not None else "")
+
+
+def when(failure: Failure, total_steps: int) -> str:
+    """The step of a failure. The first steps of a script that tells none may be long over; after the last of
+    `total_steps` there is no other."""
+    if failure.cause == Cause.CHECKPOINT_FAILED or 0 < total_steps <= failure.step:
+        return f"after step {failure.step}"
+    return f"in step {failure.step + 1}" if failure.step else "before any completed step was seen"
+
+
+def cut(words: str) -> str:
+    """One line that isn't too long."""
+    words = (words.strip().splitlines() or [""])[0]
+    return words if len(words) <= MESSAGE_LIMIT else words[: MESSAGE_LIMIT - 3] + "..."
+
+
+def recovered(recovery: Recovery) -> str:
+    """A closed recovery as a clause."""
+    assert recovery.totalSeconds is not None
+    text = f"round {recovery.round} steps again after {seconds(recovery.totalSeconds)}"
+    if recovery.resumedStep is not None:
+        text += f", from step {recovery.resumedStep}"
+    if recovery.lostSteps is not None:
+        text += f"; {count(recovery.lostSteps, 'step')} run twice" if recovery.lostSteps else "; no step was lost"
+    return text
+
+
+def has_steps(status: JobState) -> bool:
+    """Return whether any step of the job is known: none is of a script without an optimizer of torch."""
+    return bool(status.progress.step or status.progress.highestStep)
+
+
+def _phase(status: JobState) -> News | None:
+    if status.phase is JobPhase.STARTING:
+        return News("starting", f"round {status.round}")
+    if status.phase is JobPhase.RUNNING:
+        return News("running", f"from step {status.progress.step}")
+    if status.phase is JobPhase.RESIZING:
+        return News("resizing", f"all ranks stop {_stop(status)}" if status.stopAt else "the number of pods changes")
+    if status.phase is JobPhase.SUSPENDING:
+        return News("stopping", f"all ranks stop {_stop(status)}", Tone.WARNING)
+    if status.phase is JobPhase.SUSPENDED:
+        # What a script has saved by itself is not known here.
+        saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "all ranks have ended"
+        return News("suspended", saved, Tone.WARNING)
+    if status.phase is JobPhase.HELD:
+        held = next((c.message for c in status.conditions if c.type == "Held"), "")
+        return News("held", held, Tone.WARNING)
+    if status.phase is JobPhase.SUCCEEDED:
+        told = f", loss {loss(status.progress.loss)}" if status.progress.loss else ""
+        return News("succeeded", f"{reached(status)}{told}", Tone.GOOD)
+    if status.phase is JobPhase.FAILED:
+        failed = next((c.message for c in status.conditions if c.type == "Failed" and c.message), "")
+        return News("failed", failed or "see the last failure", Tone.BAD)
+    return None
+
+
+def reached(status: JobState) -> str:
+    """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
+    a script may not be known after a restart."""
+    if not step_count.is_known(status):
+        steps = count(status.progress.step, "step")
+        return f"{steps} since the last restart; the step where that restart began is not known"
+    known = has_steps(status) or status.progress.totalSteps
+    return f"step {status.progress.step}" if known else "no step is known"
+
+
+def _stop(status: JobState) -> str:
+    """Where all ranks stop. They agree on a step some way ahead, which the job may not have, and on a later one if a
+    rank was past that step before it heard of it. A job of which no step is known has no step to stop after."""
+    last = status.progress.totalSteps
+    if not has_steps(status):
+        return "soon"
+    if last and status.stopAt and status.stopAt >= last:
+        return f"after step {last}, the last one"
+    return f"after step {status.stopAt} or soon after" if status.stopAt else "soon"
+
+
+def loss(text: str) -> str:
+    """A loss for people: four digits behind the point, or a power of ten where that would be long; what is no number
+    as it is."""
+    try:
+        return f"{float(text):.4f}" if abs(float(text)) < MOST_LOSS else f"{float(text):.4g}"
+    except ValueError:
+        return text or "-"
+
+
+def seconds(value: float | None) -> str:
+    """0.1234 -> "123 ms", 12.34 -> "12.3 s", 3723 -> "1:02:03"."""
+    if value is None:
+        return "-"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.1f} s" if value < 100 else _on_a_clock(value)
+
+
+def remaining(value: float) -> str:
+    """No finer than people want it: 12.34 -> "12 s", 95.3 -> "1:35"."""
+    return f"{value:.0f} s" if value < 60 else _on_a_clock(value)
+
+
+def clock(elapsed_s: float) -> str:
+    """The time at which something was told: 119.96 -> "02:00.0"."""
+    minutes, tenths = divmod(round(elapsed_s * 10), 600)
+    return f"{minutes:02}:{tenths // 10:02}.{tenths % 10}"
+
+
+def _on_a_clock(value: float) -> str:
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rate(value: float) -> str:
+    """1234.5 -> "1.23k"."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def memory(size: float) -> str:
+    """Bytes in the binary units that people compare with their machine's."""
+    for limit, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= limit:
+            return f"{size / limit:.3g} {unit}" if size / limit < 1000 else f"{size / limit:.0f} {unit}"
+    return f"{size:.0f} B"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

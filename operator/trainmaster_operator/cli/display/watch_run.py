@@ -1,0 +1,60 @@
+"""`trainmaster status DIR --watch`: a run on this machine, as it happens, until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainmaster_operator.cli import output_folder
+from trainmaster_operator.cli.display import live_display
+from trainmaster_operator.cli.display.scenes import scene_of_run
+from trainmaster_operator.cli.display.show_status import of_run, standing
+from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+
+
+def watch_run(
+    out: Path, make: Callable[[live_display.Scene], live_display.Display], sleep: Callable[[float], Any] = time.sleep
+) -> int:
+    """Return 0 if the run succeeds, 1 if it fails or stops before its end. Raises Refusal when there is no run."""
+    scene = scene_of_run(output_folder.read_run(out), out)
+    if not output_folder.is_held(out):
+        return of_run(out) or _code(scene.status)
+    shown = make(scene)
+    shown.start()
+    try:
+        while True:
+            goes_on = output_folder.is_held(out)  # asked first: what is written before the end is read after it
+            _look(out, scene, shown)
+            if not goes_on:
+                return _conclude(out, scene.status, shown)
+            shown.draw()
+            sleep(live_display.FRAME_S)
+    except KeyboardInterrupt:
+        shown.tell(News("leaving", f"the run continues; `trainmaster status {out} --watch` shows it again"))
+        raise
+    finally:
+        shown.stop()
+
+
+def _look(out: Path, scene: live_display.Scene, shown: live_display.Display) -> None:
+    old, new = scene.status, state_of(output_folder.read_run(out))
+    scene.status = new
+    for piece in news(old, new):
+        shown.tell(piece)
+
+
+def _conclude(out: Path, status: JobState, shown: live_display.Display) -> int:
+    state, sentence = standing(out, status, goes_on=False)
+    if sentence:
+        shown.tell(News(state.lower(), sentence, Tone.WARNING))
+    if status.phase is JobPhase.FAILED:
+        shown.tell(News("logs", logs_command(str(out), status)))
+    return _code(status)
+
+
+def _code(status: JobState) -> int:
+    return 0 if status.phase is JobPhase.SUCCEEDED else 1

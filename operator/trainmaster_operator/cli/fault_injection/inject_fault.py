@@ -1,0 +1,148 @@
+"""`trainmaster fault NAME FAULT...`: break something of a job on a cluster, on purpose and by one's own rights.
+
+The operator has no part in it. What a rank or an agent does is asked for by a command in the pod's container, which
+needs the right to `pods/exec`; a pod is killed by deleting it. Who has neither can break nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cli import run_or_job
+from trainmaster_operator.cli.cluster_connection import Target, connected, find
+from trainmaster_operator.cli.fault_injection import run_faults
+from trainmaster_operator.cli.fault_injection.fault_kinds import NOT_ON_A_CLUSTER
+from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import slots_in_rank_order, state_of
+from trainmaster_operator.cluster.kubernetes_exec import Done, execute
+from trainmaster_operator.cluster.port import POD, Conflict, NotFound, Object
+
+KILL_GRACE_S = 1  # the least that an API server passes on to a kubelet
+
+Exec = Callable[[Object, list[str]], Awaitable[Done]]
+"""(pod, what comes after the agent's own command) -> what came of it."""
+
+
+def fault(where: Where, name: str, texts: Sequence[str]) -> int:
+    """0 when all were asked for. Raises Refusal for what can't be read before anything is done."""
+    run_or_job.check_job(name, where, "for a run on this machine, use trainmaster run --fault")
+    return asyncio.run(_fault(where, name, texts))
+
+
+async def _fault(where: Where, name: str, texts: Sequence[str]) -> int:
+    async with connected(where) as target:
+        await break_things(target, name, texts, agent_of(target))
+        return 0
+
+
+def agent_of(target: Target) -> Exec:
+    async def in_pod(pod: Object, words: list[str]) -> Done:
+        container = pod["spec"]["containers"][0]
+        command = [*(container.get("command") or []), *words]
+        connection = target.cluster.connection  # type: ignore[attr-defined]  # it is a KubernetesCluster
+        return await execute(connection, target.namespace, pod["metadata"]["name"], container["name"], command)
+
+    return in_pod
+
+
+async def break_things(target: Target, name: str, texts: Sequence[str], in_pod: Exec) -> None:
+    """One after the other. Raises Refusal."""
+    job = await find(target, name)
+    try:
+        spec = DistributedTrainingJob.model_validate(job).spec
+    except ValidationError:
+        raise Refusal(f"{target.namespace}/{name}: another version of Trainmaster created this job") from None
+    status = state_of(job)
+    if status.phase.finished:
+        raise Refusal(
+            f"{target.namespace}/{name}: the job has ended ({status.phase.value}), so nothing in it can be broken"
+        )
+    wanted = json.loads(run_faults.encoded(texts, spec, "", now=True))
+    problems = [
+        f"fault {text}: {NOT_ON_A_CLUSTER[one['kind']]}"
+        for text, one in zip(texts, wanted, strict=True)
+        if one["kind"] in NOT_ON_A_CLUSTER
+    ]
+    problems += [
+        f"fault {text}: on a cluster, a pod can only be killed now: leave out the step"
+        for text, one in zip(texts, wanted, strict=True)
+        if one["kind"] == "kill-pod" and one["step"]
+    ]
+    problems += [
+        f"fault {text}: the job has completed step {status.progress.step} already; give a later step, or no "
+        f"step: then the fault happens now"
+        for text, one in zip(texts, wanted, strict=True)
+        if 0 < one["step"] <= status.progress.step
+    ]
+    if problems:
+        raise Refusal(*problems)
+    for text, one in zip(texts, wanted, strict=True):
+        sys.stdout.write(f"{text}: {await _do(target, job, one, in_pod)}\n")
+
+
+async def _do(target: Target, job: Object, wanted: dict[str, Any], in_pod: Exec) -> str:
+    """What was done. Raises Refusal."""
+    pods = await newest_pods(target, job)
+    slots = slots_in_order(job, pods)
+    per_pod = job["spec"]["workers"].get("ranksPerPod", 1)
+    place = wanted["rank"] // per_pod
+    slot = slots[place] if place < len(slots) else -1
+    if wanted["kind"] == "lose-store" and not wanted["step"]:
+        return await _first_that_can([pods[s] for s in slots if s in pods], wanted, in_pod)
+    if slot not in pods:
+        raise Refusal(f"rank {wanted['rank']} has no running pod")
+    if wanted["kind"] == "kill-pod":
+        return await _delete(target, pods[slot])
+    return await _first_that_can([pods[slot]], wanted, in_pod)
+
+
+def slots_in_order(job: Object, pods: dict[int, Object]) -> list[int]:
+    """Of the ranks: by the round that runs, or else of the pods there are."""
+    return slots_in_rank_order(job) or sorted(pods)
+
+
+async def newest_pods(target: Target, job: Object) -> dict[int, Object]:
+    """The job's newest running pod of each slot."""
+    listing = await target.cluster.list(POD, target.namespace, {f"{GROUP}/job": job["metadata"]["name"]})
+    found: dict[int, Object] = {}
+    for pod in listing.items:
+        labels = pod["metadata"].get("labels") or {}
+        running = (pod.get("status") or {}).get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+        slot = labels.get(f"{GROUP}/slot", "")
+        if running and slot.isdecimal() and labels.get(f"{GROUP}/role") == "worker":
+            known = found.get(int(slot))
+            if known is None or _incarnation(known) < _incarnation(pod):
+                found[int(slot)] = pod
+    return found
+
+
+def _incarnation(pod: Object) -> int:
+    return int(pod["metadata"]["labels"].get(f"{GROUP}/incarnation") or 0)
+
+
+async def _first_that_can(pods: Sequence[Object], wanted: dict[str, Any], in_pod: Exec) -> str:
+    reason = "the job has no running pod"
+    for pod in pods:
+        done = await in_pod(pod, ["fault", json.dumps(wanted)])
+        if done.code == 0:
+            return done.out.strip()
+        reason = f"{pod['metadata']['name']}: {' '.join(done.err.split()) or f'exit code {done.code}'}"
+    raise Refusal(reason)
+
+
+async def _delete(target: Target, pod: Object) -> str:
+    meta = pod["metadata"]
+    try:
+        await target.cluster.delete(POD, target.namespace, meta["name"], uid=meta["uid"], grace_s=KILL_GRACE_S)
+    except (NotFound, Conflict):
+        raise Refusal(f"{meta['name']} ended before it could be killed") from None
+    return f"pod {meta['name']} is deleted"

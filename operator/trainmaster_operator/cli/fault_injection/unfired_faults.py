@@ -1,0 +1,36 @@
+"""Faults that were asked for and never struck: a run that tests nothing must not look like one that passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trainmaster_operator.cli.display.status_diff import count
+from trainmaster_operator.cli.fault_injection.run_faults import Fault
+from trainmaster_operator.planning.facts.job_state import JobState
+
+EXIT_CODE = 3
+"""Of a run that succeeded, though a fault that was asked for never fired."""
+
+
+def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
+    """One for each fault that waits in vain, with the reason. `status`: of the job at its end."""
+    for fault in waiting:
+        name = f"{fault['kind']}:rank={fault['rank']},step={fault['step']}"
+        yield f"--fault {name} never happened: {_reason(fault, status)}"
+
+
+def _reason(fault: Fault, status: JobState) -> str:
+    highest, step, rank = status.progress.highestStep, fault["step"], fault["rank"]
+    if not highest:
+        return (
+            "the steps of this job are not known, so a fault cannot wait for one. Steps are counted at optimizers of "
+            "torch, in run.steps(), and not in processes that a script starts itself"
+        )
+    if highest < step:
+        return f"the job ended after step {highest}, before step {step}"
+    if restarts := status.restarts.total + status.restarts.free:
+        return (
+            f"rank {rank} never reached step {step}: its script counts steps from 0 in each process, and the "
+            f"job restarted {count(restarts, 'time')}"
+        )
+    return f"rank {rank} never reached step {step}, but another rank reached step {highest}"

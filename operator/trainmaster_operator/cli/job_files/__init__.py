@@ -1,0 +1,1 @@
+"""Files of jobs: written, read, checked and migrated."""

@@ -1,0 +1,121 @@
+"""`trainmaster validate`: a job from its file, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster.contract.config import ParallelismConfig, TrainingSpec
+from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec, WorkersSpec
+from trainmaster_operator.api.validation import job_validation, launch_command, partial_model, pod_fields
+from trainmaster_operator.cli import kubeconfig
+from trainmaster_operator.cli.job_files.job_document import Document, load
+from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.this_machine import preflight, trainer_checks
+
+
+def load_job(
+    file: Path, *, here: Path | None = None, on_cluster: bool = False
+) -> tuple[Document, DistributedTrainingJob]:
+    """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: it is
+    to run on a cluster.
+
+    Without `here` a cluster is to judge the names in its pod template. Raises Refusal with all problems of the job, one
+    a line.
+    """
+    document = load(file)
+    spec = document.value.get("spec") if isinstance(document.value, dict) else None
+    launch_command.complete(spec)
+    problems = job_validation.validate(document.value, on_cluster=on_cluster)
+    problems += [job_validation.Problem(("spec", *path), words) for path, words in launch_command.uncounted(spec)]
+    if isinstance(spec, dict):
+        problems += _of_the_trainer(spec, planned=False)
+        if here is not None:
+            problems += preflight.problems(partial_model.read(JobSpec, spec), here)
+            problems += _names_in_template(spec)
+    refuse(document, problems)
+    return document, DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
+
+
+def load_training(file: Path) -> tuple[TrainingSpec | None, int]:
+    """(what a job trains, its number of ranks), for a plan of its layout: its degrees and its number of ranks needn't
+    suit each other.
+
+    Raises Refusal with all problems of the job, one a line.
+    """
+    document = load(file)
+    problems = job_validation.validate(document.value, sized=False)
+    spec = document.value.get("spec") if isinstance(document.value, dict) else None
+    if isinstance(spec, dict):
+        problems += _of_the_trainer(spec, planned=True)
+    refuse(document, problems)
+    assert isinstance(spec, dict)
+    workers = WorkersSpec.model_validate(spec.get("workers", {}))
+    return _training(spec), workers.replicas * workers.ranksPerPod
+
+
+def refuse(document: Document, problems: Iterable[job_validation.Problem]) -> None:
+    """Raises Refusal with the problems in the order of their lines, each once, if there are any."""
+    told = sorted(dict.fromkeys(problems), key=lambda problem: document.line(problem.path))
+    if told:
+        raise Refusal(*[document.told(problem) for problem in told])
+
+
+def validate(file: Path, *, cluster: Where | None = None) -> int:
+    """Say that the job is valid. Raises Refusal with all its problems.
+
+    cluster: the job needn't run on this machine; a dry run of the job and of one of its pods is made on that cluster,
+    unless there is no kubeconfig.
+    """
+    document, job = load_job(file, here=None if cluster else Path.cwd(), on_cluster=cluster is not None)
+    tried = ""
+    if cluster is not None:
+        if cluster.given or kubeconfig.is_there():
+            tried = f"; it was checked on {asyncio.run(_try_on_cluster(document, cluster))}"
+        else:
+            refuse(document, _names_in_template(document.value["spec"]))
+            tried = "; no cluster has checked it, because there is no kubeconfig"
+    ranks = job.spec.world_size
+    sys.stdout.write(f"{file}: job {job.metadata.name} is valid ({ranks} rank{'s' if ranks != 1 else ''}){tried}\n")
+    return 0
+
+
+async def _try_on_cluster(document: Document, where: Where) -> str:
+    """The address of the cluster. Raises Refusal when that would take neither the job nor its pods."""
+    from trainmaster_operator.cli.cluster.submit_job import in_namespace
+    from trainmaster_operator.cli.cluster_connection import connected
+    from trainmaster_operator.cli.job_files.dry_run import try_job
+
+    async with connected(where) as target:
+        await try_job(target, document, in_namespace(document, target.namespace, where.namespace))
+        return target.address
+
+
+def _names_in_template(spec: dict[str, Any]) -> Iterator[job_validation.Problem]:
+    workers = spec.get("workers")
+    return pod_fields.problems(workers.get("template") if isinstance(workers, dict) else None)
+
+
+def _of_the_trainer(spec: dict[str, Any], *, planned: bool) -> Iterator[job_validation.Problem]:
+    """What the trainer says, as far as the job's own models have nothing to say. planned: its degrees don't count."""
+    options = list(trainer_checks.option_problems(spec.get("training")))
+    yield from options
+    training = _training(spec)
+    if training is not None and not options:
+        if planned:
+            training = training.model_copy(update={"parallelism": ParallelismConfig()})
+        yield from trainer_checks.layout_problems(training)
+
+
+def _training(spec: dict[str, Any]) -> TrainingSpec | None:
+    """None if there is none, or none that the models take."""
+    try:
+        return TrainingSpec.model_validate(spec.get("training"))
+    except ValidationError:
+        return None

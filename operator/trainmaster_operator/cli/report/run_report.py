@@ -1,0 +1,237 @@
+"""OUT/report.html: how a run went, on one page without outside references, of bounded size at any length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.samples import unit_of
+from trainmaster.contract.wire.temporary import replace
+from trainmaster_operator.cli import output_folder
+from trainmaster_operator.cli.display import recovery_tables
+from trainmaster_operator.cli.display.memory_track import MemoryTrack
+from trainmaster_operator.cli.display.status_diff import count, loss, rate, seconds
+from trainmaster_operator.cli.refusal import Refusal, why
+from trainmaster_operator.cli.report import goodput_table, html_page, report_curves, report_failure
+from trainmaster_operator.cli.report.guessing_loss import guessing_loss
+from trainmaster_operator.cli.report.html_page import Fact, Key
+from trainmaster_operator.cli.report.metrics_file import Metrics, read
+from trainmaster_operator.cli.report.report_failure import Printed
+from trainmaster_operator.cli.report.svg_chart import bars, colours
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
+from trainmaster_operator.planning.facts.times import seconds_of
+
+_TONES = {
+    JobPhase.SUCCEEDED: "good",
+    JobPhase.RUNNING: "good",
+    JobPhase.FAILED: "bad",
+    JobPhase.RECOVERING: "warn",
+    JobPhase.SUSPENDED: "warn",
+    JobPhase.SUSPENDING: "warn",
+    JobPhase.RESIZING: "warn",
+}
+
+_COLUMNS = {
+    "round": "one start of all ranks; each restart begins the next round.",
+    "reached": "the last step before the failure.",
+    "resumed": "the step of the checkpoint from which training continued.",
+    "source": "where that checkpoint was: in the memory of the pod, in that of another pod (peer), or on storage.",
+    "steps lost": "steps that had to run a second time.",
+    "total": "the time from the failure to the end of the first step of the new round.",
+}
+"""What the columns of the table of recoveries mean."""
+
+
+def report(out: Path, file: Path | None = None) -> int:
+    """`trainmaster report` of a run. file: as of `write`. Raises Refusal when there is no run."""
+    sys.stdout.write(f"{write(out, file)}\n")
+    return 0
+
+
+def write(out: Path, file: Path | None = None) -> Path:
+    """Makes the page from status.yaml, metrics.jsonl and memory.json of a run. file: where to; None: report.html of the
+    run. Raises Refusal for a folder without a run, or that can't be written."""
+    resource = output_folder.read_run(out)
+    metrics, track = read(out / output_folder.METRICS), MemoryTrack.read(out / output_folder.MEMORY)
+    path = file or out / output_folder.REPORT
+    save(path, render(resource, metrics, track, out.absolute()))
+    return path
+
+
+def save(path: Path, text: str) -> None:
+    """Raises Refusal when the page can't be written there."""
+    try:
+        replace(path, text.encode())
+    except OSError as error:
+        other = "`trainmaster report --file` writes it to another place"  # the end of a run comes here too
+        raise Refusal(f"{path}: cannot be written: {why(error)}; {other}") from None
+
+
+def render(resource: dict[str, Any], metrics: Metrics, track: MemoryTrack, out: Path) -> str:
+    """Return the page of a run on this machine. out: its output folder."""
+    name = resource["metadata"]["name"]
+    status = state_of(resource)
+    return html_page.page(f"{name} - {status.phase.value}", _body(resource, name, status, metrics, track, out))
+
+
+def render_job(job: dict[str, Any], sections: Sequence[str] = ()) -> str:
+    """Return the page of a job on a cluster, which stores neither the losses of all steps nor the memory of ranks.
+    sections: what is known beside its status."""
+    name, status = job["metadata"]["name"], state_of(job)
+    return html_page.page(f"{name} - {status.phase.value}", _body_of_job(job, name, status, sections))
+
+
+def _body(
+    resource: dict[str, Any], name: str, status: JobState, metrics: Metrics, track: MemoryTrack, out: Path
+) -> Iterator[str]:
+    failed = status.phase is JobPhase.FAILED
+    training = resource["spec"].get("training") or {}
+    unit = _unit(training)
+    last_failure = report_failure.section(status, report_failure.printed_in(out, status))
+    yield _header(resource, name, status)
+    if failed:
+        yield last_failure
+    yield html_page.tiles(_facts(status, metrics, unit))
+    # The text is read again only after a success: its file system answered up to the last step.
+    guess = guessing_loss(training) if status.phase is JobPhase.SUCCEEDED and metrics.has_losses else None
+    yield from report_curves.sections(status, metrics, track, unit, guess, skip_empty=failed)
+    yield from _after_the_curves(status)
+    if not failed:
+        yield last_failure
+    yield _job(resource)
+    yield (
+        f"<footer>Made by Trainmaster from {output_folder.STATUS}, {output_folder.METRICS} and {output_folder.MEMORY}. "
+        f"What the ranks printed is in <code>{escape(str(out / output_folder.LOGS))}</code>.</footer>"
+    )
+
+
+def _body_of_job(job: dict[str, Any], name: str, status: JobState, sections: Sequence[str]) -> Iterator[str]:
+    place = f"{name} -n {job['metadata']['namespace']}"
+    last_failure = report_failure.section(status, Printed.on_a_cluster(place, status))
+    yield _header(job, name, status)
+    if status.phase is JobPhase.FAILED:
+        yield last_failure
+    yield html_page.tiles(_facts(status, Metrics(), _unit(job["spec"].get("training") or {})))
+    yield from _after_the_curves(status)
+    if status.phase is not JobPhase.FAILED:
+        yield last_failure
+    yield from sections
+    yield _job(job)
+    yield (
+        "<footer>Made by Trainmaster from the status and the events of the job, and from its metrics where they are "
+        f"drawn. <code>trainmaster logs {escape(place)} --all</code> shows what the ranks print.</footer>"
+    )
+
+
+def _header(resource: dict[str, Any], name: str, status: JobState) -> str:
+    tone = _TONES.get(status.phase, "")
+    return (
+        f'<header><h1>{escape(name)}</h1><span class="state {tone}">{status.phase.value}</span>'
+        f"<p>{escape(_subtitle(resource['spec'], status))}</p></header>"
+    )
+
+
+def _after_the_curves(status: JobState) -> Iterator[str]:
+    if status.lost:
+        yield _goodput(status)
+    if status.recoveries:
+        yield _recoveries(status)
+
+
+def _job(resource: dict[str, Any]) -> str:
+    shown = {key: value for key, value in resource.items() if key != "status"}
+    return html_page.folded("The job", output_folder.dumped(shown))
+
+
+def _unit(training: dict[str, Any]) -> str:
+    return unit_of(str((training.get("data") or {}).get("source", "")))
+
+
+def _subtitle(spec: dict[str, Any], status: JobState) -> str:
+    workers, training = spec.get("workers") or {}, spec.get("training") or {}
+    ranks = int(workers.get("replicas", 1)) * int(workers.get("ranksPerPod", 1))
+    parts = [spec.get("framework", "Trainmaster"), count(ranks, "rank")]
+    mesh = {k: v for k, v in (training.get("parallelism") or {}).items() if v}
+    if mesh:
+        parts.append(" x ".join(f"{axis} {degree}" for axis, degree in mesh.items()))
+    if training:
+        parts.append(f"global batch {training['batch']['global']}")
+        parts.append(f"seed {training.get('seed', 0)}")
+    if status.startTime:
+        parts.append(f"started {status.startTime[:19].replace('T', ' ')} UTC")
+    return " · ".join(parts)
+
+
+def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[Fact]:
+    progress = status.progress
+    step = max(progress.step, metrics.steps[-1] if metrics.steps else 0)
+    if step_count.is_known(status):
+        yield Fact("step", f"{step} / {progress.totalSteps}" if progress.totalSteps else str(step))
+    else:
+        yield Fact("steps since the last restart", str(step))
+    if metrics.has_losses or progress.loss:
+        yield Fact("loss", loss(repr(metrics.losses[-1])) if metrics.has_losses else loss(progress.loss))
+    if metrics.mean_throughput():
+        yield Fact(f"{unit}/s", rate(metrics.mean_throughput()), "mean of all steps that count")
+    if metrics.mean_utilization():
+        yield Fact("MFU", f"{metrics.mean_utilization():.1%}", "share of the most that the devices can compute")
+    if status.startTime and status.completionTime:
+        yield Fact("duration", seconds(seconds_of(status.completionTime) - seconds_of(status.startTime)))
+    yield Fact("restarts", str(status.restarts.total), "after failures")
+    if status.goodput:
+        yield Fact("goodput", status.goodput, "share of the time that went into steps that count")
+    if status.checkpoint:
+        yield Fact("last checkpoint", f"step {status.checkpoint.step}")
+
+
+def _goodput(status: JobState) -> str:
+    cells = goodput_table.table(status)
+    rows = [("the run", goodput_table.parts(status))]
+    return html_page.section(
+        "Where the time went",
+        bars(rows, seconds),
+        html_page.legend(Key("box", style, part) for part, style in colours(rows).items()),
+        html_page.table(cells.header, cells.rows, cells.numeric),
+        html_page.note(
+            "Goodput is the share of the time since the first step that went into steps that count. A step counts "
+            "once: if a failure makes it run again, the second time is lost to that failure. The time in which no step "
+            "runs is lost as well."
+        ),
+    )
+
+
+def _recoveries(status: JobState) -> str:
+    cells = recovery_tables.actions(status.recoveries)
+    rungs = dict.fromkeys(r.rung for r in status.recoveries)
+    content = [
+        html_page.table(cells.header, cells.rows, cells.numeric),
+        html_page.note(
+            "The operator tries the smallest restart first. Each larger one is the next rung of the ladder: it is "
+            "tried when a smaller one cannot help, or was tried too often."
+        ),
+        html_page.meanings((recovery_tables.ACTIONS[rung], recovery_tables.MEANINGS[rung]) for rung in rungs),
+        html_page.meanings((name, _COLUMNS[name]) for name in cells.header if name in _COLUMNS),
+    ]
+    shares = [
+        (f"round {r.round}", [(recovery_tables.named(p), r.clock[p]) for p in recovery_tables.PHASES if p in r.clock])
+        for r in status.recoveries
+        if r.clock
+    ]
+    if shares:
+        clocks = recovery_tables.clocks(status.recoveries)
+        content += [
+            html_page.heading("Phase by phase"),
+            bars(shares, seconds),
+            html_page.legend(Key("box", style, part) for part, style in colours(shares).items()),
+            html_page.table(clocks.header, clocks.rows, clocks.numeric),
+            html_page.note("A phase that every rank goes through has the time of the slowest rank."),
+        ]
+    every = status.restarts.total + status.restarts.free
+    if every > len(status.recoveries):
+        content.append(html_page.note(f"The last {len(status.recoveries)} of {every} restarts."))
+    return html_page.section("Recoveries", *content)

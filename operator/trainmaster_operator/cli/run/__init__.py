@@ -1,0 +1,1 @@
+"""Jobs on this machine: what `trainmaster run` checks, starts and ends."""

@@ -1,0 +1,372 @@
+"""The process tree of a local run: this process holds the store, the display and the control channel's socket; the
+operator and the kubelet are its children.
+
+Whatever ends, everything ends: the kernel ends both children with this process, and they end what is below them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+
+from trainmaster.contract.wire import environment as names
+from trainmaster_operator.api.job import Framework
+from trainmaster_operator.cli.display import live_display, rank_output
+from trainmaster_operator.cli.display.memory_track import MemoryTrack
+from trainmaster_operator.cli.display.status_diff import News, OperatorBack, Tone, news
+from trainmaster_operator.cli.fault_injection import unfired_faults
+from trainmaster_operator.cli.fault_injection.run_faults import FaultServer
+from trainmaster_operator.cli.output_folder import MEMORY, REPORT, STATUS
+from trainmaster_operator.cli.refusal import Refusal, why
+from trainmaster_operator.cli.report import run_report
+from trainmaster_operator.cli.run import local_processes
+from trainmaster_operator.cli.run.local_faults import Troublemaker
+from trainmaster_operator.cli.run.resume_message import from_where, how_to_go_on
+from trainmaster_operator.cli.run.run_job import LOOPBACK, Prepared
+from trainmaster_operator.cli.run.status_file import StatusFile
+from trainmaster_operator.cli.run.surviving_processes import Survivors
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cluster.port import DELETED, JOB, Object
+from trainmaster_operator.control.peer_secrets import KEY_VARIABLE
+from trainmaster_operator.control.sessions import KEY_BYTES
+from trainmaster_operator.local.memory_cluster import MemoryCluster
+from trainmaster_operator.local.memory_store import MemoryStore
+from trainmaster_operator.local.store_faults import Trouble
+from trainmaster_operator.local.store_server import StoreServer
+from trainmaster_operator.planning.facts.job_state import JobPhase
+
+RANKS_EVERY_S = 1.0
+PRINTED_EVERY_S = 0.1
+REST_CHUNKS = 16  # of 64 KiB: what is shown at the end of what rank 0 printed faster than it could be shown
+SAVE_STATUS_S = 0.3
+OPERATOR_ENDS_WITHIN_S = 3.0
+KUBELET_ENDS_WITHIN_S = 9.0
+SOCKET_PATH_LIMIT = 80  # of 107, for the names below the folder
+
+STOPPED = 130
+API = "api.sock"  # of the operator: the store
+
+
+class LocalRun:
+    def __init__(self, prepared: Prepared, plain: bool, quiet: bool) -> None:
+        """`quiet`: what rank 0 prints is not shown."""
+        job = prepared.job
+        self._prepared = prepared
+        self._folder = prepared.folder
+        self._key = (job.metadata.namespace, job.metadata.name)
+        self._resource: Object = prepared.resource
+        self._store = MemoryStore(now=time.time, ids=lambda: str(uuid.uuid4()))
+        self._cluster = MemoryCluster(self._store)
+        self._scene = live_display.Scene.of_training(
+            prepared.resource["spec"].get("training"),
+            name=job.metadata.name,
+            world_size=job.spec.world_size,
+            out=_short(self._folder.path),
+            status=state_of(prepared.resource),
+        )
+        self._peer_key = secrets.token_hex(KEY_BYTES)
+        self._display = live_display.choose(self._scene, plain)
+        self._memory = MemoryTrack.read(self._folder.path / MEMORY)
+        self._printed = rank_output.RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod)
+        self._teller = rank_output.Teller(0, own_loop=job.spec.framework is Framework.TRAINMASTER, quiet=quiet)
+        status_file = _short(self._folder.path / STATUS)
+        self._status_file = StatusFile(self._folder, status_file, self._display.tell)
+        self._unsaved = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._stop_asked = 0
+        self._said: set[str] = set()
+        port = prepared.control.getsockname()[1]
+        self._url = f"http://{LOOPBACK}:{port}"
+
+    async def run(self) -> int:
+        """Until the job ends, or until it has stopped as asked. Nothing is left running or lying about."""
+        # On disk before anything runs: whatever happens now, the next run knows whose folder this is.
+        try:
+            self._folder.write_status(self._resource)
+        except OSError as error:
+            place = _short(self._folder.path / STATUS)
+            raise Refusal(f"{place} can't be written: {why(error)}; choose another --out") from None
+        run_dir = _make_run_dir()
+        try:
+            return await self._run(run_dir)
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+    async def _run(self, run_dir: Path) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._ask_to_stop, number)
+        self._survivors = Survivors()
+        self._store.restore({"version": 1, "objects": [self._resource]})
+        # The operator's way to the store may be troubled on purpose, the kubelet's never is.
+        trouble = Trouble()
+        server, api = StoreServer(self._store, run_dir / "store.sock"), StoreServer(self._store, run_dir / API, trouble)
+        operator, kubelet = self._children(run_dir)
+        troublemaker = Troublemaker(self._store, self._key[0], run_dir, trouble, operator.kill)
+        faults = FaultServer(
+            run_dir / "faults.sock",
+            self._prepared.faults,
+            troublemaker.acts,
+            lambda text: self._display.tell(News("fault", text, Tone.WARNING)),
+        )
+        await server.start()
+        await api.start()
+        await faults.start()
+        self._display.start()
+        if self._prepared.devices.words:
+            self._display.tell(self._prepared.devices.news())
+        if self._prepared.resumes:
+            self._display.tell(News("resumes", from_where(self._prepared.job.spec, self._scene.status)))
+        if self._prepared.python is not None:
+            self._display.tell(News("python", self._prepared.python.words))
+        if names.ZYGOTE not in os.environ:
+            self._display.tell(News("pending", "Python imports what ranks need, once for this run"))
+        tasks = [
+            asyncio.create_task(work)
+            for work in (
+                kubelet.keep(),
+                operator.keep(),
+                self._follow(),
+                self._save_status(),
+                self._draw(),
+                self._look_at_ranks(operator),
+                self._follow_rank_0(),
+                self._ended.wait(),
+            )
+        ]
+        failure: BaseException | None = None
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            failure = next((error for task in done if (error := task.exception())), None)
+        finally:
+            for task in tasks[2:]:
+                task.cancel()
+            at_once = self._stop_asked > 1
+            await asyncio.gather(
+                operator.end(0 if at_once else OPERATOR_ENDS_WITHIN_S),
+                kubelet.end(0 if at_once else KUBELET_ENDS_WITHIN_S),
+            )
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if not at_once:
+                self._show_the_rest()
+            self._display.stop()
+            await faults.close()
+            await api.close()
+            await server.close()
+            await self._status_file.write(self._resource)
+            self._status_file.close()
+        if failure is not None and not isinstance(failure, local_processes.ChildFailed):
+            raise failure
+        return self._conclude(failure, list(unfired_faults.sentences(faults.waiting, self._scene.status)))
+
+    def _children(self, run_dir: Path) -> tuple[local_processes.Operator, local_processes.Kubelet]:
+        out, logs = self._folder.path, self._folder.logs
+        fd = self._prepared.control.fileno()
+        variables = {names.OUTPUT_DIR: str(out)}  # for every pod
+        if self._prepared.pods_as_nodes:
+            variables[names.PODS_AS_NODES] = "1"
+        devices = self._prepared.devices
+        if not devices.names and devices.words:
+            variables[names.WITHOUT_DEVICES] = devices.words
+        if self._prepared.digests:
+            variables[names.DIGESTS] = "1"
+        if self._prepared.faults:
+            variables[names.FAULTS] = self._prepared.faults
+            variables[names.FAULT_SOCKET] = str(run_dir / "faults.sock")
+        operator = local_processes.Operator(
+            [
+                *("--store", str(run_dir / API), "--control-fd", str(fd), "--control-url", self._url),
+                *("--extra-env", json.dumps(variables)),
+            ],
+            logs / "operator.log",
+            {**os.environ, KEY_VARIABLE: self._peer_key},
+            fds=[fd],
+            died=self._operator_died,
+        )
+        python = self._prepared.python
+        shared = os.environ.get(names.ZYGOTE)  # of several runs on this machine
+        kubelet = local_processes.Kubelet(
+            [
+                *("--store", str(run_dir / "store.sock"), "--run-dir", str(run_dir), "--out", str(out)),
+                *(("--zygote", shared) if shared else ()),
+                *(("--devices", ",".join(devices.names)) if devices.names is not None else ()),
+                *("--devices-per-pod", str(devices.each)),
+            ],
+            logs / "kubelet.log",
+            {**os.environ, **({names.PYTHON: python.path} if python is not None and python.path else {})},
+        )
+        return operator, kubelet
+
+    # -- what happens
+
+    async def _follow(self) -> None:
+        """Every change of the job, until it has ended or has stopped as asked."""
+        async for event in self._cluster.watch(JOB, "0", self._key[0]):
+            if event.object["metadata"]["name"] != self._key[1]:
+                continue
+            if event.type == DELETED:
+                raise local_processes.ChildFailed("the job was deleted from the store")
+            self._resource = event.object
+            old, new = self._scene.status, state_of(event.object)
+            self._scene.status = new
+            self._unsaved.set()
+            self._show_printed()  # last words come before what is said of the end
+            for piece in news(old, new):
+                self._display.tell(piece)
+            stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
+            if new.phase.finished or stopped:
+                self._ended.set()
+                return
+
+    async def _save_status(self) -> None:
+        """status.yaml follows the job, a little late so that many changes are one write."""
+        while True:
+            await self._unsaved.wait()
+            await asyncio.sleep(SAVE_STATUS_S)
+            self._unsaved.clear()
+            await self._status_file.write(self._resource)
+
+    async def _draw(self) -> None:
+        while True:
+            self._display.draw()
+            await asyncio.sleep(live_display.FRAME_S)
+
+    def _operator_died(self, code: int) -> None:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        text = f"the operator died ({how}), and a new one starts; training continues"
+        self._display.tell(News("operator", text, Tone.WARNING))
+
+    async def _look_at_ranks(self, operator: local_processes.Operator) -> None:
+        """The ranks' soft state, for the picture and the memory curves only; and whether the operator is back."""
+        back = OperatorBack()
+        url = f"{self._url}/v1/jobs/{self._key[0]}/{self._key[1]}"
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+            while True:
+                before = operator.deaths
+                try:
+                    async with session.get(url) as response:
+                        if response.status == 200:
+                            self._see(await response.json())
+                            if (told := back.seen(before, self._scene.ranks)) is not None:
+                                self._display.tell(told)
+                except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+                    pass  # the operator is away: the next look will tell
+                await asyncio.sleep(RANKS_EVERY_S)
+
+    def _see(self, view: Mapping[str, Any]) -> None:
+        """Soft state of the job: its ranks, and what agents tell people. What several of them say is told once."""
+        for event in view["events"]:
+            said = f"{event['reason']}: {event['message']}"
+            if said not in self._said:
+                self._said.add(said)
+                self._display.tell(News("note", said))
+        of_slot = ("slot", "incarnation", "container_bytes", "container_limit_bytes")
+        ranks = [{**rank, **{name: slot[name] for name in of_slot}} for slot in view["slots"] for rank in slot["ranks"]]
+        self._scene.ranks = sorted(ranks, key=lambda rank: rank["rank"])
+        self._memory.add(time.time(), ranks)
+
+    async def _follow_rank_0(self) -> None:
+        while True:
+            self._show_printed()
+            await asyncio.sleep(PRINTED_EVERY_S)
+
+    def _show_printed(self, *, wait: bool = False) -> bool:
+        """What rank 0 has printed since, or a part of it. Returns whether there may be more. `wait`: for a terminal
+        that doesn't take it now; while the job runs, nothing waits for a terminal."""
+        if not wait and not rank_output.is_read(sys.stdout):
+            return False
+        lines = self._printed.read(self._scene.status)
+        for line in lines or ():
+            if (piece := self._teller.told(line)) is not None:
+                self._display.tell(piece)
+        return lines is not None
+
+    def _show_the_rest(self) -> None:
+        """Once nothing runs any more."""
+        chunks = 0
+        while self._show_printed(wait=True):
+            chunks += 1
+            if chunks == REST_CHUNKS:
+                self._display.tell(News("rank 0", f"(the rest of what it printed is in {_short(self._folder.logs)})"))
+                return
+
+    # -- what is asked of us
+
+    def _ask_to_stop(self, number: int) -> None:
+        self._stop_asked += 1
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        if self._stop_asked > 1:
+            self._display.tell(News("stopping", f"{name} again: the run stops at once", Tone.BAD))
+            self._ended.set()
+            return
+        ours = self._prepared.job.spec.framework is Framework.TRAINMASTER
+        how = "saves a checkpoint, then stops" if ours else "the scripts get SIGTERM and their grace period"
+        self._display.tell(News("stopping", f"{name}: {how}; a second one stops the run at once", Tone.WARNING))
+        # The memory store's patch takes effect at once and can't conflict.
+        self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
+
+    # -- the end
+
+    def _conclude(self, failure: BaseException | None, unfired: list[str]) -> int:
+        """Say how it ended, and return the exit code. `unfired`: of each fault that never fired, why."""
+        path = self._folder.path
+        try:
+            self._memory.write(path / MEMORY)
+        except OSError as error:
+            sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {why(error)}\n")
+        self._scene.memory = self._memory.told()
+        self._scene.words = rank_output.last_words(Path(_short(path)), self._scene.status)
+        page = _short(path / REPORT)
+        try:
+            run_report.write(path)
+        except Refusal as refusal:
+            sys.stderr.write(f"trainmaster: {refusal}\n")
+            page = ""
+        live_display.summary(self._scene, Console(file=sys.stdout, highlight=False), page)
+        for sentence in self._survivors.named():
+            sys.stderr.write(f"trainmaster: {sentence}\n")
+        if self._status_file.stale:
+            sys.stderr.write(f"trainmaster: {self._status_file.stale}; it has an older state\n")
+        for sentence in unfired:
+            sys.stderr.write(f"trainmaster: {sentence}\n")
+        if failure is not None:
+            sys.stderr.write(f"trainmaster: {failure}\n")
+            return 1
+        phase = self._scene.status.phase
+        if phase is JobPhase.SUCCEEDED:
+            return unfired_faults.EXIT_CODE if unfired else 0
+        if self._stop_asked and phase is not JobPhase.FAILED:
+            sys.stdout.write(how_to_go_on(self._prepared.job.spec, self._scene.status, self._prepared.command) + "\n")
+            return STOPPED
+        return 1
+
+
+def _make_run_dir() -> Path:
+    """0700, and short enough for the sockets in it."""
+    folder = tempfile.mkdtemp(prefix="trainmaster-")
+    if len(folder) > SOCKET_PATH_LIMIT:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="trainmaster-", dir="/tmp")
+    return Path(folder)
+
+
+def _short(path: Path) -> str:
+    """Relative to where the person is, if it lies below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

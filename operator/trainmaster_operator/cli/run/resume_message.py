@@ -1,0 +1,29 @@
+"""How a run goes on with what an earlier one left: what it says when it starts, and when it was stopped."""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.job import Framework, JobSpec
+from trainmaster_operator.planning.facts.job_state import JobState
+
+
+def from_where(spec: JobSpec, status: JobState) -> str:
+    """Where a run begins that goes on. `status`: as the run before left it; a kill may have come between a checkpoint
+    and that, so the rank that has found the newest one tells its step."""
+    if spec.checkpoint.resume == "Never":
+        return "from the first step, since spec.checkpoint.resume is Never"
+    if status.checkpoint is not None:
+        return f"from the newest checkpoint; one of step {status.checkpoint.step} is known"
+    if spec.framework is Framework.TRAINMASTER:
+        return "from the newest checkpoint, if there is one"
+    return "the script starts again, and continues from what it has saved itself"
+
+
+def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
+    """What a person whose run was stopped may type next, and what that does."""
+    if spec.checkpoint.resume == "Never":
+        return f"To start again from the first step, since spec.checkpoint.resume is Never: {command}"
+    if status.checkpoint is not None:
+        return f"To continue after step {status.checkpoint.step}: {command}"
+    if spec.framework is Framework.TRAINMASTER:
+        return f"Nothing was saved yet. To start again from the first step: {command}"
+    return f"To start the script again, which continues from what it has saved itself: {command}"

@@ -1,0 +1,183 @@
+"""`trainmaster run`: a job on this machine, from its file to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import socket
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.launch.framework_packages import PACKAGES
+from trainmaster_operator.api.job import DistributedTrainingJob, Framework
+from trainmaster_operator.cli import output_folder
+from trainmaster_operator.cli.fault_injection import run_faults
+from trainmaster_operator.cli.job_files.validate_job import load_job
+from trainmaster_operator.cli.refusal import Refusal
+from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, preflight, script_interpreter
+from trainmaster_operator.cli.this_machine.cuda_devices import DeviceLocks
+from trainmaster_operator.cli.this_machine.device_plan import DevicePlan, NoDevices
+from trainmaster_operator.cli.this_machine.script_interpreter import Interpreter
+from trainmaster_operator.planning.facts.job_state import JobPhase
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    job: Path
+    out: Path | None = None
+    faults: tuple[str, ...] = ()
+    port: int = 0
+    plain: bool = False
+    quiet: bool = False  # what rank 0 prints is not shown
+    fresh: bool = False
+    digests: bool = False  # of all states after each step
+    pods_as_nodes: bool = False  # local ranks are numbered in each pod
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that nothing stands against any more. `control`: the listening socket of the control channel. `command`:
+    what a person types to go on with it. `devices`: those of the run, which `locks` keeps from other runs."""
+
+    job: DistributedTrainingJob
+    resource: dict[str, Any]  # as it goes into the store, with uid and status
+    faults: str
+    folder: output_folder.OutputFolder
+    control: socket.socket
+    resumes: bool
+    command: str
+    devices: DevicePlan
+    locks: DeviceLocks
+    digests: bool = False
+    python: Interpreter | None = None  # that runs the script; None: the job trains by our own trainer
+    pods_as_nodes: bool = False
+
+
+def run(options: RunOptions) -> int:
+    """0 when the job succeeded, 1 when it failed, 3 when it succeeded and a fault that was asked for never fired, 130
+    when it was asked to stop. Raises Refusal."""
+    prepared = prepare(options)
+    if isinstance(prepared, str):
+        sys.stdout.write(prepared + "\n")
+        return 0
+    from trainmaster_operator.cli.run.local_run import LocalRun
+
+    try:
+        return asyncio.run(LocalRun(prepared, options.plain, options.quiet).run())
+    finally:
+        prepared.control.close()
+        prepared.folder.release()
+        prepared.locks.release()
+
+
+def prepare(options: RunOptions) -> Prepared | str:
+    """Everything that can be refused is refused here, before anything is made. A text: there is nothing to do."""
+    document, given = load_job(options.job, here=Path.cwd())
+    out = (options.out or Path("runs") / given.metadata.name).expanduser().resolve()
+    localized = preflight.localized(document.value, Path.cwd(), out)
+    job = DistributedTrainingJob.model_validate(localized)
+    encoded_faults = run_faults.parse(options.faults, job)
+    python = None if job.spec.framework is Framework.TRAINMASTER else _choose_python(options, job)
+
+    before = output_folder.read_status(out)
+    if before is not None and not options.fresh:
+        output_folder.check_same_job(out, before, job)
+        finished = state_of(before).phase is JobPhase.SUCCEEDED and not _longer(before, job)
+        run_faults.refuse_what_is_over(options.faults, encoded_faults, before, finished=finished)
+        if finished:
+            return f"{out}: job {job.metadata.name} has succeeded already; --fresh runs it again from the first step"
+        output_folder.check_steps(out, before, job)
+    resumes = before is not None and not options.fresh
+    with ExitStack() as undo:
+        control = undo.enter_context(_listen(options.port))
+        locks = DeviceLocks(cuda_devices.lock_folder(os.environ))
+        undo.callback(locks.release)
+        chosen = _choose_devices(options, job, locks)
+        folder = output_folder.OutputFolder.claim(out)
+        undo.callback(folder.release)
+        if options.fresh:
+            folder.clear()
+        undo.pop_all()
+    if before is not None and resumes:
+        assert job.spec.checkpoint.directory is not None
+        last_round = output_folder.highest_round(Path(job.spec.checkpoint.directory))
+        resource = output_folder.resumed_resource(before, localized, last_round)
+    else:
+        resource = output_folder.first_resource(localized)
+    return Prepared(
+        job=job,
+        resource=resource,
+        faults=encoded_faults,
+        folder=folder,
+        control=control,
+        resumes=resumes,
+        command=_command(options),
+        devices=chosen,
+        locks=locks,
+        digests=options.digests,
+        python=python,
+        pods_as_nodes=options.pods_as_nodes or chosen.each > 0,
+    )
+
+
+def _choose_python(options: RunOptions, job: DistributedTrainingJob) -> Interpreter:
+    """Raises Refusal when the interpreter of the scripts lacks the job's framework."""
+    framework = job.spec.framework.value
+    package = PACKAGES.get(framework, "torch")
+    chosen = script_interpreter.of_command(job.spec.command(), os.environ.get("PATH", os.defpath), package)
+    if chosen.lacks and framework in PACKAGES:
+        raise Refusal(
+            f"{options.job}: spec.framework: {framework} needs the package {package}, and {sys.executable} does not "
+            f"have it: install it there, or put the Python that has it first in PATH"
+        )
+    return chosen
+
+
+def _command(options: RunOptions) -> str:
+    out = ["--out", str(options.out)] if options.out else []
+    nodes = ["--pods-as-nodes"] if options.pods_as_nodes else []
+    return shlex.join(["trainmaster", "run", str(options.job), *out, *nodes])
+
+
+def _choose_devices(options: RunOptions, job: DistributedTrainingJob, locks: DeviceLocks) -> DevicePlan:
+    """Raises Refusal when the run asks for devices that it can't get."""
+    try:
+        need = device_plan.need(job.spec, pods_as_nodes=options.pods_as_nodes)
+        present = cuda_devices.present(os.environ) if need is not None else None
+        if need is None or not present or need.asked == "CPU":
+            return device_plan.decide(need, present, [])
+        with locks.choosing():
+            chosen = device_plan.decide(need, present, locks.take(present, need.most))
+            if not chosen.names:
+                locks.release()
+        return chosen
+    except NoDevices as error:
+        raise Refusal(f"{options.job}: {error}") from None
+
+
+def _longer(before: dict[str, Any], job: DistributedTrainingJob) -> bool:
+    """Whether a job that has ended is asked for more steps now."""
+    had = (before["spec"].get("training") or {}).get("steps", 0)
+    return job.spec.training is not None and job.spec.training.steps > int(had)
+
+
+def _listen(port: int) -> socket.socket:
+    """Raises Refusal when the port is taken or is none."""
+    if not 0 <= port <= 65535:
+        raise Refusal(f"--port {port}: must be 0, for any free port, to 65535")
+    from trainmaster_operator.control.http_server import listening_socket  # with aiohttp: not before it is needed
+
+    try:
+        return listening_socket(LOOPBACK, port)
+    except OSError as error:
+        why = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise Refusal(
+            f"--port {port}: {LOOPBACK}:{port} can't be used: {why}; leave --port out to use a free port"
+        ) from None

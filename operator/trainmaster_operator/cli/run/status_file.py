@@ -1,0 +1,45 @@
+"""Keeps status.yaml up to date while a run goes on. A disk that takes nothing stops no training, and is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from trainmaster_operator.cli.display.status_diff import News, Tone
+from trainmaster_operator.cli.refusal import why
+from trainmaster_operator.cluster.port import Object
+
+
+class Folder(Protocol):
+    """What is asked of the output folder."""
+
+    def write_status(self, resource: Object) -> None: ...
+
+
+class StatusFile:
+    """`place`: the file, for people. `tell` gets what they should know."""
+
+    def __init__(self, folder: Folder, place: str, tell: Callable[[News], None]) -> None:
+        self._folder, self._place, self._tell = folder, place, tell
+        # One thread: a slow disk must not stop the store, and of two writes the later one must stay.
+        self._thread = ThreadPoolExecutor(1)
+        self.stale = ""
+        """Why the file tells of an earlier state; "" when it doesn't."""
+
+    async def write(self, resource: Object) -> None:
+        """Replace the file. What the disk doesn't take is told once, and the next change is tried again."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._folder.write_status, resource)
+        except OSError as error:
+            stale = f"{self._place} can't be written: {why(error)}"
+            if stale != self.stale:
+                self._tell(News("not saved", stale, Tone.BAD))
+            self.stale = stale
+        else:
+            self.stale = ""
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._thread.shutdown()

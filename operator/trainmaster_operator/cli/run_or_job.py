@@ -1,0 +1,73 @@
+"""What a word on the command line means: a run on this machine, or a job on a cluster."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from trainmaster_operator.cli import kubeconfig
+from trainmaster_operator.cli.kubeconfig import Where
+from trainmaster_operator.cli.output_folder import STATUS
+from trainmaster_operator.cli.refusal import Refusal
+
+RUNS = Path("runs")
+"""The folder in which `trainmaster run` makes output folders by default."""
+
+
+def of(what: str, where: Where) -> Path | None:
+    """Return the output folder that a word means; None: it means a job on a cluster.
+
+    A word is a path if it has a slash. Otherwise it can be a folder, the name of a run in ./runs, or the name of a job.
+    Raises Refusal when it can be none of them, or two different runs.
+    """
+    is_path = "/" in what or what in (".", "..")
+    if where.given:
+        if is_path:
+            raise Refusal(
+                f"{what}: is not the name of a job, and -n, --kubeconfig and --context are only for jobs on a cluster"
+            )
+        kubeconfig.find(where)
+        return None
+    places = [Path(what)] if is_path else [Path(what), RUNS / what]
+    runs = [place for place in places if (place / STATUS).exists()]
+    if len(runs) > 1 and not runs[0].samefile(runs[1]):
+        raise Refusal(f"{what}: can mean two runs; write ./{what} or {runs[1]}")
+    if is_path and not runs and not Path(what).exists():
+        raise Refusal(f"{what}: does not exist; the output folder of a run, or the name of a run or a job, is expected")
+    if is_path:
+        return Path(what)
+    if runs:
+        _tell_the_other_meaning(what, runs[0])
+        return runs[0]
+    return _without_a_run(what, where)
+
+
+def check_job(name: str, where: Where, for_runs: str) -> None:
+    """Raise Refusal for a word that can only be a run. for_runs: what to do with a run instead."""
+    if not where.given and ("/" in name or Path(name, STATUS).exists()):
+        raise Refusal(f"{name}: the name of a job on a cluster is expected; {for_runs}")
+
+
+def _without_a_run(what: str, where: Where) -> Path | None:
+    """A name that no run on this machine has."""
+    try:
+        kubeconfig.find(where)
+    except Refusal as refusal:
+        if Path(what).is_dir():
+            return Path(what)  # it holds no run: whoever reads it says so
+        raise Refusal(
+            f"{what}: there is no run in {what} or {RUNS / what}, and no cluster to look for a job: {refusal}"
+        ) from None
+    if Path(what).is_dir():
+        raise Refusal(f"{what}: the folder {what} holds no run; to mean the job {what} on a cluster, add -n NAMESPACE")
+    return None
+
+
+def _tell_the_other_meaning(what: str, run: Path) -> None:
+    """Say how to mean a job of the same name, if there is a cluster that may have one."""
+    with suppress(Refusal):
+        if kubeconfig.is_there():
+            sys.stderr.write(
+                f"trainmaster: {what} is the run in {run}; to mean the job {what} on a cluster, add -n NAMESPACE\n"
+            )

@@ -1,0 +1,1 @@
+"""What this machine has for a run: devices, a Python and the trainer."""

@@ -1,0 +1,159 @@
+"""Which CUDA devices of this machine a run gets: `devices` finds and locks them, and this decides what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainmaster.contract.config import Device as Asked
+from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.api.validation.problem import Problem, shown
+from trainmaster_operator.cli.display.status_diff import News, Tone, count
+from trainmaster_operator.local.pod_devices import VISIBLE
+
+RESOURCE = "nvidia.com/gpu"
+_DEVICE = ("spec", "training", "device")
+_RESOURCES = ("spec", "workers", "template", "spec", "containers", 0, "resources")
+
+
+class NoDevices(Exception):
+    """The run asks for devices that it can't get."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Device:
+    """`name`: what CUDA_VISIBLE_DEVICES calls it. `uuid`: which device it is, whatever it is called."""
+
+    name: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class Need:
+    """Devices that a run asks for.
+
+    `least`: it computes on the CPU with fewer. `most`: it can't use more. `each`: devices of each pod, which counts as
+    a node then; 0: all ranks see all devices. `explicit`: the template says how many. `who`: who needs them, in words.
+    """
+
+    least: int
+    most: int
+    each: int
+    who: str
+    asked: Asked = "Auto"
+    explicit: bool = False
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """`names`: the devices of the run; (): none; None: pods see what this process sees. `words`: what a person is told;
+    "" where there is nothing to tell. `each`: as in Need."""
+
+    names: tuple[str, ...] | None = None
+    words: str = ""
+    each: int = 0
+
+    def news(self) -> News:
+        """Return what the run tells of its devices."""
+        return News("devices", self.words, Tone.PLAIN if self.names else Tone.WARNING)
+
+
+def need(spec: JobSpec, *, pods_as_nodes: bool = False) -> Need | None:
+    """Return what the job needs; None: its template says itself which devices its pods see. Raises NoDevices."""
+    workers = spec.workers
+    if any(variable.get("name") == VISIBLE for variable in spec.container().get("env") or []):
+        return None
+    asked = spec.training.device if spec.training is not None else "Auto"
+    explicit = _of_template(spec)
+    pods, most = workers.replicas, workers.max or workers.replicas
+    if explicit is None and not pods_as_nodes:
+        ranks = workers.ranksPerPod
+        return Need(pods * ranks, most * ranks, 0, f"for {count(pods * ranks, 'rank')}", asked)
+    each = workers.ranksPerPod if explicit is None else explicit
+    pods, most = pods + workers.spares, most + workers.spares
+    who = f"for {count(pods, 'pod')} with {each} each"
+    return Need(pods * each, most * each, each, who, asked, explicit is not None)
+
+
+def _of_template(spec: JobSpec) -> int | None:
+    """Return how many devices the template asks for; None: it doesn't say. Raises NoDevices."""
+    resources = spec.container().get("resources")
+    for kind in ("limits", "requests"):
+        amounts = resources.get(kind) if isinstance(resources, dict) else None
+        given = amounts.get(RESOURCE) if isinstance(amounts, dict) else None
+        if given is not None:
+            if not str(given).isdigit():
+                words = f"a whole number is expected, not {shown(given)}"
+                raise NoDevices(Problem((*_RESOURCES, kind, RESOURCE), words))
+            return int(given)
+    return None
+
+
+def named(uuids: Sequence[str], visible: str | None) -> list[Device]:
+    """Return the devices that a process sees which finds `visible` in CUDA_VISIBLE_DEVICES.
+
+    As CUDA reads it: numbers, UUIDs or their beginnings; an unknown name hides all behind it, and a device that is
+    named twice hides all. `uuids`: of the machine's devices, in their order.
+    """
+    if visible is None:
+        return [Device(str(number), uuid) for number, uuid in enumerate(uuids)]
+    found: list[Device] = []
+    for name in visible.split(","):
+        uuid = _uuid(uuids, name.strip())
+        if uuid is None:
+            break
+        found.append(Device(name.strip(), uuid))
+    return found if len({device.uuid for device in found}) == len(found) else []
+
+
+def _uuid(uuids: Sequence[str], name: str) -> str | None:
+    if name.isdigit():
+        return uuids[int(name)] if int(name) < len(uuids) else None
+    if name.startswith("MIG-"):
+        return name  # a part of a device, which isn't among them
+    matching = [uuid for uuid in uuids if uuid.startswith(name)] if name.startswith("GPU-") else []
+    return matching[0] if len(matching) == 1 else None
+
+
+def _shortage(need: Need, present: int, free: int) -> str:
+    """Return in words how many devices there are, and for whom. `free`: how many of them no other run holds."""
+    if present == free:
+        return f"there {'is' if free == 1 else 'are'} {count(free, 'CUDA device')} here {need.who}"
+    there = f"the {count(present, 'CUDA device')} here"
+    return f"other runs hold {present - free} of {there}, which leaves {free} {need.who}"
+
+
+def decide(need: Need | None, present: Sequence[Device] | None, free: Sequence[Device]) -> DevicePlan:
+    """Return what a run gets. Raises NoDevices if it asks for devices that it can't get.
+
+    `present`: the devices that this process sees; None: that isn't known. `free`: those of them that no other run
+    holds, need.most at most.
+    """
+    if need is not None and need.asked == "MPS":
+        words = "MPS can't be used: it has no float64, in which losses are summed; use CPU"
+        raise NoDevices(Problem(_DEVICE, words))
+    if need is None or present is None:
+        return DevicePlan(each=need.each if need is not None else 0)
+    if need.asked == "CPU" or not need.most:
+        return DevicePlan(() if present else None, each=need.each)
+    if need.least <= len(free):
+        names = tuple(device.name for device in free)
+        # Devices are tried in their order: those before the last free one that aren't free are held by others.
+        tried = present[: present.index(free[-1]) + 1]
+        others = [device.name for device in tried if device not in free]
+        words = f"CUDA {_listed(names)}" + (f"; another run holds {_listed(others)}" if others else "")
+        return DevicePlan(names, words, need.each)
+    words = _shortage(need, len(present), len(free))
+    if need.asked == "CUDA":
+        raise NoDevices(Problem(_DEVICE, f"CUDA needs a device for each rank, and {words}; use Auto or CPU"))
+    if not present and not need.explicit:
+        return DevicePlan(each=need.each)
+    return DevicePlan((), f"{words}, so all ranks compute on the CPU", need.each)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"device{'' if len(names) == 1 else 's'} {', '.join(names)}"

@@ -1,0 +1,191 @@
+"""What must be true on this machine before a local run starts: paths exist, made absolute for the pods."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainmaster.contract.config import DataConfig
+from trainmaster.contract.launch import LaunchRefused, UnknownOption, parse
+from trainmaster.contract.launch.ask import OwnParsers
+from trainmaster_operator.api.job import Framework, JobSpec
+from trainmaster_operator.api.meta import CONTROLLER
+from trainmaster_operator.api.validation import partial_model, pod_template
+from trainmaster_operator.api.validation.problem import Problem
+from trainmaster_operator.cli.this_machine import cuda_devices, device_plan, script_interpreter, trainer_checks
+from trainmaster_operator.local import container_variables
+
+_CONTAINER = ("spec", "workers", "template", "spec", "containers", 0)
+_BARE = ("python", "python3")
+_RESTART = ("spec", "workers", "restartCommand")
+
+
+def localized(document: dict[str, Any], directory: Path, out: Path) -> dict[str, Any]:
+    """A valid job with the paths that `directory` completes, and with its checkpoints in the output folder."""
+    job: dict[str, Any] = copy.deepcopy(document)
+    job.pop("status", None)
+    job["metadata"].setdefault("namespace", "default")
+    spec = job["spec"]
+    training = spec.get("training")
+    evaluation = training.get("evaluation") if training is not None else None
+    for part in (training, evaluation):
+        if part is not None and not part["data"]["path"].startswith("@"):
+            part["data"]["path"] = str(_absolute(part["data"]["path"], directory))
+    checkpoint = spec.setdefault("checkpoint", {})
+    # A directory on a volume of the cluster is none of this machine's.
+    given = None if checkpoint.pop("volume", None) else checkpoint.get("directory")
+    checkpoint["directory"] = str(_absolute(given or str(out / "checkpoints"), directory))
+    if checkpoint.get("resume", "Auto") not in ("Auto", "Never"):
+        checkpoint["resume"] = str(_absolute(checkpoint["resume"], directory))
+    if spec.get("framework", "Trainmaster") != "Trainmaster":
+        container = spec["workers"]["template"]["spec"]["containers"][0]
+        container["workingDir"] = str(_absolute(container.get("workingDir", "."), directory))
+    return job
+
+
+def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    """Yield everything that would fail at once on this machine, where `directory` completes paths.
+
+    spec: fields that are wrong may be absent (`partly`); what needs these is not looked at.
+    """
+    checks = (
+        _suspended,
+        _of_clusters,
+        _data_problems,
+        _device_problems,
+        _command_problems,
+        _variable_problems,
+        _checkpoint_problems,
+    )
+    for check in checks:
+        yield from partial_model.told(lambda check=check: check(spec, directory))  # type: ignore[misc]
+
+
+def _suspended(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if spec.suspend:
+        yield Problem(("spec", "suspend"), "is true: a suspended job doesn't run; leave it out")
+
+
+def _of_clusters(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    """What only an operator on a cluster obeys."""
+    if spec.ttlSecondsAfterFinished is not None:
+        words = "only a cluster deletes finished jobs, a run on this machine keeps its output folder; leave it out"
+        yield Problem(("spec", "ttlSecondsAfterFinished"), words)
+    if spec.managedBy not in (None, CONTROLLER):
+        words = f"{spec.managedBy} is a controller on a cluster, and this machine has none; leave it out"
+        yield Problem(("spec", "managedBy"), words)
+
+
+def _data_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    training = spec.training
+    if training is None:
+        return
+    evaluation = training.evaluation
+    if evaluation is not None:
+        evaluation = evaluation.model_copy(update={"data": _located(evaluation.data, directory)})
+    changes = {"data": _located(training.data, directory), "evaluation": evaluation}
+    known = partial_model.told(lambda: [spec.world_size])
+    yield from trainer_checks.data_problems(training.model_copy(update=changes), known[0] if known else 1)
+
+
+def _device_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    """Whether other runs hold its devices is found out when the job runs."""
+    if any(pod_template.problems(spec.workers.template)):
+        return
+    try:
+        need = device_plan.need(spec)
+        if need is not None and need.asked in ("CUDA", "MPS"):
+            present = cuda_devices.present(os.environ)
+            device_plan.decide(need, present, present or [])
+    except device_plan.NoDevices as error:
+        yield error.problem
+
+
+def _located(data: DataConfig, directory: Path) -> DataConfig:
+    path = data.path if data.path.startswith("@") else str(_absolute(data.path, directory))
+    return data.model_copy(update={"path": path})
+
+
+def _command_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if spec.framework is Framework.TRAINMASTER or any(pod_template.problems(spec.workers.template)):
+        return
+    container = spec.container()
+    if any(container_variables.problems(container)):
+        return
+    folder = _absolute(container.get("workingDir") or ".", directory)
+    if spec.command() and not folder.is_dir():
+        yield Problem((*_CONTAINER, "workingDir"), f"{folder} is not a folder")
+        return
+    known = container_variables.of_container(container, {})
+    for place, argv in (((*_CONTAINER, "command"), spec.command()), (_RESTART, spec.workers.restartCommand or [])):
+        for words in _of_command(container_variables.expand_all(argv, known), folder):
+            yield Problem(place, words)
+
+
+def _of_command(argv: list[str], folder: Path) -> Iterator[str]:
+    """What would fail at once in a command that is run in a folder of this machine."""
+    if not argv:
+        return
+    try:
+        command = parse(argv)
+    except UnknownOption:
+        python = script_interpreter.choose(os.environ.get("PATH", os.defpath)).path or sys.executable
+        parsers = OwnParsers(os.environ, interpreter=lambda name: python if name in _BARE else name, folder=str(folder))
+        try:
+            command = parse(argv, parsers.read)
+        except LaunchRefused as refusal:
+            yield str(refusal)
+            return
+    except LaunchRefused:
+        return  # `validation` tells it
+    program, entry = command.argv[0], command.entry
+    if program not in _BARE and not shutil.which(program, path=None) and not (folder / program).is_file():
+        yield f"no program {argv[0] if argv[0] == program else program} is found"
+    script = entry["path"] if entry is not None and entry["kind"] == "script" else None
+    if script is not None and "$" not in script:
+        yield from _of_script(folder / script)
+
+
+def _of_script(path: Path) -> Iterator[str]:
+    if not path.exists():
+        yield f"there is no script {path}"
+    elif path.is_dir() and not (path / "__main__.py").is_file():
+        yield f"{path} is a folder without a __main__.py, which Python would run: write the name of a script in it"
+
+
+def _variable_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if not any(pod_template.problems(spec.workers.template)):
+        for place, words in container_variables.problems(spec.container()):
+            yield Problem((*_CONTAINER, *place), words)
+
+
+def _checkpoint_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
+    if spec.checkpoint.resume in ("Auto", "Never"):
+        return
+    path = ("spec", "checkpoint", "resume")
+    directory = _absolute(spec.checkpoint.resume, directory)
+    manifest = directory / "manifest.json"
+    if not directory.is_dir():
+        yield Problem(path, f"there is no checkpoint {directory}; Auto, Never or the folder of one is expected")
+    elif not manifest.is_file():
+        yield Problem(path, f"{directory} is not a complete checkpoint: it has no manifest.json")
+    else:
+        try:
+            content = json.loads(manifest.read_bytes())
+        except (OSError, ValueError) as error:
+            yield Problem(path, f"{manifest} can't be read: {error}")
+            return
+        if not isinstance(content, dict):
+            yield Problem(path, f"{manifest} can't be read: it holds no JSON object")
+        elif spec.training is not None:
+            yield from trainer_checks.checkpoint_problems(spec.training, content.get("model"), directory)
+
+
+def _absolute(path: str, directory: Path) -> Path:
+    return (directory / Path(path).expanduser()).resolve()

@@ -1,0 +1,1 @@
+"""Commands for models, data and shells, most of them carried out by the trainer."""

@@ -1,0 +1,208 @@
+"""What one agent has told this leader, folded into one record. Soft state: a restarted operator hears it all again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from trainmaster.contract.wire import (
+    CheckpointRecord,
+    Identity,
+    JoinRequest,
+    Report,
+    StoreAddress,
+    UploadReport,
+    Verdict,
+)
+from trainmaster_operator.planning.facts.observation import AgentRecord, CheckpointSeen, SaveFailed
+
+JOINED_FOR_S = 3.0  # an agent whose poll has ended counts as joined so long: it is on its way to the next one
+
+
+_NOTHING = Report(Identity("", "", "", "", 0, 0, ""), round=0)
+
+
+@dataclass
+class SlotState:
+    """One slot's agent. Times are this leader's monotonic clock."""
+
+    identity: Identity
+    heard_at: float
+    round: int = 0
+    report: Report | None = None  # the newest of `round`
+    _reported_at: float = 0.0
+    parked: bool = False  # it has been in a round, and its newest word is that no ranks run there
+    next_store: StoreAddress | None = None
+    peer: StoreAddress | None = None
+    verdict: Verdict | None = None  # the first of `round`
+    verdict_at: float = 0.0  # when this leader received it
+    polls: int = 0  # open join polls
+    polled_at: float = float("-inf")  # when the last one ended
+    facts: dict[str, Any] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
+    warming: bool = False
+    _news: Hashable = None
+
+    def joined(self, now: float) -> bool:
+        return self.polls > 0 or now - self.polled_at < JOINED_FOR_S
+
+    def take_join(self, request: JoinRequest, now: float) -> bool:
+        """True when this tells something new."""
+        self.heard_at = now
+        if request.facts:
+            self.facts = request.facts
+        self.peer = request.peer
+        told = self._take_pod(request)
+        if 0 < request.round < self.round:
+            return told
+        news = self._enter(request.round) or told
+        news = self._take_park(request.round) or news
+        return self._take_offer(request.next_store) or news
+
+    def take_report(self, report: Report, now: float) -> bool:
+        """True when this tells something new, not mere progress. A report of an older round is fenced off; an agent
+        that has ended its ranks, and so runs none, may still have opened the store that the next round needs."""
+        self.heard_at = now
+        told = self._take_pod(report)
+        if report.round < self.round:
+            if report.round:
+                return told
+            news = self._take_park(0) or told
+            return self._take_offer(report.next_store) or news
+        news = self._enter(report.round) or told
+        news = self._take_park(report.round) or news
+        if report.verdict is not None and self.verdict is None and report.verdict.round == report.round:
+            self.verdict = report.verdict
+            self.verdict_at = now
+        self.report, self._reported_at = report, now
+        self.next_store = report.next_store
+        now_known = _news(report)
+        news = news or now_known != self._news
+        self._news = now_known
+        return news
+
+    def record(self, now: float, clock: dict[str, float]) -> AgentRecord:
+        """For the planner; `clock`: the operator's own share of the phase clock of this slot's round."""
+        report = self.report or _NOTHING
+        return AgentRecord(
+            slot=self.identity.slot,
+            incarnation=self.identity.incarnation,
+            pod_uid=self.identity.pod_uid,
+            round=self.round,
+            parked=self.parked,
+            minor=report.minor,
+            granted=tuple(
+                replace(granted, age_s=granted.age_s + now - self._reported_at) for granted in report.granted
+            ),
+            joined=self.joined(now),
+            warming=self.warming,
+            software=self.software,
+            silent_s=now - self.heard_at,
+            ranks=tuple(report.ranks),
+            verdict=self.verdict,
+            verdict_age_s=now - self.verdict_at + self.verdict.age_s if self.verdict else 0.0,
+            done=report.done,
+            saved=report.saved,
+            saved_s=report.saved_s,
+            nothing_saved=report.nothing_saved,
+            upload=self._aged_upload(now),
+            store_lost=report.store_lost,
+            next_store=self.next_store,
+            peer=self.peer,
+            neighbour_lost=report.neighbour_lost,
+            stop_ack=report.stop_ack,
+            stop_passed=report.stop_passed,
+            resumed_step=report.resumed_step,
+            resumed_tier=report.resumed_tier,
+            memory_step=report.memory_step,
+            last_save=report.last_save,
+            saved_before=report.saved_before,
+            loaded=report.loaded,
+            draining=report.draining_s is not None,
+            clock={**report.clock, **clock},
+            pauses=report.pauses,
+            trained=tuple(report.trained),
+            reported_s=now - self._reported_at,
+        )
+
+    def _aged_upload(self, now: float) -> UploadReport | None:
+        """Only of a report that stands for the agent's round: an upload outlives its round, not its agent."""
+        upload = self.report.upload if self.report is not None else None
+        return upload and replace(upload, still_s=upload.still_s + now - self._reported_at)
+
+    def _take_park(self, round: int) -> bool:
+        parked = round == 0 and self.round > 0
+        news = parked != self.parked
+        self.parked = parked
+        return news
+
+    def _take_pod(self, message: JoinRequest | Report) -> bool:
+        """What is so whatever round the pod is in."""
+        software = _shared(tuple(message.software.items())) if message.software else self.software
+        news = (message.warming, software) != (self.warming, self.software)
+        self.warming, self.software = message.warming, software
+        return news
+
+    def _take_offer(self, store: StoreAddress | None) -> bool:
+        news = store != self.next_store
+        self.next_store = store
+        return news
+
+    def _enter(self, round: int) -> bool:
+        if round <= self.round:
+            return False
+        self.round = round
+        self.report = None
+        self.verdict = None
+        self._news = None
+        return True
+
+
+@lru_cache(maxsize=256)
+def _shared(software: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """One object for all pods that tell the same: each pass compares thousands of them."""
+    return dict(software)
+
+
+def newest_checkpoint(known: CheckpointSeen | None, inventory: list[CheckpointRecord]) -> CheckpointSeen | None:
+    """Checkpoints of a newer round win whatever their step: what an older round wrote since may be an orphan."""
+    for record in inventory:
+        if not record.error and (known is None or (record.round, record.step) > (known.round, known.step)):
+            known = CheckpointSeen(record.step, record.round, record.tier)
+    return known
+
+
+def newest_failure(known: SaveFailed | None, inventory: list[CheckpointRecord]) -> SaveFailed | None:
+    """The newest checkpoint that failed, with the words of the first rank whose own part did."""
+    for record in inventory:
+        if (
+            record.error
+            and not record.cascade
+            and (known is None or (record.round, record.step) > (known.round, known.step))
+        ):
+            known = SaveFailed(record.step, record.round, record.error)
+    return known
+
+
+def _news(report: Report) -> Hashable:
+    resumed = report.resumed_step or 0
+    return (
+        report.minor,
+        len(report.granted),
+        report.verdict is not None,
+        report.saved,
+        report.done,
+        report.store_lost,
+        report.next_store,
+        report.stop_ack,
+        report.stop_passed,
+        report.resumed_step,
+        report.draining_s is not None,
+        report.neighbour_lost,
+        report.upload is not None,
+        tuple(sorted(report.clock)),
+        tuple((rank.rank, rank.state, rank.exit_code, rank.step > resumed) for rank in report.ranks),
+        tuple((record.round, record.step, record.tier, record.error) for record in report.inventory if record.error),
+    )

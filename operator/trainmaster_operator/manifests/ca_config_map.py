@@ -1,0 +1,20 @@
+"""The certificates by which agents know the operator: one ConfigMap for all jobs of a namespace."""
+
+from __future__ import annotations
+
+from trainmaster_operator.manifests.keyed_lists import Object
+from trainmaster_operator.manifests.volumes import CA_KEY, CA_NAME
+
+
+def build_ca_bundle(namespace: str, bundle: str) -> Object:
+    """`bundle`: PEM, the current and the previous certificate. No job owns it: it outlives each of them."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": CA_NAME,
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/managed-by": "trainmaster"},
+        },
+        "data": {CA_KEY: bundle},
+    }

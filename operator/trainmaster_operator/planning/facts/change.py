@@ -1,0 +1,54 @@
+"""What a policy hands to `plan`: a new status with its events, or a time at which it may have one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster_operator.planning.facts.job_state import Condition
+from trainmaster_operator.planning.facts.observation import EventType, JobState, PlannedEvent
+from trainmaster_operator.planning.facts.times import rfc3339
+
+RECOVERIES = 10
+"""Recoveries that the status keeps."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """An intent: it is written before anything is done about it."""
+
+    status: JobState
+    events: tuple[PlannedEvent, ...] = ()
+
+
+def changed(status: JobState, *events: PlannedEvent, **fields: Any) -> Change:
+    return Change(status.model_copy(update=fields), events)
+
+
+def known_condition(status: JobState, kind: str) -> Condition | None:
+    """Return the status' condition of this type; None: it has none."""
+    return next((c for c in status.conditions if c.type == kind), None)
+
+
+def condition(status: JobState, kind: str, holds: bool, reason: str, message: str, now: float) -> Condition:
+    """Return a condition as it is now. Its time is the one since which it has held, or has not."""
+    known, value = known_condition(status, kind), "True" if holds else "False"
+    since = known.lastTransitionTime if known is not None and known.status == value else rfc3339(now)
+    return Condition.model_validate(
+        {
+            "type": kind,
+            "status": value,
+            "reason": reason or kind,
+            "message": message,
+            "lastTransitionTime": since,
+            "observedGeneration": status.observedGeneration,
+        }
+    )
+
+
+def normal(reason: str, message: str) -> PlannedEvent:
+    return PlannedEvent(EventType.NORMAL, reason, message)
+
+
+def warning(reason: str, message: str) -> PlannedEvent:
+    return PlannedEvent(EventType.WARNING, reason, message)

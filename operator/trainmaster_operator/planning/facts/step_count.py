@@ -1,0 +1,93 @@
+"""Steps of scripts whose optimizer counts none (SGD): their agents count from 0 in each process.
+
+Such a script goes on from its own last save if it loads a file before its first step, and begins at step 0 if it loads
+none. Which of the two it is, one rank tells for all: often only one of them loads. So the count is corrected here, for
+all ranks alike, before any policy sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainmaster.contract.wire import Trained
+from trainmaster_operator.planning.facts.job_state import JobState
+from trainmaster_operator.planning.facts.observation import AgentRecord
+
+if TYPE_CHECKING:
+    from trainmaster_operator.planning.facts.view import View
+
+
+def of_the_job(status: JobState, agents: Sequence[AgentRecord | None]) -> list[AgentRecord | None]:
+    """The agents with steps of the job in place of steps of a process, in rounds that went on from a save."""
+    loaded = {a.round for a in agents if a is not None and a.loaded and a.resumed_step is None}
+    before = {number: _before(status, agents, number) for number in loaded}
+    return [
+        agent if agent is None or agent.resumed_step is not None else _counted(agent, before.get(agent.round, 0))
+        for agent in agents
+    ]
+
+
+def last_save(view: View) -> int:
+    """The step after which the script last saved, as far as it is known; 0: it never did. One that began again at step
+    0 saves earlier steps than the process before it."""
+    saved = max((a.last_save for a in view.in_round()), default=0)
+    return saved or max(view.status.progress.lastSave, _told_late(view.status, view.agents))
+
+
+def is_known(status: JobState) -> bool:
+    """Whether the steps of the status are those of the job. They aren't of a script that had stepped before a restart,
+    and shows neither by its optimizer nor by `torch.save` and `torch.load` where it went on."""
+    over = [r for r in status.recoveries if r.totalSeconds is not None and not r.overtaken]
+    return bool(status.progress.lastSave) or not any(r.step and r.resumedStep is None for r in over)
+
+
+def repeats(view: View, resume_told: bool) -> bool:
+    """Whether steps of a round up to the highest one are done for a second time, as far as anybody can tell.
+    `resume_told`: the round told where it began."""
+    return resume_told or not view.scripted or last_save(view) > 0
+
+
+def at_the_end(view: View) -> dict[str, object]:
+    """The fields of the round that follows: where the script has saved, and from where the steps of this round's
+    processes count. Nothing while a round forms: they were written when the one before it ended."""
+    if not view.round_is_open:
+        return {}
+    loaded = any(agent.loaded for agent in view.in_round())
+    start = _before(view.status, view.agents, view.status.round) if loaded else 0
+    return {"roundLastSave": last_save(view), "roundSavedFrom": start}
+
+
+def _before(status: JobState, agents: Sequence[AgentRecord | None], number: int) -> int:
+    """Where a round began. Those after the one of the status were opened by agents, and go on from what was known."""
+    if number > status.round:
+        return status.progress.lastSave
+    return max(status.roundLastSave, _told_late(status, agents))
+
+
+def _told_late(status: JobState, agents: Sequence[AgentRecord | None]) -> int:
+    """The step of a save in the round before the one of the status, as agents tell in this one. A round can end before
+    the agent of the rank that saved has told; 0: none was told."""
+    told = [agent.saved_before for agent in agents if agent is not None and agent.round == status.round]
+    latest = max(told, default=0)
+    return status.roundSavedFrom + latest if latest else 0
+
+
+def _counted(agent: AgentRecord, before: int) -> AgentRecord:
+    if not before:
+        return agent
+    return replace(
+        agent,
+        ranks=tuple(replace(rank, step=before + rank.step) for rank in agent.ranks),
+        resumed_step=before,
+        last_save=agent.last_save and before + agent.last_save,
+        verdict=agent.verdict and replace(agent.verdict, step=before + agent.verdict.step),
+        trained=tuple(
+            _of_round(trained, before) if trained.round == agent.round else trained for trained in agent.trained
+        ),
+    )
+
+
+def _of_round(trained: Trained, before: int) -> Trained:
+    return replace(trained, step=before + trained.step, resumed_step=before)

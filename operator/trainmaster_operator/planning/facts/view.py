@@ -1,0 +1,157 @@
+"""The observation, ordered by slot: what every policy reads. Built once a pass, in O(slots).
+
+Every slot has a pod. Members are the slots whose ranks make up the world; the others are spares, and pods that came
+for a larger size or that a smaller one leaves behind. Only a member's loss is a failure of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmaster.contract.wire import RankReport
+from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.meta import unpack_counts, unpack_ranges
+from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.frozen_record import dataclass
+from trainmaster_operator.planning.facts.observation import (
+    AgentRecord,
+    JobSpec,
+    JobState,
+    Observation,
+    PodRecord,
+    Refusal,
+)
+from trainmaster_operator.planning.facts.once import attribute
+
+WORKER = "worker"
+
+BEFORE_STEPS = ("", "START", "RENDEZVOUS", "BUILD", "LOAD")
+
+ENDED = ("Succeeded", "Failed")
+
+
+def report_interval_s(slots: int) -> float:
+    """How often each agent reports, so that a job of any size sends at most 200 reports a second."""
+    return max(0.5, slots / 200)
+
+
+@dataclass(frozen=True)
+class View:
+    spec: JobSpec
+    status: JobState
+    observed: Observation
+    now: float
+    incarnations: tuple[int, ...]  # of each slot, as the status has them
+    pods: tuple[PodRecord | None, ...]  # of each slot: the pod of the current incarnation
+    others: tuple[PodRecord, ...]  # pods of another incarnation, or of a slot that is no more
+    agents: tuple[AgentRecord | None, ...]  # of each slot: the agent in that pod, if this leader has heard it
+
+    @attribute
+    def _in_round(self) -> list[AgentRecord]:
+        if not self.round_is_open:
+            return []
+        agents = (self.agents[slot] for slot in sorted(self.members))
+        return [a for a in agents if a is not None and a.round == self.status.round]
+
+    @property
+    def slots(self) -> int:
+        """How many there are, spares included."""
+        return len(self.incarnations)
+
+    @attribute
+    def members(self) -> tuple[int, ...]:
+        """Slots in rank order: of the round that is open, or as the one that forms would best have them."""
+        known = unpack_ranges(self.status.roundMap)
+        if known:
+            return tuple(known)
+        return tuple(range(min(self.slots, self.status.workers.replicas or self.slots)))
+
+    @attribute
+    def parked(self) -> tuple[int, ...]:
+        """Slots without a rank, in their order."""
+        members = frozenset(self.members)
+        return tuple(slot for slot in range(self.slots) if slot not in members)
+
+    @attribute
+    def round_is_open(self) -> bool:
+        """Ranks run, or may run, in the round of the status."""
+        return self.status.round > 0 and self.status.roundStore != ""
+
+    @property
+    def scripted(self) -> bool:
+        """The ranks run a user's own script: perhaps without a storage fence, and with steps counted per process."""
+        return self.spec.framework is not Framework.TRAINMASTER
+
+    @attribute
+    def interval_s(self) -> float:
+        """How often each agent reports: what this job's size asks for, or all jobs together."""
+        return max(report_interval_s(self.slots), self.observed.report_interval_s)
+
+    @attribute
+    def lost_after_s(self) -> float:
+        """Silence after which an agent counts as dead: several reports must have been missed."""
+        return max(self.spec.recovery.agentLostSeconds, 4 * self.interval_s)
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why pods can't be created, if that is more than a moment's trouble."""
+        refusal = self.observed.refusal
+        return None if refusal is None or refusal.passing else refusal
+
+    def in_round(self) -> list[AgentRecord]:
+        """Agents of members that run the status' round, by slot."""
+        return self._in_round
+
+    @property
+    def all_saved(self) -> bool:
+        """Every rank of the round has ended, and some because they were asked to save and stop."""
+        agents = self.in_round()
+        ended = all(a.saved or a.done for a in agents) and any(a.saved for a in agents)
+        return ended and len(agents) == len(self.members)
+
+    def highest_step(self) -> int:
+        """Ever reached by this job."""
+        steps = [stepped_to(self, a, r) for a in self.in_round() for r in a.ranks]
+        return max([self.status.progress.highestStep, *steps])
+
+
+def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
+    """The step that a rank has reached by its own work in this round; 0 before its first completed step.
+
+    A round that resumes where the job ends has nothing left to do: its ranks are done at that step.
+    """
+    if agent.done:
+        return rank.step
+    resumed = agent.resumed_step or 0
+    if agent.resumed_step is None and rank.phase.upper() in BEFORE_STEPS:
+        return 0
+    return rank.step if rank.step > resumed else 0
+
+
+def look(spec: JobSpec, status: JobState, observed: Observation, now: float) -> View:
+    incarnations = unpack_counts(status.incarnations)
+    pods: list[PodRecord | None] = [None] * len(incarnations)
+    others: list[PodRecord] = []
+    for pod in observed.pods:
+        if pod.role != WORKER:
+            continue
+        if is_current(pod, incarnations):
+            pods[pod.slot] = pod
+        else:
+            others.append(pod)
+    agents = [_current(observed.agents.get(slot), pods[slot], number) for slot, number in enumerate(incarnations)]
+    if spec.framework is not Framework.TRAINMASTER:
+        agents = step_count.of_the_job(status, agents)
+    return View(spec, status, observed, now, tuple(incarnations), tuple(pods), tuple(others), tuple(agents))
+
+
+def is_current(pod: PodRecord, incarnations: Sequence[int]) -> bool:
+    """Whether it is the one that its slot has by the status."""
+    return 0 <= pod.slot < len(incarnations) and pod.incarnation == incarnations[pod.slot]
+
+
+def _current(agent: AgentRecord | None, pod: PodRecord | None, incarnation: int) -> AgentRecord | None:
+    """The agent if it speaks for the current incarnation. What it said last still counts when its pod has vanished."""
+    if agent is None or agent.incarnation != incarnation or (pod is not None and agent.pod_uid != pod.uid):
+        return None
+    return agent

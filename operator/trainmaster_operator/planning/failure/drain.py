@@ -1,0 +1,48 @@
+"""Pods that were told to end (evicted, preempted, deleted by hand): save first, then replace them. Counts nothing."""
+
+from __future__ import annotations
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.planning.facts.fault import Fault
+from trainmaster_operator.planning.facts.job_state import JobPhase, Rung
+from trainmaster_operator.planning.facts.view import ENDED, View
+from trainmaster_operator.planning.lifecycle import saving
+
+
+def leaving(view: View) -> tuple[int, ...]:
+    """Slots whose pod will end soon, and whose agent can still take part in saving."""
+    return tuple(slot for slot in sorted(view.members) if saves_first(view, slot))
+
+
+def saves_first(view: View, slot: int) -> bool:
+    """The pod is going, but training runs and its agent answers: there is something to save, and a way to."""
+    pod, agent = view.pods[slot], view.agents[slot]
+    if pod is None or agent is None or pod.phase in ENDED or not (pod.deleting or agent.draining):
+        return False
+    status = view.status
+    resizes = status.phase is JobPhase.RESIZING and status.stopAt is not None
+    trains = view.round_is_open and (resizes or status.phase in (JobPhase.RUNNING, JobPhase.SUSPENDING))
+    return trains and agent.round == status.round and agent.silent_s < view.lost_after_s
+
+
+def saved(view: View) -> Fault | None:
+    """Every rank has stopped on request and nobody suspends the job: it goes on without those that leave."""
+    if not view.round_is_open or not view.all_saved:
+        return None
+    slots = tuple(slot for slot in sorted(view.members) if _goes(view, slot))
+    pod = view.pods[slots[0]] if slots else None
+    return Fault(
+        cause=Cause.PREEMPTED,
+        message=saving.stopped_words(view) + (f", since slot {slots[0]}'s pod was told to end" if slots else ""),
+        slots=slots or view.members[:1],
+        floor=Rung.POD if slots else Rung.IN_PLACE,
+        free=bool(slots),
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        step=view.highest_step(),
+    )
+
+
+def _goes(view: View, slot: int) -> bool:
+    pod, agent = view.pods[slot], view.agents[slot]
+    return pod is None or pod.deleting or pod.phase in ENDED or (agent is not None and agent.draining)

@@ -1,0 +1,51 @@
+"""Ranks that ended with exit code 0 while others of their round went on. What those lose then is no cause"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainmaster.contract.wire import Cause, RankReport, RankState, Recurrence
+from trainmaster_operator.planning.facts.fault import Fault
+from trainmaster_operator.planning.facts.observation import AgentRecord
+from trainmaster_operator.planning.facts.view import View
+
+
+def behind(view: View, lost: AgentRecord) -> Fault | None:
+    """The rank that left, if one did, as the cause of what the ranks of `lost` lost. None: nobody left."""
+    found = _first(view)
+    if found is None:
+        return None
+    agent, rank, words = found
+    pod = view.pods[agent.slot]
+    return Fault(
+        cause=Cause.CRASH,
+        message=words,
+        slots=(agent.slot,),
+        rank=rank.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        exit_code=0,
+        recurs=Recurrence.LIKELY,  # nothing but the program itself ends it so
+        step=rank.step,
+        age_s=lost.verdict_age_s,
+        clock={"detect": lost.verdict_age_s, "decide": 0.0},
+    )
+
+
+def explained(view: View, hang: Fault | None) -> Fault | None:
+    """A hang with the rank that left, since the stuck ranks may wait for it."""
+    found = _first(view) if hang is not None else None
+    return hang if hang is None or found is None else replace(hang, message=f"{hang.message}; {found[2]}")
+
+
+def _first(view: View) -> tuple[AgentRecord, RankReport, str] | None:
+    """The rank that left at the lowest step, and what is to be said of it."""
+    ranks = [(agent, rank) for agent in view.in_round() for rank in agent.ranks]
+    gone = [(a, r) for a, r in ranks if r.state is RankState.EXITED and r.exit_code == 0]
+    others = len(view.members) * view.spec.workers.ranksPerPod - len(gone)
+    if not gone or others < 1:
+        return None
+    agent, rank = min(gone, key=lambda each: (each[1].step, each[1].rank))
+    who = f"rank {rank.rank}" if len(gone) == 1 else f"rank {rank.rank} (and {len(gone) - 1} more)"
+    where = f" after step {rank.step}" if rank.step else " before its first step" if view.highest_step() else ""
+    return agent, rank, f"{who} ended with exit code 0{where} while {others} other{'s' if others > 1 else ''} went on"

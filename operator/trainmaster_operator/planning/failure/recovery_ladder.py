@@ -1,0 +1,294 @@
+"""What evidence counts first, and what a failure does: the recovery ladder.
+
+In place (processes only) -> replace the pod -> replace all pods -> shrink -> fail, unless a rule of the job says what
+to do. Whatever the rung, one status write holds all of it: the new round or incarnations, the count, the record. So a
+failure is counted once wherever the operator dies, and once it is written the evidence is of an older round and no
+longer seen.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from trainmaster.contract.wire import Cause, ExitCode, Verdict
+from trainmaster_operator.api.recovery_rules import RuleAction
+from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
+from trainmaster_operator.planning.facts.fault import FATAL, NOT_THE_JOBS, Fault, of_verdict
+from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery, Restarts, Rung, Spent
+from trainmaster_operator.planning.facts.observation import AgentRecord
+from trainmaster_operator.planning.facts.once import once
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.failure import (
+    drain,
+    early_leaver,
+    failure_budget,
+    hold,
+    pod_differences,
+    repetition,
+    retry,
+    rule_matching,
+)
+from trainmaster_operator.planning.lifecycle import elastic, suspend
+from trainmaster_operator.planning.liveness import agents, hang, straggler
+from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.rounds import open_round
+
+CASCADE_WAIT_S = 1.0
+"""How long ranks that only lost a peer wait for the word of the peer's own agent."""
+
+_RUNGS = {
+    RuleAction.RESTART_IN_PLACE: Rung.IN_PLACE,
+    RuleAction.REPLACE_POD: Rung.POD,
+    RuleAction.RESTART_ALL: Rung.FULL,
+}
+
+_ADVICE = {
+    Cause.CONFIG_ERROR: "the configuration is wrong, so a restart would not help",
+    Cause.DATA_ERROR: "the data is wrong, so a restart would not help",
+    Cause.DIVERGED: "training diverged, so a restart would not help",
+    Cause.FENCED: "another job writes into the same checkpoint directory",
+    Cause.CHECKPOINT_FAILED: "all steps are done, but the last one could not be saved",
+}
+
+
+def first_cause(view: View) -> Fault | None:
+    """The one failure to answer: never the cascade behind it.
+
+    Words that a restart can't help with come first, then pods whose software differs, then proof (pods that ended, a
+    lost store), then the earliest verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing
+    better shows up in time.
+    """
+    verdicts = _verdicts(view)
+    causes = [a for a in verdicts if a.verdict and not a.verdict.cascade]
+    for agent in causes:
+        assert agent.verdict is not None
+        if _is_fatal(view, agent.verdict):
+            return of_verdict(view, agent, agent.verdict, fatal=True, floor=Rung.IN_PLACE)
+    hopeless = repetition.on_every_rank(view, verdicts)
+    if hopeless is not None and hopeless.verdict is not None:
+        fault = of_verdict(view, hopeless, hopeless.verdict, fatal=True, floor=Rung.IN_PLACE)
+        return replace(fault, hopeless=repetition.EVERY_RANK)
+    if (differing := pod_differences.differing_pods(view)) is not None:
+        return differing
+    found = drain.saved(view) or agents.ended(view) or agents.replaced(view) or _store_lost(view)
+    if found is not None:
+        return found
+    if not causes and (silent := agents.lost(view)) is not None:
+        return silent  # which is what the others lost
+    if repetition.waits_for_others(view, verdicts):
+        return None
+    lost = [] if causes else _cascade(view, verdicts)
+    if lost and (left := early_leaver.behind(view, lost[0])) is not None:
+        return left
+    for agent in causes or lost:
+        assert agent.verdict is not None
+        floor = Rung.POD if agent.verdict.cause is Cause.HARDWARE_FAULT else Rung.IN_PLACE
+        return of_verdict(view, agent, agent.verdict, floor=floor)
+    return early_leaver.explained(view, hang.hang(view)) or straggler.straggler(view)
+
+
+def _is_fatal(view: View, verdict: Verdict) -> bool:
+    """Whether a restart would fail in the same way, or repeat what is done. A job that was to stop before its end goes
+    on from an earlier checkpoint, so it is none of these."""
+    if verdict.cause is Cause.CHECKPOINT_FAILED:
+        return not view.spec.suspend and not view.status.stopBound
+    return verdict.cause in FATAL or verdict.exit_code == ExitCode.DO_NOT_RESTART
+
+
+def cascade_due_s(view: View) -> float | None:
+    """When verdicts of ranks that merely lost a peer start to count."""
+    ages = [a.verdict_age_s for a in _verdicts(view)]
+    waits = [CASCADE_WAIT_S - age for age in ages]
+    if (wait := repetition.due_s(view, _verdicts(view))) is not None:
+        waits.append(wait)
+    waits += [view.lost_after_s - min(age, view.observed.leading_s) for age in ages]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def recover(view: View, fault: Fault) -> Change:
+    """The answer to a failure, in one write: what the job's own rules say, else what suits its cause."""
+    found = rule_matching.first_match(view, fault)
+    if found is not None:
+        rule, name = found
+        change = _by_rule(view, replace(fault, rule=name), rule.action)
+        if change is not None:
+            return change
+    return _by_cause(view, fault)
+
+
+def _by_rule(view: View, fault: Fault, action: RuleAction) -> Change | None:
+    """None where the action isn't possible."""
+    if action is RuleAction.FAIL:
+        return fail(view, fault, f"{fault.rule} ends the job: {fault.message}")
+    if action is RuleAction.HOLD:
+        return hold.held(view, fault)
+    if action is RuleAction.SHRINK:
+        return elastic.shrink(view, fault)
+    if action is RuleAction.RESTART_WITHOUT_COUNTING:
+        return _free_restart(view, fault)
+    if action is RuleAction.SKIP_DATA:
+        return _skip(view, fault)
+    return _climb(view, fault, max(_RUNGS[action], fault.floor, key=failure_budget.LADDER.index))
+
+
+def _by_cause(view: View, fault: Fault) -> Change:
+    if fault.fatal:
+        advice = fault.hopeless or _ADVICE.get(fault.cause, "a restart would not help")
+        return fail(view, fault, f"{advice}: {fault.message}")
+    if repetition.is_repeated(view, fault):
+        return fail(view, fault, f"{repetition.TWICE}: {fault.message}")
+    if _is_free(fault, view.status.spent, view.highest_step()):
+        return _free_restart(view, fault)
+    if fault.cause is Cause.FENCED:
+        return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
+    divisor = retry.halved(view, fault)
+    if divisor is not None:
+        return _free_restart(view, fault, f"with micro-batches {divisor} times smaller", microDivisor=divisor)
+    return _climb(view, fault, fault.floor)
+
+
+def _climb(view: View, fault: Fault, floor: Rung) -> Change:
+    """The lowest rung from `floor` on that the budget allows; when none is left, fewer pods, or the end."""
+    limits, spent, step = view.spec.recovery.budget, view.status.spent, view.highest_step()
+    rung = failure_budget.affordable(limits, spent, fault.cause.value, floor, step, view.now)
+    if rung is not Rung.FREE:
+        return _restart(view, fault, rung, rung)
+    shrunk = elastic.shrink(view, fault)
+    if shrunk is not None:
+        return shrunk
+    r = view.status.restarts
+    tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
+    return fail(view, fault, f"the recovery budget is spent after {tried}: {fault.message}")
+
+
+def _skip(view: View, fault: Fault) -> Change | None:
+    """Again from the last checkpoint, without the samples of the step that diverged. As often as its budget has it."""
+    ranges = retry.skipped(view, fault)
+    if ranges is None:
+        return None
+    limits, step = view.spec.recovery.budget, view.highest_step()
+    rung = failure_budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
+    if rung is not Rung.IN_PLACE:
+        count = sum(end - first for first, end in view.status.skipped)
+        return fail(view, fault, f"training diverges though {count} samples are left out: {fault.message}")
+    words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
+    return _restart(view, fault, rung, rung, words, skipped=ranges)
+
+
+def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> Change:
+    return _restart(view, fault, fault.floor, Rung.FREE, how, **fields)
+
+
+def fail(view: View, fault: Fault, words: str) -> Change:
+    failure = fault.record(view)
+    return changed(
+        view.status,
+        warning("Failed", f"{fault.title}: {words}"[:1024]),
+        phase=JobPhase.FAILED,
+        completionTime=rfc3339(view.now),
+        lastFailure=failure.model_copy(update={"message": words[:1024]}),
+        stopAt=None,
+        stopBound=False,
+        recoveries=suspend.given_up(view.status.recoveries, view.now),
+    )
+
+
+def _restart(view: View, fault: Fault, rung: Rung, charged: Rung, how: str = "", **more: object) -> Change:
+    """A new round above the old one; with a store at once if every agent is there, else it forms first.
+
+    `how` and `more`: what else is new, in words and in fields of the status.
+    """
+    status = view.status
+    number = status.round + 1 if status.round else 0
+    if fault.cause is Cause.FENCED:
+        number = max(number, newer_round(fault.message) + 1)
+    fields: dict[str, object]
+    if rung is Rung.IN_PLACE:
+        fields = open_round.reopened(view)
+        what = "the ranks restart in place"
+    elif rung is Rung.POD:
+        fields = {**open_round.reopened(view, fault.slots), "incarnations": pod_slots.raised(view, fault.slots)}
+        what = "the pod is replaced" if len(fault.slots) == 1 else f"{len(fault.slots)} pods are replaced"
+    else:
+        fields = {**open_round.forming(view), "roundMap": "", "incarnations": pod_slots.all_raised(view)}
+        what = "all pods are replaced"
+    limits, step = view.spec.recovery.budget, view.highest_step()
+    what = " ".join(part for part in (what, how, f"as {fault.rule} says" if fault.rule else "") if part)
+    recovery = Recovery(
+        round=max(1, number),
+        cause=fault.cause.value,
+        rung=charged,
+        rank=fault.rank,
+        pod=fault.pod,
+        step=step,
+        startedAt=rfc3339(view.now - fault.age_s),
+        clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
+    )
+    return changed(
+        status,
+        warning("Recovering", f"{fault.title}: {fault.message[:700]}; {what} (round {recovery.round})"),
+        phase=JobPhase.RECOVERING,
+        round=number,
+        restarts=_counted(status.restarts, charged),
+        spent=failure_budget.charge(limits, view.status.spent, charged, fault.cause.value, step, view.now),
+        lastFailure=fault.record(view),
+        recoveries=[*status.recoveries, recovery][-RECOVERIES:],
+        **fields,
+        **more,
+    )
+
+
+def _counted(restarts: Restarts, rung: Rung) -> Restarts:
+    return restarts.model_copy(update={rung.value: getattr(restarts, rung.value) + 1})
+
+
+def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
+    """Not the job's doing. What the job might do to itself again and again is free only a few times."""
+    if fault.free:
+        return True
+    if fault.cause not in NOT_THE_JOBS:
+        return False
+    return (
+        failure_budget.without_progress(spent, fault.cause.value, Rung.FREE, step)
+        < failure_budget.FREE_WITHOUT_PROGRESS
+    )
+
+
+def newer_round(message: str) -> int:
+    """The highest round that a FENCED verdict names ("round 7 has it"); 0 if it names none."""
+    return max((int(n) for n in re.findall(r"\bround (\d{1,9})\b", message)), default=0)
+
+
+@once
+def _verdicts(view: View) -> list[AgentRecord]:
+    """Agents with a verdict of this round, the earliest first."""
+    found = [a for a in view.in_round() if a.verdict is not None and a.verdict.round == view.status.round]
+    return sorted(found, key=lambda a: (-a.verdict_age_s, a.slot))
+
+
+def _cascade(view: View, verdicts: list[AgentRecord]) -> list[AgentRecord]:
+    """Ranks that merely lost a peer, when nothing better shows up in time. While a member has said nothing since they
+    spoke, the word of its end is on its way: to restart beside it would be in vain, and its end would count again. A
+    new leader waits for it anew: it knows only what it has heard itself."""
+    late = [agent for agent in verdicts if agent.verdict_age_s >= CASCADE_WAIT_S]
+    if not late or min(late[0].verdict_age_s, view.observed.leading_s) >= view.lost_after_s:
+        return late
+    agents = (view.agents[slot] for slot in view.members)
+    return [] if any(a is None or a.silent_s >= late[0].verdict_age_s for a in agents) else late
+
+
+def _store_lost(view: View) -> Fault | None:
+    for agent in view.in_round():
+        if agent.store_lost:
+            pod = view.pods[agent.slot]
+            return Fault(
+                cause=Cause.STORE_LOST,
+                message=f"the store of round {view.status.round} is gone from {pod.name if pod else 'its pod'}",
+                slots=(agent.slot,),
+                pod=pod.name if pod else "",
+                node=pod.node if pod else "",
+                step=view.highest_step(),
+            )
+    return None

@@ -1,0 +1,94 @@
+"""Failures that a restart would only repeat: before the first step of a round, and in the same way.
+
+The same way means: the same cause, exit code and words, once what differs from rank to rank is taken out of the words.
+Agents say which last words are of the program itself (`Recurrence`). Where memory, a device, a network or a file may
+be to blame, nothing here applies, not even the third time. That is deliberate, and docs/failures.md says so under
+*Failures before the first step*: a mount that comes up late looks like a mistyped path, so the budget decides both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from trainmaster.contract.wire import RankState, Recurrence, Verdict
+from trainmaster_operator.planning.facts.fault import MESSAGE, Fault
+from trainmaster_operator.planning.facts.observation import AgentRecord
+from trainmaster_operator.planning.facts.times import seconds_of, since
+from trainmaster_operator.planning.facts.view import View, stepped_to
+
+OTHERS_WAIT_S = 5.0
+"""How long a program that certainly can't start on one rank waits for the word of the others: they import for seconds,
+and not all at the same speed."""
+
+UNSEEN_S = 600.0
+"""Where no step of the job is known, perhaps because nobody can count them: how long after its start a round counts as
+one without a step."""
+
+EVERY_RANK = "every rank failed in this way before its first step, so a restart would not help"
+TWICE = "the job failed twice in this way before its first step, so a third try would not help"
+
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|(?:/[^\s'\":,;()]+)+|\b[0-9a-fA-F]{8,}\b|\d+")
+"""What differs from rank to rank and from try to try: addresses, paths, identifiers, numbers."""
+
+
+def on_every_rank(view: View, verdicts: Sequence[AgentRecord]) -> AgentRecord | None:
+    """The first of `verdicts`, the earliest first, if no restart can help: every rank of the round has ended in the
+    same way without a step, since its program can't be loaded or refuses its arguments."""
+    if not _alike(view, verdicts) or len(verdicts) < len(view.members):
+        return None
+    ended = all(r.state is RankState.EXITED and r.exit_code != 0 for a in verdicts for r in a.ranks)
+    return verdicts[0] if ended else None
+
+
+def waits_for_others(view: View, verdicts: Sequence[AgentRecord]) -> bool:
+    """Whether other ranks may yet fail in the same way: a restart now could spare one try in vain."""
+    return _alike(view, verdicts) and verdicts[0].verdict_age_s < OTHERS_WAIT_S
+
+
+def due_s(view: View, verdicts: Sequence[AgentRecord]) -> float | None:
+    """When that wait is over."""
+    return OTHERS_WAIT_S - verdicts[0].verdict_age_s if waits_for_others(view, verdicts) else None
+
+
+def is_repeated(view: View, fault: Fault) -> bool:
+    """Whether this failure and the last one are the same, and neither round came to a step."""
+    last = view.status.lastFailure
+    if fault.recurs is Recurrence.UNKNOWN or last is None or not _two_without_a_step(view):
+        return False
+    way = (fault.cause.value, fault.shell_code, _shape(fault.message))
+    return last.round < view.status.round and (last.cause, last.exitCode, _shape(last.message)) == way
+
+
+def _two_without_a_step(view: View) -> bool:
+    """Neither this round nor the one before it: the recovery between them is open, and so is the one before, if any."""
+    status, recoveries = view.status, view.status.recoveries
+    if not recoveries or recoveries[-1].totalSeconds is not None or not _is_early(view):
+        return False
+    earlier = recoveries[-2] if len(recoveries) > 1 else None
+    if status.progress.highestStep:
+        return earlier.totalSeconds is None if earlier is not None else False
+    began = earlier.startedAt if earlier is not None else status.startTime
+    return since(began, seconds_of(recoveries[-1].startedAt)) < UNSEEN_S
+
+
+def _is_early(view: View) -> bool:
+    """Whether no step of this round is known, and its ranks can hardly have made any that nobody counts."""
+    stepped = any(stepped_to(view, agent, rank) > 0 for agent in view.in_round() for rank in agent.ranks)
+    known = view.status.progress.highestStep > 0
+    return not stepped and (known or since(view.status.roundOpenedAt, view.now) < UNSEEN_S)
+
+
+def _alike(view: View, verdicts: Sequence[AgentRecord]) -> bool:
+    """Whether they all tell of a program that can't start, in the same words."""
+    said = [agent.verdict for agent in verdicts if agent.verdict is not None]
+    certain = bool(said) and all(verdict.recurs is Recurrence.CERTAIN for verdict in said)
+    return certain and len({_way(verdict) for verdict in said}) == 1 and _is_early(view)
+
+
+def _way(verdict: Verdict) -> tuple[str, int | None, str]:
+    return verdict.cause.value, verdict.exit_code, _shape(verdict.message)
+
+
+def _shape(message: str) -> str:
+    return " ".join(_VARIES.sub("#", message[:MESSAGE]).split())

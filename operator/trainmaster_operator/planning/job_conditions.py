@@ -1,0 +1,55 @@
+"""The job's state as conditions, for `kubectl wait` and for people."""
+
+from __future__ import annotations
+
+from trainmaster_operator.planning.facts.change import condition
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, JobState
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.failure import hold
+from trainmaster_operator.planning.placement.gang import SCHEDULED
+
+TRUE_IN = {
+    "Running": (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING),
+    "Recovering": (JobPhase.RECOVERING,),
+    "Suspended": (JobPhase.SUSPENDED,),
+    "Held": (JobPhase.HELD,),
+    "Complete": (JobPhase.SUCCEEDED,),
+    "Failed": (JobPhase.FAILED,),
+}
+
+
+STARTING = "PodsStarting"  # the reason of Scheduled until it is known whether all pods find a place
+
+
+def conditions(status: JobState, generation: int, now: float) -> list[Condition]:
+    """Those of this page as the phase has them, others as they were, all found for `generation` of the spec. Running
+    and Scheduled are always there, the others from the first time that they hold."""
+    kept = {c.type: c for c in status.conditions}
+    for kind, phases in TRUE_IN.items():
+        holds = status.phase in phases
+        if kind not in kept and not holds and kind != "Running":
+            continue
+        reason, message = _words(status) if holds else (status.phase.value, "")
+        kept[kind] = condition(status, kind, holds, reason, message, now)
+    scheduled = kept.get(SCHEDULED)
+    if status.phase is JobPhase.SUSPENDED and scheduled is not None and scheduled.reason != "Suspended":
+        kept[SCHEDULED] = Condition(type=SCHEDULED, status="False", reason="Suspended", lastTransitionTime=rfc3339(now))
+    if status.phase is JobPhase.PENDING and (scheduled is None or scheduled.reason == "Suspended"):
+        # Unknown: an obstacle that is found later begins to count from then on.
+        unknown = Condition(type=SCHEDULED, status="Unknown", reason=STARTING, lastTransitionTime=rfc3339(now))
+        kept = {SCHEDULED: unknown, **{kind: one for kind, one in kept.items() if kind != SCHEDULED}}
+    return [
+        one if one.observedGeneration == generation else one.model_copy(update={"observedGeneration": generation})
+        for one in kept.values()
+    ]
+
+
+def _words(status: JobState) -> tuple[str, str]:
+    failure = status.lastFailure
+    if status.phase in (JobPhase.RECOVERING, JobPhase.HELD, JobPhase.FAILED) and failure is not None:
+        where = f"rank {failure.rank}: " if failure.rank is not None else ""
+        way_out = f"; {hold.WAY_OUT}" if status.phase is JobPhase.HELD else ""
+        return failure.cause, f"{where}{failure.message}"[:512] + way_out
+    if status.phase in (JobPhase.SUSPENDING, JobPhase.RESIZING):
+        return status.phase.value, ""
+    return status.phase.value, ""

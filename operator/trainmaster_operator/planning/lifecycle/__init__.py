@@ -1,0 +1,1 @@
+"""How a job is suspended, resized, updated and ended, and what people see of its progress."""

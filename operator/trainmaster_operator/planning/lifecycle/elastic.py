@@ -1,0 +1,211 @@
+"""Another number of pods for a job that runs: asked for, or because nothing else is left.
+
+A resize is three intents. Slots are added, and training goes on until their pods are ready; then all ranks stop at one
+step and save (`stop`); then a round of the other size opens. Slots that a smaller job leaves go after that.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.api.meta import pack_counts
+from trainmaster_operator.planning.facts.change import (
+    RECOVERIES,
+    Change,
+    changed,
+    condition,
+    known_condition,
+    normal,
+    warning,
+)
+from trainmaster_operator.planning.facts.fault import Fault
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Rung
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.rounds import open_round, sizes
+
+HEARD_AFTER_S = 3.0
+"""A new leader counts on every pod's agent to have found it by then."""
+
+AS_WISHED = "SizeAsWished"  # the condition that says why a job hasn't the size that was asked for
+
+
+def next_size(view: View) -> int | None:
+    """The size to which a job that trains is resized now; None: it stays as it is."""
+    status = view.status
+    trains = status.phase is JobPhase.RUNNING or (status.phase is JobPhase.RESIZING and status.stopAt is not None)
+    if not view.round_is_open or not trains:
+        return None
+    size, wish = len(view.members), sizes.wanted(view)
+    if wish < size:
+        return wish
+    if wish == size or sizes.cools_down(view):
+        return None
+    there = size + sum(1 for slot in view.parked if _starts_at_once(view, slot))
+    fits = sizes.largest((n for n in sizes.legal(view.spec) if n <= wish), there)
+    if fits is None or fits <= size:
+        return None
+    # Those that are still missing are worth a wait, so that one resize will do.
+    late = since(status.workers.resizedAt, view.now) >= view.spec.recovery.elastic.waitSeconds
+    return fits if fits == wish or late else None
+
+
+def _starts_at_once(view: View, slot: int) -> bool:
+    """Nobody has to wait for the slot's pod, whose ranks are forked from what has imported all that they need."""
+    agent = view.agents[slot]
+    return open_round.ready(view, slot) and agent is not None and not agent.warming
+
+
+def due_s(view: View) -> float | None:
+    """When pods that are there may be taken though they could not be so far."""
+    if not view.round_is_open or sizes.wanted(view) <= len(view.members):
+        return None
+    if unheard(view):
+        return HEARD_AFTER_S - view.observed.leading_s
+    wait = view.spec.recovery.elastic.waitSeconds - since(view.status.workers.resizedAt, view.now)
+    return next((left for left in (sizes.cooldown_s(view), wait) if left > 0), None)
+
+
+def resized(view: View) -> Change | None:
+    """The round of another size, once every rank has stopped for it after a checkpoint. It counts no failure."""
+    status = view.status
+    if not _stopped(view) or unheard(view):
+        return None
+    number = status.round + 1
+    after = f" after step {status.stopAt}" if status.stopAt is not None else ""
+    fields = open_round.reopened(view)
+    order = open_round.next_order(view)
+    still_s = max((a.saved_s + a.silent_s for a in view.in_round() if a.saved), default=0.0)
+    recovery = Recovery(
+        round=number,
+        cause="Resized",
+        rung=Rung.FREE,
+        step=view.highest_step(),
+        startedAt=rfc3339(view.now - still_s),
+        clock={"detect": round(still_s, 4)},
+    )
+    return changed(
+        status,
+        normal("Resizing", f"every rank stopped{after} (round {number})"),
+        *(sizes.told(view, len(order)) if order is not None else ()),
+        round=number,
+        restarts=status.restarts.model_copy(update={"free": status.restarts.free + 1}),
+        recoveries=[*status.recoveries, recovery][-RECOVERIES:],
+        **fields,
+    )
+
+
+def _stopped(view: View) -> bool:
+    return view.status.phase is JobPhase.RESIZING and view.round_is_open and view.all_saved
+
+
+def unheard(view: View) -> bool:
+    """A new leader has not heard all of the pods yet for which its predecessor has stopped the ranks, or that it has
+    stopped. A round without them would be followed by another one."""
+    grows = sizes.wanted(view) > len(view.members)
+    if not grows or not _stopped(view) or view.observed.leading_s >= HEARD_AFTER_S:
+        return False
+    both = zip(view.pods, view.agents, strict=True)
+    heard = (agent is not None and agent.joined for pod, agent in both if pod is not None and pod.phase == "Running")
+    return not all(heard)
+
+
+def shrink(view: View, fault: Fault) -> Change | None:
+    """The answer to a failure with fewer pods; None where workers.min or the parallelism doesn't allow it."""
+    status = view.status
+    if status.round == 0:
+        return None
+    there = sum(1 for slot in range(view.slots) if slot not in fault.slots and open_round.ready(view, slot))
+    size = sizes.largest(sizes.below(view, len(view.members)), there)
+    if size is None:
+        return None
+    number = status.round + 1
+    recovery = Recovery(
+        round=number,
+        cause=fault.cause.value,
+        rung=Rung.SHRINK,
+        rank=fault.rank,
+        pod=fault.pod,
+        step=view.highest_step(),
+        startedAt=rfc3339(view.now - fault.age_s),
+        clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
+    )
+    words = f"{fault.title}: {fault.message[:700]}; {size} of {len(view.members)} pods go on (round {number})"
+    return changed(
+        status,
+        warning("Recovering", words),
+        phase=JobPhase.RECOVERING,
+        round=number,
+        incarnations=pod_slots.raised(view, fault.slots),
+        restarts=status.restarts.model_copy(update={"shrink": status.restarts.shrink + 1}),
+        lastFailure=fault.record(view),
+        recoveries=[*status.recoveries, recovery][-RECOVERIES:],
+        **open_round.smaller(view, size, fault.slots),
+    )
+
+
+def slots(view: View) -> Change | None:
+    """As many slots as the job's size needs: more before it grows, fewer after it has shrunk."""
+    status, size, wish = view.status, len(view.members), sizes.wanted(view)
+    fresh = status.roundMap == ""  # no round has opened since the job began, or since all pods were replaced
+    if fresh and status.workers.replicas != wish:
+        return _with_slots(view, wish + view.spec.workers.spares, wish)
+    needed = sizes.slots_for(view, size)
+    if view.slots < needed:
+        return _with_slots(view, needed, size)
+    settled = fresh or (view.round_is_open and max(view.members) < needed)
+    return _with_slots(view, needed, size) if view.slots > needed and settled else None
+
+
+def _with_slots(view: View, count: int, size: int) -> Change:
+    workers = view.status.workers
+    removed = view.incarnations[count:]
+    following = max(workers.nextIncarnation, *(n + 1 for n in removed)) if removed else workers.nextIncarnation
+    kept = view.incarnations[:count]
+    wish = sizes.wanted(view)
+    words = f"{count - view.slots} pods more" if count > view.slots else f"{view.slots - count} pods fewer"
+    reason = f"from {size} to {wish} pods; training goes on until they are ready" if wish > size else f"{size} pods run"
+    return changed(
+        view.status,
+        normal("PodsChanged", f"{words}: {reason}"),
+        incarnations=pack_counts([*kept, *[following] * (count - len(kept))]),
+        workers=workers.model_copy(
+            update={"replicas": size, "resizedAt": rfc3339(view.now), "nextIncarnation": following}
+        ),
+    )
+
+
+def update(view: View, status: JobState) -> JobState:
+    """`status` with the legal sizes and, where it says something, the condition; the same if nothing is new."""
+    if status.phase.finished or status.phase is JobPhase.SUSPENDED:
+        return status
+    fields: dict[str, object] = {}
+    legal, desired = list(sizes.legal(view.spec)[: sizes.TOLD]), sizes.wished(view.spec)
+    if (legal, desired) != (status.workers.legalSizes, status.workers.desired):
+        fields["workers"] = status.workers.model_copy(update={"legalSizes": legal, "desired": desired})
+    known = known_condition(status, AS_WISHED)
+    reason, message = _why_not(view, status.workers.replicas)
+    if known is None and not reason:
+        return status.model_copy(update=fields) if fields else status
+    value = "False" if reason else "True"
+    if known is None or (known.status, known.message) != (value, message):
+        wanted = condition(status, AS_WISHED, not reason, reason or "AsWished", message, view.now)
+        fields["conditions"] = [*(c for c in status.conditions if c.type != AS_WISHED), wanted]
+    return status.model_copy(update=fields) if fields else status
+
+
+def _why_not(view: View, size: int) -> tuple[str, str]:
+    """Why the job hasn't the size that was asked for, as a condition's reason and message; ("", "") when it has."""
+    asked, wish = view.spec.workers.replicas, sizes.wished(view.spec)
+    if wish != size and sizes.wanted(view) != wish:
+        words = "a job that runs keeps its size, since without spec.checkpoint it would begin at step 0 again"
+        return "NoCheckpoints", words
+    if size < wish:
+        return "PodsMissing", f"{size} of {wish} pods take part"
+    if size > wish:
+        return "Resizing", f"{wish} pods are to take part, {size} do"
+    if asked != wish:
+        above = next((n for n in sizes.legal(view.spec) if n > asked), None)
+        larger = f", or {above}" if above is not None else ""
+        words = f"{asked} pods can't share the model and the batch; {wish} can{larger}"
+        return "RoundedDown", words
+    return "", ""

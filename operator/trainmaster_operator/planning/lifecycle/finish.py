@@ -1,0 +1,103 @@
+"""How a job ends, and what becomes of its pods."""
+
+from __future__ import annotations
+
+from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
+from trainmaster_operator.planning.facts.job_state import Failure, JobPhase
+from trainmaster_operator.planning.facts.observation import PodToDelete
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import ENDED, View
+from trainmaster_operator.planning.lifecycle.suspend import given_up
+from trainmaster_operator.planning.placement import gates
+
+FINISH_GRACE_S = 10.0
+"""How long agents have to end by themselves, so that their pods count as succeeded and keep their logs."""
+
+
+def complete(view: View) -> Change | None:
+    """Succeeded once every agent says that all its ranks of this round ended with 0."""
+    agents = view.in_round()
+    if not agents or len(agents) < len(view.members) or not all(a.done for a in agents):
+        return None
+    return changed(
+        view.status,
+        normal("Succeeded", f"all {len(agents) * view.spec.workers.ranksPerPod} ranks are done"),
+        phase=JobPhase.SUCCEEDED,
+        completionTime=rfc3339(view.now),
+        stopAt=None,
+        stopBound=False,
+        recoveries=given_up(view.status.recoveries, view.now),
+    )
+
+
+def overdue(view: View) -> Change | None:
+    """Failed when it runs longer than activeDeadlineSeconds."""
+    due = overdue_s(view)
+    if due is None or due > 0:
+        return None
+    return failed(
+        view, "DeadlineExceeded", f"it ran longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})"
+    )
+
+
+def failed(view: View, cause: str, message: str) -> Change:
+    """The job is over, and not for a failure of its ranks."""
+    return changed(
+        view.status,
+        warning("Failed", f"{cause}: {message}"[:1024]),
+        phase=JobPhase.FAILED,
+        completionTime=rfc3339(view.now),
+        lastFailure=Failure(
+            cause=cause,
+            message=message[:1024],
+            step=view.highest_step(),
+            round=view.status.round,
+            time=rfc3339(view.now),
+        ),
+        stopAt=None,
+        stopBound=False,
+        recoveries=given_up(view.status.recoveries, view.now),
+    )
+
+
+def overdue_s(view: View) -> float | None:
+    """Seconds until activeDeadlineSeconds is over; None: never, as it looks now."""
+    limit = view.spec.activeDeadlineSeconds
+    if limit is None or gates.hold(view):
+        return None
+    return limit + gates.held_s(view.status, view.now) - since(view.status.startTime, view.now)
+
+
+def is_expired(view: View) -> bool:
+    """Whether a finished job is older than ttlSecondsAfterFinished."""
+    left = expiry_s(view)
+    return left is not None and left <= 0
+
+
+def expiry_s(view: View) -> float | None:
+    """Seconds until a finished job is deleted; None: it is kept."""
+    ttl = view.spec.ttlSecondsAfterFinished
+    return None if ttl is None else ttl - since(view.status.completionTime, view.now)
+
+
+def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
+    """Pods of a finished job to delete now, and when there may be more."""
+    policy = view.spec.cleanPodPolicy
+    waited = since(view.status.completionTime, view.now)
+    deletes: list[PodToDelete] = [
+        PodToDelete(p.name, p.uid, "stale", 0.0 if p.node_lost else None)
+        for p in view.others
+        if p.phase not in ENDED and not p.deleting
+    ]
+    waiting = False
+    for pod in view.pods:
+        if pod is None or pod.deleting or policy == "None":
+            continue
+        if pod.phase in ENDED and not pod.lingers:
+            if policy == "All":
+                deletes.append(PodToDelete(pod.name, pod.uid, "the job is over", 0.0))
+        elif waited >= FINISH_GRACE_S:
+            deletes.append(PodToDelete(pod.name, pod.uid, "the job is over"))
+        else:
+            waiting = True
+    return tuple(deletes), FINISH_GRACE_S - waited if waiting else None

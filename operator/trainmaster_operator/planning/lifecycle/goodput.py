@@ -1,0 +1,146 @@
+"""Goodput: time spent on steps that count, out of the time since the first step in which the job was not suspended; and
+what the rest was lost to.
+
+A step counts once: what is done again after a failure is that failure's loss, as the time is in which nothing stepped.
+Where nobody knows whether steps are done again, they count (`step_count.repeats`).
+Agents tell when that was, so the account is right however late a leader hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.job_state import JobState, Pause, ProgressStatus, Recovery
+from trainmaster_operator.planning.facts.round_times import RoundTimes, first_step_at, last_sign_at, rounds_that_trained
+from trainmaster_operator.planning.facts.times import rfc3339, seconds_of, since
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.liveness import hang_thresholds
+
+CHECKPOINT = "Checkpoint"  # saving, as far as training stood still for it
+EVALUATION = "Evaluation"
+OTHER = "Other"
+
+PAUSES = {"save": CHECKPOINT, "eval": EVALUATION}
+"""Phases between steps whose time is no step's."""
+
+
+class Account:
+    """The account of a job, carried on from its status. Times are seconds since 1970."""
+
+    def __init__(self, status: JobState) -> None:
+        self._counts = bool(status.firstStepAt)
+        self._first = status.firstStepAt  # as it is written: a time that is read and written again loses digits
+        # The time of a suspend is nobody's: after a resume the account goes on when the job was started again.
+        self._at = seconds_of(max(status.accountedAt, status.startTime)) if self._counts else 0.0
+        self._useful_s = status.usefulSeconds
+        self._lost = dict(status.lost)
+        self._goodput = status.goodput
+        self.has_begun = has_begun(status)
+
+    def stand_still(self, until: float, under_way: Sequence[Recovery]) -> None:
+        """No step was made up to `until`: each failure gets its part of the time, up to the one that followed. The
+        account begins at the first step of the job."""
+        if not self._counts:
+            self._counts, self._first, self._at = True, rfc3339(until), until
+            return
+        until = max(until, self._at)
+        ends = [until - min(since(r.startedAt, until), until - self._at) for r in under_way[1:]]
+        causes = [r.cause for r in under_way] or [OTHER]
+        for cause, begin, end in zip(causes, [self._at, *ends], [*ends, until], strict=True):
+            self._lose(cause, max(0.0, end - begin))
+        self._at = until
+
+    def train(self, until: float, steps: int, fresh: int, paused: dict[str, float], again: str) -> None:
+        """`steps` were made up to `until`, `fresh` of them for the first time; the others are lost to `again`.
+
+        `paused`: by phase, the seconds of that time in which ranks saved or evaluated.
+        """
+        elapsed = max(0.0, until - self._at)
+        stepping = max(0.0, elapsed - sum(paused.values()))
+        share = min(1.0, max(0, fresh) / steps) if steps > 0 else 1.0
+        self._useful_s = round(self._useful_s + share * stepping, 3)
+        for name, seconds in paused.items():
+            self._lose(PAUSES[name], seconds)
+        self._lose(again, (1 - share) * stepping)
+        self._at += elapsed
+        useful = useful_share(self._useful_s, self._lost)
+        self._goodput = f"{useful:.2f}" if useful is not None else ""
+
+    def fields(self) -> dict[str, Any]:
+        """Of the status."""
+        return {
+            "firstStepAt": self._first,
+            "accountedAt": rfc3339(self._at),
+            "usefulSeconds": self._useful_s,
+            "lost": self._lost,
+            "goodput": self._goodput,
+        }
+
+    def _lose(self, cause: str, seconds: float) -> None:
+        if seconds >= 0.0005:
+            self._lost[cause] = round(self._lost.get(cause, 0.0) + seconds, 3)
+
+
+def useful_share(useful_s: float, lost: Mapping[str, float]) -> float | None:
+    """Return the share of the accounted time that was useful; None before any time is accounted."""
+    accounted_s = useful_s + sum(lost.values())
+    return useful_s / accounted_s if accounted_s > 0 else None
+
+
+def has_begun(status: JobState) -> bool:
+    """Whether a first step is accounted since the job was started or resumed. A stop may be under way before one is."""
+    return bool(status.accountedAt) and status.accountedAt >= status.startTime
+
+
+def at_first_step(view: View) -> dict[str, object]:
+    """The fields when a round has made its first step: up to then nothing was useful. What it has done since, while no
+    leader listened, is accounted as well."""
+    status = view.status
+    account = Account(status)
+    account.stand_still(first_step_at(view), [r for r in status.recoveries if r.totalSeconds is None])
+    times = rounds_that_trained(view).get(status.round)
+    if times is None or times.step <= times.resumed_step + 1:
+        return account.fields()
+    since_first(account, times, status.progress, _cause(status), repeats=step_count.repeats(view, times.resume_told))
+    return {**account.fields(), "pauses": hang_thresholds.learned(view), "pausesRound": status.round}
+
+
+def since_first(account: Account, times: RoundTimes, progress: ProgressStatus, again: str, *, repeats: bool) -> None:
+    """Account what a round has done after its first step. `repeats`: steps up to the highest one don't count."""
+    steps = times.step - times.resumed_step - 1
+    fresh = times.step - max(progress.highestStep, times.resumed_step + 1) if repeats else steps
+    account.train(times.last_sign_at, steps, fresh, {"save": times.saved_s, "eval": times.evaluated_s}, again)
+
+
+def stepped(view: View, status: JobState, old: ProgressStatus, new: ProgressStatus) -> dict[str, object]:
+    """The fields after steps within one round; nothing if there were none. `status` has this pass's pauses."""
+    steps = new.step - old.step
+    if steps <= 0 or not has_begun(status):
+        return {}
+    account = Account(status)
+    paused = {name: _paused(view, status, name) for name in PAUSES}
+    told = any(agent.resumed_step is not None for agent in view.in_round())
+    fresh = new.step - max(old.highestStep, old.step) if step_count.repeats(view, told) else steps
+    account.train(last_sign_at(view), steps, fresh, paused, _cause(view.status))
+    return account.fields()
+
+
+def _cause(status: JobState) -> str:
+    """For which steps are done again."""
+    return status.recoveries[-1].cause if status.recoveries else OTHER
+
+
+def _paused(view: View, status: JobState, name: str) -> float:
+    """Seconds that ranks have spent in this phase since the status that this pass began with."""
+    return since_known(view.status, status.pauses.get(name), name, status.pausesRound)
+
+
+def since_known(status: JobState, now: Pause | None, name: str, round: int) -> float:
+    """Seconds of `now`, this phase's pauses of that round, that `status` doesn't have yet."""
+    if now is None:
+        return 0.0
+    before = status.pauses.get(name)
+    known = before.total if before is not None and status.pausesRound == round else 0.0
+    return max(0.0, now.total - known)

@@ -1,0 +1,41 @@
+"""Jobs that a former version of the operator started: they are recognised, told so, and left alone.
+
+Their status has another layout, so nothing that it says may be taken for what this version would have written: neither
+is a pod made or deleted for them, nor is their status rewritten. One condition says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster_operator.api.validation import former_spelling
+
+NEEDS_MIGRATION = "NeedsMigration"
+"""The condition."""
+
+_AT_THE_TOP = ("incarnations", "roundMap", "roundStore", "leaderEpoch")
+"""Fields of the former status that are parts of groups now."""
+
+_WAY_OUT = (
+    "so the operator leaves the job and its pods as they are. Let the job end by itself or delete it, rewrite its "
+    "manifest with trainmaster migrate, and submit it again"
+)
+
+
+def former_status(status: Any) -> str:
+    """Return why a job is left alone whose status is in the former layout, as a sentence; "" for any other status."""
+    if not isinstance(status, dict):
+        return ""
+    flat = isinstance(status.get("round"), int) or isinstance(status.get("goodput"), str)
+    if not flat and not any(name in status for name in _AT_THE_TOP):
+        return ""
+    return f"An earlier version of Trainmaster wrote the status of this job, {_WAY_OUT}"
+
+
+def former_spec(spec: Any) -> str:
+    """Return why a job is left alone whose spec is in the former spelling, as a sentence; "" for any other spec."""
+    found = former_spelling.fields(spec)
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"The spec of this job is in the spelling of an earlier version ({found[0]}{more}), {_WAY_OUT}"

@@ -1,0 +1,34 @@
+"""What the next leader says of the time in which no operator led: nobody else can, since nobody wrote meanwhile."""
+
+from __future__ import annotations
+
+from trainmaster_operator.planning.facts.job_state import Condition, JobState
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.status_mapping import duration
+
+ABSENT = "OperatorAbsent"
+SHORTEST_S = 30.0
+"""A change of leaders takes less, even if the machine of one is lost: nobody needs to know of it."""
+
+
+def update(view: View, status: JobState) -> JobState:
+    """`status` with the condition at this leader's first look at a job that an earlier leader knew. Its status is
+    False: an operator is there again."""
+    absence = view.observed.absence
+    if absence is None or absence.until - absence.since < SHORTEST_S or view.status.leaderEpoch >= view.observed.epoch:
+        return status
+    told = Condition(
+        type=ABSENT,
+        status="False",
+        reason="OperatorReturned",
+        message=f"no operator led from {_time(absence.since)} to {_time(absence.until)}, for "
+        f"{duration(absence.until - absence.since)}: what this status says of that time was written afterwards",
+        lastTransitionTime=rfc3339(absence.until),
+        observedGeneration=view.observed.generation,
+    )
+    return status.model_copy(update={"conditions": [*(c for c in status.conditions if c.type != ABSENT), told]})
+
+
+def _time(seconds: float) -> str:
+    return rfc3339(seconds)[:19] + "Z"

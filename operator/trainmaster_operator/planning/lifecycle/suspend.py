@@ -1,0 +1,102 @@
+"""Suspending and resuming: the job stops at a step that all ranks saved, its pods go; later fresh ones come.
+
+A restart that a person asks for is both, one after the other.
+
+What runs in the ranks doesn't matter here: whoever can't stop at a step gets SIGTERM when the stop binds.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
+from trainmaster_operator.planning.facts.fault import Fault
+from trainmaster_operator.planning.facts.job_state import JobPhase, Recovery
+from trainmaster_operator.planning.facts.observation import PodToDelete
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.lifecycle import revision, saving
+from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.rounds import open_round, sizes
+
+
+def wanted(view: View) -> bool:
+    """The job is to stop, or has gone too far to turn back."""
+    asked = view.spec.suspend or revision.restart_asked(view)
+    return asked or (view.status.phase is JobPhase.SUSPENDING and view.status.stopBound)
+
+
+def settled(view: View) -> Change | None:
+    """Suspended, if all has been saved or there is nothing to save."""
+    if not wanted(view):
+        return None
+    if not view.round_is_open:
+        return stopped(view, "nothing had to be saved")
+    if view.all_saved:
+        return stopped(view, saving.stopped_words(view))
+    return None
+
+
+def cut_short(view: View, fault: Fault) -> Change:
+    """A failure on the way: the job was to stop anyway, so it stops with its last checkpoint. Its ranks are fenced."""
+    change = stopped(view, f"without saving, after {fault.title}: {fault.message[:700]}")
+    status = change.status
+    if view.round_is_open:
+        status = status.model_copy(update={"round": status.round + 1, **open_round.forming(view)})
+    return Change(
+        status.model_copy(update={"lastFailure": fault.record(view)}),
+        (warning("SuspendedWithoutSaving", change.events[0].message),),
+    )
+
+
+def resumed(view: View) -> Change | None:
+    """Fresh pods for a suspended job that is to go on, with what its spec says now. The clock of activeDeadlineSeconds
+    starts anew, as a Job's."""
+    status = view.status
+    if view.spec.suspend:
+        return None
+    size = sizes.wished(view.spec)
+    slots = size + view.spec.workers.spares
+    untouched = status.round == 0 and not view.observed.pods and slots == view.slots
+    kept = untouched and status.revision == view.observed.revision
+    following = status.workers.nextIncarnation if kept else pod_slots.next_incarnation(view)
+    return changed(
+        status,
+        normal("Resumed", f"{slots} fresh pods"),
+        phase=JobPhase.PENDING,
+        **revision.begun(view.spec, status, view.observed),
+        incarnations=status.incarnations if kept else pod_slots.all_raised(view, slots),
+        round=status.round + 1 if view.round_is_open else status.round,
+        startTime=rfc3339(view.now),
+        roundMap="",
+        workers=status.workers.model_copy(update={"replicas": size, "shrunkAt": "", "nextIncarnation": following}),
+        released=None,
+        gates=None,
+        restarts=status.restarts.model_copy(update={"free": status.restarts.free + (0 if untouched else 1)}),
+        **open_round.forming(view),
+    )
+
+
+def removals(view: View) -> tuple[PodToDelete, ...]:
+    """Every pod of a suspended job, with its own grace."""
+    pods = [*(pod for pod in view.pods if pod is not None), *view.others]
+    return tuple(PodToDelete(pod.name, pod.uid, "the job is suspended") for pod in pods if not pod.deleting)
+
+
+def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
+    """Recoveries that the end or a suspend overtook: their clock stops."""
+    return [
+        r
+        if r.totalSeconds is not None
+        else r.model_copy(update={"totalSeconds": round(since(r.startedAt, now), 4), "overtaken": True})
+        for r in recoveries
+    ]
+
+
+def stopped(view: View, how: str) -> Change:
+    return changed(
+        view.status,
+        normal("Suspended", how),
+        phase=JobPhase.SUSPENDED,
+        stopAt=None,
+        stopBound=False,
+        recoveries=given_up(view.status.recoveries, view.now),
+    )

@@ -1,0 +1,1 @@
+"""Which pods, agents and ranks are dead, silent, stuck or slow."""

@@ -1,0 +1,212 @@
+"""Pods that ended, and agents that fell silent."""
+
+from __future__ import annotations
+
+import re
+
+from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Verdict, verdict_text
+from trainmaster_operator.planning.facts.fault import FATAL, Fault, of_pods
+from trainmaster_operator.planning.facts.observation import PodRecord
+from trainmaster_operator.planning.facts.once import once
+from trainmaster_operator.planning.facts.view import ENDED, View
+from trainmaster_operator.planning.failure import drain
+from trainmaster_operator.planning.liveness import peer_liveness
+from trainmaster_operator.planning.rounds import round_pod_identity
+
+_FREE = (Cause.EVICTED, Cause.PREEMPTED)
+_REASONS = {
+    "OOMKilled": Cause.OUT_OF_MEMORY,
+    "Evicted": Cause.EVICTED,
+    "DisruptionTarget": Cause.EVICTED,
+    "NodeShutdown": Cause.EVICTED,
+    "Shutdown": Cause.EVICTED,
+    "Terminated": Cause.EVICTED,  # by a graceful node shutdown
+    "Preempting": Cause.PREEMPTED,
+    "Preempted": Cause.PREEMPTED,
+    "NodeLost": Cause.NODE_LOST,
+    "NodeAffinity": Cause.REFUSED,  # by the kubelet, which knew better than the scheduler
+    "UnexpectedAdmissionError": Cause.REFUSED,
+    "InitContainerFailed": Cause.CRASH,
+}
+_DISRUPTIONS = {"PreemptionByScheduler": Cause.PREEMPTED, "DeletionByPodGC": Cause.NODE_LOST}
+_NOT_STARTED = ("StartError", "ContainerCannotRun")
+_NO_PROGRAM = re.compile(
+    r"executable file not found|no such file or directory|not a directory|exec format error|permission denied"
+    r"|unable to find user|no matching entries in passwd file",
+    re.IGNORECASE,
+)
+"""What a container runtime says where the template is to blame: each node would say the same."""
+_FATAL_CODES = (ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.DIVERGED, ExitCode.DO_NOT_RESTART)
+
+QUIET_S = 5.0
+"""Silence that is enough when the cluster says that the agent's node doesn't answer either."""
+
+
+def ended(view: View) -> Fault | None:
+    """Proof at once: a pod that ended, vanished, or is being deleted by someone else, before its ranks were done."""
+    found: list[tuple[int, Cause, PodRecord | None]] = []
+    going: list[tuple[int, Cause, PodRecord | None]] = []
+    for slot in sorted(view.members):
+        pod, agent = view.pods[slot], view.agents[slot]
+        if (
+            view.round_is_open
+            and agent is not None
+            and agent.round == view.status.round
+            and (agent.done or agent.saved)
+        ):
+            continue  # the others may still be at work
+        if pod is None:
+            if view.round_is_open:  # it opened with every pod there
+                found.append((slot, Cause.EVICTED, None))
+        elif pod.rejected and not view.round_is_open:
+            continue  # no failure: see `rejection`
+        elif pod.phase in ENDED:
+            found.append((slot, _cause(pod), pod))
+        elif pod.deleting:
+            cause = Cause.NODE_LOST if pod.node_lost else Cause.EVICTED
+            (going if drain.saves_first(view, slot) else found).append((slot, cause, pod))
+    if not found:
+        return None
+    found += going
+    # All that ended are replaced in one go; one that ended by itself explains more than one that was taken away.
+    found.sort(key=lambda item: (item[1] in _FREE, item[0]))
+    slot, cause, pod = found[0]
+    said = _last_words(view, pod) if pod is not None else None
+    if said is not None and cause is Cause.AGENT_LOST:
+        cause = said.cause
+    return of_pods(
+        view,
+        cause,
+        _words(slot, pod, said, len(found)),
+        tuple(slot for slot, _, _ in found),
+        pod,
+        free=pod is None or pod.deleting or pod.disruption != "",
+        fatal=cause in FATAL,
+        said=said,
+    )
+
+
+def replaced(view: View) -> Fault | None:
+    """A pod of the round that is another one by now. Which one it is nobody can tell, and it needn't be replaced: the
+    next round is one for all of them."""
+    of_slot = {slot: pod for slot in view.members if (pod := view.pods[slot]) is not None}
+    if not round_pod_identity.differ(view.status, view.members, of_slot):
+        return None
+    words = f"a pod of round {view.status.round} was deleted, and another one of its name has taken its place"
+    return Fault(Cause.EVICTED, words, (), free=True, step=view.highest_step())
+
+
+def lost(view: View) -> Fault | None:
+    """Agents silent for too long, unless so many are silent that the fault is more likely ours."""
+    silences = silence_s(view)
+    gone = _on_lost_nodes(view, silences)
+    if gone:
+        return _given_up(view, silences, gone, Cause.NODE_LOST)
+    gone = peer_liveness.gone(view, silences)
+    if gone:
+        return _given_up(view, silences, gone, Cause.AGENT_LOST, ", and its neighbour can't reach it")
+    over = [slot for slot in sorted(view.members) if silences[slot] >= view.lost_after_s]
+    if not over or suspect_ourselves(view, silences):
+        return None
+    return _given_up(view, silences, over, Cause.AGENT_LOST)
+
+
+def _given_up(view: View, silences: list[float], over: list[int], cause: Cause, more: str = "") -> Fault:
+    slot = max(over, key=lambda s: (silences[s], -s))
+    slots = (slot, *(s for s in over if s != slot))
+    pod = view.pods[slot]
+    assert pod is not None
+    words = f"the agent of {pod.name} has been silent for {silences[slot]:.1f} s{more}"
+    if cause is Cause.NODE_LOST:
+        words = f"node {pod.node} doesn't answer, and {words}"
+    return of_pods(view, cause, words, slots, pod, age_s=silences[slot])
+
+
+def _on_lost_nodes(view: View, silences: list[float]) -> list[int]:
+    """Slots whose agent and whose node are silent: the agents tell us, the kubelets tell the API server, and the two
+    hardly fail together. When that is so on all of several nodes, it is more likely the control plane."""
+    quiet = _quiet_s(view)
+    gone = [slot for slot, pod in enumerate(view.pods) if pod and pod.node_lost and silences[slot] >= quiet]
+    if not gone:
+        return []
+    nodes = {pod.node for pod in view.pods if pod is not None}
+    lost_nodes = {pod.node for slot in gone if (pod := view.pods[slot]) is not None}
+    members = frozenset(view.members)
+    return [] if len(lost_nodes) > 1 and lost_nodes == nodes else [slot for slot in gone if slot in members]
+
+
+def lost_due_s(view: View) -> float | None:
+    """When the next agent counts as lost if it stays silent."""
+    silences = silence_s(view)
+    waits = [view.lost_after_s - s for s in silences if 0 <= s < view.lost_after_s]
+    quiet = _quiet_s(view)
+    waits += [quiet - s for pod, s in zip(view.pods, silences, strict=True) if pod and pod.node_lost and 0 <= s < quiet]
+    if any(s >= view.lost_after_s for s in silences):
+        waits.append(view.lost_after_s / 2)  # too many are silent: look again
+    if (wait := peer_liveness.due_s(view, silences)) is not None:
+        waits.append(wait)
+    return min(waits, default=None)
+
+
+def _quiet_s(view: View) -> float:
+    return min(view.lost_after_s, max(QUIET_S, 4 * view.interval_s))
+
+
+@once
+def silence_s(view: View) -> list[float]:
+    """Of each slot: since when its agent is silent, as far as this leader can tell; -1 where that means nothing."""
+    silences = []
+    for pod, agent in zip(view.pods, view.agents, strict=True):
+        if pod is None or pod.deleting or pod.phase in ENDED:
+            silences.append(-1.0)
+        elif agent is not None:
+            silences.append(agent.silent_s)
+        elif pod.running_s > 0 and pod.phase == "Running":
+            silences.append(min(view.observed.leading_s, pod.running_s))
+        else:
+            silences.append(-1.0)
+    return silences
+
+
+def suspect_ourselves(view: View, silences: list[float]) -> bool:
+    """More than a third of the agents, and more than one, have been quiet for half of the limit."""
+    quiet = sum(1 for s in silences if s >= view.lost_after_s / 2)
+    return quiet > 1 and quiet * 3 > view.slots
+
+
+def _cause(pod: PodRecord) -> Cause:
+    if pod.disruption:
+        return _DISRUPTIONS.get(pod.disruption, Cause.EVICTED)
+    if pod.reason in _REASONS:
+        return _REASONS[pod.reason]
+    if pod.reason in _NOT_STARTED and not pod.deleting:
+        # Without a known reason it is more likely the node's container runtime: another node may do better.
+        return Cause.CONFIG_ERROR if _NO_PROGRAM.search(pod.message) else Cause.REFUSED
+    if pod.reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: as UnexpectedAdmissionError
+        return Cause.REFUSED
+    if pod.exit_code == ExitCode.SAVED:
+        return Cause.PREEMPTED  # told to end, it saved and left
+    if pod.deleting:
+        return Cause.EVICTED  # whatever its end looks like
+    if pod.exit_code in _FATAL_CODES:
+        return EXIT_CODES[pod.exit_code]
+    return Cause.AGENT_LOST
+
+
+def _last_words(view: View, pod: PodRecord) -> Verdict | None:
+    """What the agent wrote down before it ended, if it is a cause of this round: older ones are answered already."""
+    said = verdict_text.parse(pod.message)
+    return said if said is not None and said.round == view.status.round and not said.cascade else None
+
+
+def _words(slot: int, pod: PodRecord | None, said: Verdict | None, count: int) -> str:
+    if pod is None:
+        words = f"the pod of slot {slot} is gone"
+    elif pod.phase in ENDED:
+        code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
+        message = said.message if said is not None else "" if verdict_text.parse(pod.message) else pod.message
+        why = ": ".join(part for part in (pod.reason, message) if part)
+        words = f"pod {pod.name} ended{code}" + (f": {why}" if why else "")
+    else:
+        words = f"pod {pod.name} is being deleted" + (f" ({pod.disruption})" if pod.disruption else "")
+    return words if count == 1 else f"{words} (and {count - 1} more)"

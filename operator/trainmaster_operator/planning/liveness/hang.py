@@ -1,0 +1,323 @@
+"""Ranks that are stuck: silent for longer than the run has taught us to expect, and standing still when looked at.
+
+Three things come before ranks are killed. All ranks are silent beyond the limit of what they do (a rank that saves or
+evaluates is waited for, and so are those that wait for it). Then the suspicion is written and the agents are asked for
+stacks. Only if the ranks stay silent for another while, and the stacks of those that are furthest behind don't change
+meanwhile, it is a hang. All of it belongs to one round: in another one nothing of it counts.
+
+Silence means something only where steps are seen. A script that has shown none in this round may evaluate, prepare its
+data, or run a program that nobody can look into, and a restart does all of that again: with the default limit only the
+kernel's word counts against it.
+"""
+
+from __future__ import annotations
+
+from trainmaster.contract.wire import Cause, RankReport, RankState
+from trainmaster_operator.api.job import Framework
+from trainmaster_operator.api.recovery import HANG_LIMIT_S, HangMode
+from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
+from trainmaster_operator.planning.facts.fault import TRACEBACK, Fault
+from trainmaster_operator.planning.facts.frozen_record import dataclass
+from trainmaster_operator.planning.facts.job_state import JobState, Rung, Suspicion
+from trainmaster_operator.planning.facts.observation import AgentRecord, JobSpec, PlannedEvent, PodRecord
+from trainmaster_operator.planning.facts.once import once
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import BEFORE_STEPS, View, stepped_to
+from trainmaster_operator.planning.liveness.hang_thresholds import SHORTEST_S, limits
+from trainmaster_operator.planning.liveness.rank_stack import innermost, waits
+
+WATCHED = (*BEFORE_STEPS, "STEP", "SAVE", "EVAL")
+"""Tear-down may be silent; a stopped rank never may."""
+
+CONFIRM_SHARE = 0.25  # of the limit, for which suspected ranks are looked at...
+LONGEST_CONFIRM_S = 15.0  # ...but no longer
+
+
+@dataclass(frozen=True)
+class Silence:
+    agent: AgentRecord
+    rank: RankReport
+    limit_s: float
+
+    @property
+    def is_over(self) -> bool:
+        return self.rank.silent_s >= self.limit_s
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.rank.state is RankState.STOPPED
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """How far it has come: what is less didn't arrive where the others wait."""
+        phase = self.rank.phase.upper()
+        start = BEFORE_STEPS.index(phase) if phase in BEFORE_STEPS else len(BEFORE_STEPS)
+        number, _, _ = self.rank.collective.partition(" ")
+        return (self.rank.step, start, int(number) if number.isdigit() else 0)
+
+
+def hang(view: View) -> Fault | None:
+    """Ranks that are stuck for certain, where the spec wants something done about it; or an agent that never started
+    the round."""
+    spec = view.spec.recovery.hang
+    if spec.mode is not HangMode.ENFORCE or not view.round_is_open:
+        return None
+    silences, over = _look(view)
+    if over and _confirmed(view, over):
+        return _fault(view, silences, over)
+    return _never_started(view, spec.limitSeconds)
+
+
+def suspect(view: View) -> Change | None:
+    """The suspicion that the ranks are stuck, on its way: raised, confirmed where nothing is done about it, dropped."""
+    known = _known(view)
+    _, over = _look(view)
+    if not over:
+        return None if known is None else _dropped(view, known)
+    if known is None:
+        return _raised(view, over)
+    enforced = view.spec.recovery.hang.mode is HangMode.ENFORCE
+    return None if enforced or known.confirmed or not _confirmed(view, over) else _told(view, known, over)
+
+
+def asks_stacks(status: JobState) -> bool:
+    """Whether agents are to look at their ranks' stacks."""
+    return status.suspicion is not None and status.suspicion.round == status.round and not status.suspicion.confirmed
+
+
+def start_limit_s(spec: JobSpec) -> float:
+    """Seconds after which an agent ends a round that has not completed a step, without a further look; 0: never."""
+    hang = spec.recovery.hang
+    if hang.mode is not HangMode.ENFORCE or not _counts_before_steps(spec):
+        return 0.0
+    return hang.limitSeconds
+
+
+def hang_due_s(view: View) -> float | None:
+    """When something may have to be done. At that time the agent's word is asked for, hence one report later at
+    least."""
+    spec = view.spec.recovery.hang
+    if spec.mode is HangMode.OFF or not view.round_is_open:
+        return None
+    silences = _silences(view)
+    due = [max(view.interval_s, s.limit_s - s.rank.silent_s - s.agent.silent_s) for s in silences]
+    late = spec.limitSeconds - _told_for_s(view)
+    if late > 0 and len(view.in_round()) < len(view.members):
+        due.append(late)
+    return min(due, default=None)
+
+
+def _known(view: View) -> Suspicion | None:
+    """What is suspected of this round."""
+    suspicion = view.status.suspicion
+    return suspicion if suspicion is not None and suspicion.round == view.status.round else None
+
+
+@once
+def _look(view: View) -> tuple[list[Silence], list[Silence]]:
+    """All that are watched, and those that may be stuck. In most passes a glance is enough."""
+    spec = view.spec.recovery.hang
+    if spec.mode is HangMode.OFF or not view.round_is_open:
+        return [], []
+    shortest = min(spec.limitSeconds, SHORTEST_S)
+    if not any(rank.silent_s >= shortest for agent in view.in_round() for rank in agent.ranks):
+        return [], []
+    silences = _silences(view)
+    return silences, _overdue(silences)
+
+
+def _counts_before_steps(spec: JobSpec) -> bool:
+    """Whether silence before a round's first step is a sign of anything: our own loop tells all that it does, and a
+    limit that a person has set holds for any script."""
+    return spec.framework is Framework.TRAINMASTER or spec.recovery.hang.limitSeconds != HANG_LIMIT_S
+
+
+def _has_stepped(view: View) -> bool:
+    """Whether a rank has completed a step of this round. Those that haven't keep it waiting then."""
+    return any(stepped_to(view, agent, rank) > 0 for agent in view.in_round() for rank in agent.ranks)
+
+
+@once
+def _silences(view: View) -> list[Silence]:
+    """Of ranks whose silence means something: their agent speaks, and they haven't ended."""
+    told = _counts_before_steps(view.spec) or _has_stepped(view)
+    fresh = max(2.0, 4 * view.interval_s)
+    of = limits(view).of
+    return [
+        Silence(agent, rank, of(agent, rank))
+        for agent in view.in_round()
+        if agent.silent_s < fresh
+        for rank in agent.ranks
+        if (told and rank.state in (RankState.RUNNING, RankState.STARTING) and rank.phase.upper() in WATCHED)
+        or rank.state is RankState.STOPPED
+    ]
+
+
+def _overdue(silences: list[Silence]) -> list[Silence]:
+    """Those that may be stuck, the one to blame first; nobody while the others' silence has another reason.
+
+    The kernel's word is enough for a stopped rank. Else all must be silent for too long: ranks step together, so one
+    that is within its limit may be what the others wait for. One that was left behind by ranks that go on without it
+    has no such excuse.
+    """
+    over = [s for s in silences if s.is_over]
+    if not over:
+        return []
+    stopped = [s for s in over if s.is_stopped]
+    if stopped:
+        return sorted(stopped, key=_blame)
+    if len(over) < len(silences):
+        goes_on = min(s.rank.step for s in silences if not s.is_over)
+        over = [s for s in over if 0 < s.rank.step < goes_on - 1]
+    return sorted(over, key=_blame)
+
+
+def _blame(silence: Silence) -> tuple[tuple[int, int, int], bool, float, int]:
+    """Who is furthest behind; then who, by its stack, doesn't wait for others; then who is silent for longest."""
+    rank = silence.rank
+    return (silence.place, waits(rank.stack), -rank.silent_s, rank.rank)
+
+
+def _confirmed(view: View, over: list[Silence]) -> bool:
+    """They have been looked at for long enough, and stand still; or move, but for too long. A stopped one needs no
+    look: the kernel has told."""
+    if over[0].is_stopped:
+        return True
+    suspicion = _known(view)
+    if suspicion is None:
+        return False
+    behind = [s for s in over if s.place == over[0].place]
+    window = _window_s(view, over[0].limit_s)
+    if any(not s.rank.stack for s in behind):
+        window += min(2 * view.interval_s, over[0].limit_s / 4)  # an answer may still be on its way
+    looked = since(suspicion.since, view.now)
+    if looked < window or any(s.agent.silent_s > looked - window / 2 for s in behind):
+        return False
+    moving = [s for s in behind if s.rank.stack and s.rank.still_s < window / 2]
+    return not moving or min(s.rank.silent_s for s in moving) >= limits(view).patience_s
+
+
+def _window_s(view: View, limit: float) -> float:
+    return max(min(CONFIRM_SHARE * limit, LONGEST_CONFIRM_S), min(2 * view.interval_s, limit / 2))
+
+
+def _raised(view: View, over: list[Silence]) -> Change:
+    first = over[0]
+    pod = view.pods[first.agent.slot]
+    suspicion = Suspicion(
+        round=view.status.round,
+        rank=first.rank.rank,
+        slot=first.agent.slot,
+        pod=pod.name if pod else "",
+        phase=first.rank.phase,
+        step=first.rank.step,
+        limitSeconds=round(first.limit_s, 3),
+        since=rfc3339(view.now),
+        message=_words(first),
+    )
+    told = warning("HangSuspected", f"{_words(first)}{_place(pod)}")
+    return changed(view.status, *_events(view, told), suspicion=suspicion)
+
+
+def _dropped(view: View, known: Suspicion) -> Change:
+    over = normal("HangOver", f"rank {known.rank} is no longer silent: it was no hang")
+    return changed(view.status, *_events(view, over), suspicion=None)
+
+
+def _told(view: View, known: Suspicion, over: list[Silence]) -> Change:
+    first = over[0]
+    words = f"{_words(first)}{_where(first)}"
+    suspicion = known.model_copy(
+        update={
+            "rank": first.rank.rank,
+            "slot": first.agent.slot,
+            "confirmed": True,
+            "message": words[:1024],
+            "traceback": first.rank.stack[-TRACEBACK:],
+        }
+    )
+    place = _place(view.pods[first.agent.slot])
+    told = warning("HangDetected", f"{words}{place}; recovery.hang.mode leaves it to you"[:1024])
+    return changed(view.status, *_events(view, told), suspicion=suspicion)
+
+
+def _events(view: View, event: PlannedEvent) -> tuple[PlannedEvent, ...]:
+    return () if view.spec.recovery.hang.mode is HangMode.OBSERVE else (event,)
+
+
+def _fault(view: View, silences: list[Silence], over: list[Silence]) -> Fault:
+    first = over[0]
+    rank, pod = first.rank, view.pods[first.agent.slot]
+    detect = min(rank.silent_s, first.limit_s)
+    return Fault(
+        cause=Cause.HANG,
+        message=f"{_words(first)}{_where(first)}{_waiting(silences, first)}",
+        slots=(first.agent.slot,),
+        rank=rank.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        traceback=rank.stack,
+        step=rank.step,
+        age_s=rank.silent_s,
+        clock={"detect": detect, "decide": rank.silent_s - detect},
+    )
+
+
+def _words(silence: Silence) -> str:
+    rank = silence.rank
+    stopped = " and is stopped (SIGSTOP or a debugger)" if silence.is_stopped else ""
+    phase = f" in phase {rank.phase.upper()}" if rank.phase else ""
+    after = f", last in collective {rank.collective}" if rank.collective else ""
+    limit = f" (limit {silence.limit_s:.1f} s)"
+    return (
+        f"rank {rank.rank} has been silent for {rank.silent_s:.1f} s{limit}{phase} at step {rank.step}{after}{stopped}"
+    )
+
+
+def _place(pod: PodRecord | None) -> str:
+    if pod is None:
+        return ""
+    return f" (pod {pod.name}, node {pod.node})" if pod.node else f" (pod {pod.name})"
+
+
+def _where(silence: Silence) -> str:
+    """Its innermost calls."""
+    calls = innermost(silence.rank.stack)
+    return f"; it is in {calls}" if calls else ""
+
+
+def _waiting(silences: list[Silence], first: Silence) -> str:
+    """What the others do meanwhile."""
+    ahead = [s.rank for s in silences if s.place > first.place]
+    if not ahead:
+        return ""
+    furthest = max((s for s in silences if s.place > first.place), key=lambda s: s.place).rank
+    where = f", in collective {furthest.collective}" if furthest.collective else ""
+    return f"; {len(ahead)} of {len(silences)} ranks wait for it (at step {furthest.step}{where})"
+
+
+def _told_for_s(view: View) -> float:
+    """How long agents have been told of the round: the leader that opened it may have died before it told anyone."""
+    return min(since(view.status.roundOpenedAt, view.now), view.observed.leading_s)
+
+
+def _never_started(view: View, limit: float) -> Fault | None:
+    waited = _told_for_s(view)
+    if waited < limit:
+        return None
+    for slot in view.members:
+        agent = view.agents[slot]
+        if agent is not None and agent.round < view.status.round and agent.silent_s < view.lost_after_s:
+            pod = view.pods[slot]
+            return Fault(
+                cause=Cause.HANG,
+                message=f"the agent of slot {slot} hasn't started round {view.status.round} for {waited:.1f} s",
+                slots=(slot,),
+                floor=Rung.POD,
+                pod=pod.name if pod else "",
+                node=pod.node if pod else "",
+                step=view.highest_step(),
+                age_s=waited,
+                clock={"detect": waited, "decide": 0.0},
+            )
+    return None

@@ -1,0 +1,179 @@
+"""The rank that all others wait for, step after step: an outlier in computing, for which they spend time waiting.
+
+A rank's own part of a step is its wall time without the time in collectives. Median and MAD of the others are robust
+against a second straggler; that the others do wait tells a slow rank from one that merely counts its time otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median, median_low
+from typing import NamedTuple
+
+from trainmaster.contract.wire import Cause, RankReport, RankState
+from trainmaster_operator.api.recovery import StragglerAction
+from trainmaster_operator.planning.facts.change import Change, changed, warning
+from trainmaster_operator.planning.facts.fault import Fault
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung, Straggler
+from trainmaster_operator.planning.facts.observation import AgentRecord
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import View, stepped_to
+
+OUTLIER = 4.0  # robust standard deviations
+SIGMA = 1.4826  # of a normal distribution, in MADs
+LEAST_SPREAD = 0.05  # of the median: ranks that are nearly alike have no MAD to speak of
+WAITED_SHARE = 0.5  # of the difference, that the typical other rank waits
+
+
+class _Slowest(NamedTuple):
+    """A straggler as it is now: seconds of a step that it computes, and the median of the other ranks."""
+
+    rank: int
+    slot: int
+    computes_s: float
+    usual_s: float
+
+
+def straggler(view: View) -> Fault | None:
+    """A rank that has been one for the whole window, where its pod is to be replaced."""
+    known = _known(view)
+    spec = view.spec.recovery.straggler
+    if known is None or spec.action is not StragglerAction.REPLACE or not _is_proven(view, known):
+        return None
+    found = _find(view)
+    if found is None or found.rank != known.rank:
+        return None
+    pod = view.pods[found.slot]
+    return Fault(
+        cause=Cause.STRAGGLER,
+        message=_words(view, _measured(known, found)),
+        slots=(found.slot,),
+        floor=Rung.POD,
+        rank=known.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        step=view.highest_step(),
+    )
+
+
+def told(view: View) -> Change | None:
+    """Say so once, when it has been one for the whole window."""
+    known = _known(view)
+    if known is None or known.told or not _is_proven(view, known):
+        return None
+    found = _find(view)
+    if found is not None and found.rank == known.rank:
+        known = _measured(known, found)
+    return changed(
+        view.status,
+        warning("Straggler", _words(view, known)),
+        straggler=known.model_copy(update={"told": True}),
+    )
+
+
+def update(view: View, status: JobState) -> Straggler | None:
+    """The status' straggler after this look, with the times that its steps take now: the same object if nothing has
+    changed."""
+    known = status.straggler
+    if status.phase is not JobPhase.RUNNING or not view.round_is_open:
+        return known if known is not None and known.round == status.round else None
+    found = _find(view)
+    if found is None:
+        return None
+    if known is not None and (known.round, known.rank) == (status.round, found.rank):
+        return _measured(known, found)
+    pod = view.pods[found.slot]
+    first_seen = Straggler(
+        round=status.round,
+        rank=found.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        since=rfc3339(view.now),
+    )
+    return _measured(first_seen, found)
+
+
+def _measured(known: Straggler, found: _Slowest) -> Straggler:
+    """`known` with the times of this look: the rank may have become slower since it was first seen."""
+    times = {"computeSeconds": round(found.computes_s, 6), "usualSeconds": round(found.usual_s, 6)}
+    if (known.computeSeconds, known.usualSeconds) == tuple(times.values()):
+        return known
+    return known.model_copy(update=times)
+
+
+def due_s(view: View) -> float | None:
+    """When a rank will have been a straggler for the window."""
+    known = _known(view)
+    if known is None or known.told:
+        return None
+    left = view.spec.recovery.straggler.windowSeconds - since(known.since, view.now)
+    return left if left > 0 else None
+
+
+def _known(view: View) -> Straggler | None:
+    known = view.status.straggler
+    trains = view.status.phase is JobPhase.RUNNING and view.round_is_open
+    return known if trains and known is not None and known.round == view.status.round else None
+
+
+def _is_proven(view: View, known: Straggler) -> bool:
+    return since(known.since, view.now) >= view.spec.recovery.straggler.windowSeconds
+
+
+def _ranks(view: View) -> list[tuple[AgentRecord, RankReport]]:
+    """Ranks that tell how long their steps take."""
+    return [
+        (agent, rank)
+        for agent in view.in_round()
+        for rank in agent.ranks
+        if rank.state is RankState.RUNNING and rank.step_seconds > 0 and stepped_to(view, agent, rank) > 0
+    ]
+
+
+def _computes(rank: RankReport) -> float:
+    return max(0.0, rank.step_seconds - rank.wait_seconds)
+
+
+def _find(view: View) -> _Slowest | None:
+    """The slowest rank, if it is far from the others and they wait for it."""
+    ranks = _ranks(view)
+    if len(ranks) < 2:
+        return None
+    computes = [_computes(rank) for _, rank in ranks]
+    slowdown = view.spec.recovery.straggler.slowdown
+    if max(computes) < slowdown * min(computes):
+        return None  # nearly always, and without a median
+    place = max(range(len(ranks)), key=lambda i: (computes[i], -ranks[i][1].rank))
+    others = [rank for i, (_, rank) in enumerate(ranks) if i != place]
+    mine = computes.pop(place)
+    usual, spread = _spread(computes)
+    excess = mine - usual
+    if mine < slowdown * usual or excess < OUTLIER * spread:
+        return None
+    waits = median_low(rank.wait_seconds for rank in others)
+    if waits < WAITED_SHARE * excess:
+        return None
+    agent, rank = ranks[place]
+    return _Slowest(rank.rank, agent.slot, mine, usual)
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    """Median, and a robust standard deviation."""
+    middle = median(values)
+    mad = median(abs(value - middle) for value in values)
+    return middle, max(SIGMA * mad, LEAST_SPREAD * middle)
+
+
+def _others(view: View) -> str:
+    """Whose time the usual one is."""
+    ranks = len(view.members) * view.spec.workers.ranksPerPod
+    return "the other rank" if ranks == 2 else "the median of the other ranks"
+
+
+def _words(view: View, known: Straggler) -> str:
+    where = f" on node {known.node}" if known.node else ""
+    return (
+        f"rank {known.rank} ({known.pod}{where}) needs {known.computeSeconds:.3g} s for its part of a step, "
+        f"{_others(view)} {known.usualSeconds:.3g} s: the job has waited for it for "
+        f"{since(known.since, view.now):.0f} s"
+    )

@@ -1,0 +1,61 @@
+"""Pods that their node turned away before anything in them ran, or never took: tried again elsewhere or later, and no
+failure.
+
+The scheduler may not know yet what the node knows (its disk is full, a device is broken, it shuts down), and sends the
+next pod to it at once; so each rejection is answered a little later than the one before. Nor does the cluster know of
+a node that has just died: what it binds to it in that half a minute would stay Pending until pods are evicted there.
+"""
+
+from __future__ import annotations
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.planning.facts.change import Change, changed, condition, warning
+from trainmaster_operator.planning.facts.job_state import ReleasedStatus
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.placement import pod_slots
+from trainmaster_operator.planning.placement.gang import SCHEDULED
+from trainmaster_operator.planning.placement.pending import MESSAGE, first_of
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+
+
+def due_s(view: View) -> float | None:
+    """When a pod counts as ignored."""
+    if view.round_is_open:
+        return None
+    waits = [
+        pod_slots.UNHEARD_S - pod.unheard_s
+        for pod in view.pods
+        if pod is not None and pod.unheard_s and not pod.deleting
+    ]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def again(view: View) -> Change | None:
+    """Fresh pods for the slots of those, after a while."""
+    if view.round_is_open:
+        return None
+    pods = [pod for pod in view.pods if pod is not None]
+    turned_away = [pod for pod in pods if pod.rejected or (pod_slots.ignored(pod) and not pod.deleting)]
+    if not turned_away:
+        return None
+    times = (view.status.released.times if view.status.released is not None else 0) + 1
+    wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (times - 1))
+    pod = turned_away[0]
+    if pod.rejected:
+        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "for no reason that it tells"
+        words = f"{pod.name} was turned away by node {pod.node or '?'}: {why}"
+    else:
+        words = f"{pod.name} was sent to node {pod.node}, which took no note of it for {pod.unheard_s:.0f} s"
+    if len(turned_away) > 1:
+        words = f"{words} (and {len(turned_away) - 1} more)"
+    wanted = condition(view.status, SCHEDULED, False, Cause.REFUSED.value, words[:MESSAGE], view.now)
+    return changed(
+        view.status,
+        warning(Cause.REFUSED.value, f"{words[:MESSAGE]}; tried again in {wait:.0f} s"),
+        incarnations=pod_slots.raised(view, tuple(pod.slot for pod in turned_away)),
+        released=ReleasedStatus(times=times, retryAt=rfc3339(view.now + wait)),
+        conditions=first_of(view.status, wanted),
+    )

@@ -1,0 +1,171 @@
+"""Pods that don't run though they should: what stands in their way, told in the condition Scheduled, and how long a
+job puts up with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.planning.facts.change import Change, changed, condition, known_condition, normal, warning
+from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, JobState
+from trainmaster_operator.planning.facts.observation import PodRecord
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.job_conditions import STARTING
+from trainmaster_operator.planning.lifecycle import finish
+from trainmaster_operator.planning.placement import gates
+from trainmaster_operator.planning.placement.gang import SCHEDULED
+
+MESSAGE = 900  # characters of a condition's message
+_NOT_CREATED = "can't be created"
+
+_CAUSES = {
+    **dict.fromkeys(
+        (
+            *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
+            *("RegistryUnavailable", "SignatureValidationFailed"),
+        ),
+        Cause.IMAGE_ERROR,
+    ),
+    **dict.fromkeys(
+        ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"),
+        Cause.CONFIG_ERROR,
+    ),
+    "Unschedulable": Cause.UNSCHEDULABLE,
+}
+_FIRST = (Cause.IMAGE_ERROR.value, Cause.CONFIG_ERROR.value)
+"""What will not pass by itself is told before what may."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    reason: str  # the value of a Cause, or the cluster's own word
+    message: str
+
+
+def obstacle(view: View) -> Obstacle | None:
+    """The one thing to tell about pods that don't run. None when they run, or are merely starting."""
+    if all(_runs(pod) for pod in view.pods):
+        return None
+    found = [(_reason(pod), pod) for pod in view.pods if pod is not None and pod.reason and not _runs(pod)]
+    found.sort(key=lambda item: (item[0] not in _FIRST, item[1].slot))
+    refusal = view.refusal
+    absent = sum(1 for pod in view.pods if pod is None)
+    if refusal is not None and absent and not (found and found[0][0] in _FIRST):
+        return Obstacle(refusal.reason, f"{_count(view, absent)} {_NOT_CREATED}: {refusal.message}"[:MESSAGE])
+    if not found:
+        return None
+    reason, pod = found[0]
+    same = sum(1 for other, _ in found if other == reason)
+    why = ": ".join(part for part in (pod.reason, pod.message) if part)
+    return Obstacle(reason, f"{_count(view, same)} can't run: {pod.name}: {why}"[:MESSAGE])
+
+
+def _count(view: View, pods: int) -> str:
+    return f"{pods} of {view.slots} pods" if view.slots > 1 else "the pod"
+
+
+def noted(view: View) -> Change | None:
+    """Something new stands in the way: told at once, and as an event. The condition itself is `update`'s."""
+    if view.round_is_open:
+        return None
+    found = obstacle(view)
+    if found is None:
+        return None
+    known = known_condition(view.status, SCHEDULED)
+    if known is not None and (known.status, known.reason) == ("False", found.reason):
+        return None
+    told = normal if found.reason == gates.GATED else warning
+    return changed(view.status, told(found.reason, found.message))
+
+
+def update(view: View, status: JobState) -> JobState:
+    """`status` with the condition as it is now; the same if nothing is new.
+
+    It holds once a round has opened, which takes all pods. An obstacle that has passed is still told until then, except
+    that pods could not be created: when they are there, nothing is known to be in their way.
+    """
+    if status.phase.finished or status.phase in (JobPhase.SUSPENDED, JobPhase.HELD):
+        return status
+    fields: dict[str, object] = {}
+    if status.round > 0 and status.roundStore:
+        holds, reason, message = True, "AllPodsRun", ""
+        if status.released is not None:
+            fields["released"] = None
+    else:
+        found = obstacle(view)
+        if found is None:
+            return _created(view, status)
+        holds, reason, message = False, found.reason, found.message
+    wanted = condition(status, SCHEDULED, holds, reason, message, view.now)
+    if wanted != known_condition(status, SCHEDULED):
+        fields["conditions"] = first_of(status, wanted)
+    return status.model_copy(update=fields) if fields else status
+
+
+def _created(view: View, status: JobState) -> JobState:
+    """`status` without the word that pods can't be created, if they were since."""
+    known = known_condition(status, SCHEDULED)
+    told = known is not None and known.status == "False" and _NOT_CREATED in known.message
+    if not told or view.observed.refusal is not None or any(pod is None for pod in view.pods):
+        return status
+    unknown = Condition(
+        type=SCHEDULED,
+        status="Unknown",
+        reason=STARTING,
+        lastTransitionTime=rfc3339(view.now),
+        observedGeneration=status.observedGeneration,
+    )
+    return status.model_copy(update={"conditions": first_of(status, unknown)})
+
+
+def first_of(status: JobState, wanted: Condition) -> list[Condition]:
+    """The conditions with `wanted`, the one called Scheduled, before all others."""
+    return [wanted, *(c for c in status.conditions if c.type != SCHEDULED)]
+
+
+def hopeless(view: View) -> Change | None:
+    """Failed when its pods can't be created, now or later."""
+    refusal = view.refusal
+    if refusal is None or not refusal.fatal or view.round_is_open:
+        return None
+    return finish.failed(view, refusal.reason, refusal.message)
+
+
+def overdue(view: View) -> Change | None:
+    """Failed when its pods don't all run within pendingDeadlineSeconds."""
+    due = overdue_s(view)
+    if due is None or due > 0:
+        return None
+    found = obstacle(view)
+    words = f"the pods did not all run within pendingDeadlineSeconds ({view.spec.pendingDeadlineSeconds:g} s)"
+    if found is None:
+        return finish.failed(view, "DeadlineExceeded", f"{words}: {_starting(view)}")
+    return finish.failed(view, found.reason, f"{words}: {found.message}")
+
+
+def overdue_s(view: View) -> float | None:
+    limit = view.spec.pendingDeadlineSeconds
+    if limit is None or view.round_is_open or all(_runs(view.pods[slot]) for slot in view.members):
+        return None
+    if gates.hold(view):
+        return None
+    waited = since(view.status.roundOpenedAt or view.status.startTime, view.now)
+    return limit - min(waited, gates.since_lifted_s(view.status, view.now))
+
+
+def _starting(view: View) -> str:
+    """Pods without an obstacle: volumes that don't mount, for one, are told only in the pod's own events."""
+    pod = next((pod for pod in view.pods if not _runs(pod)), None)
+    if pod is None:
+        return "some are not there yet"
+    return f"{pod.name} is still starting; `kubectl describe pod {pod.name}` tells what it waits for"
+
+
+def _runs(pod: PodRecord | None) -> bool:
+    return pod is not None and pod.phase not in ("Pending", "Unknown")
+
+
+def _reason(pod: PodRecord) -> str:
+    cause = _CAUSES.get(pod.reason)
+    return cause.value if cause is not None else pod.reason

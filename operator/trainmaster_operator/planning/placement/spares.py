@@ -1,0 +1,65 @@
+"""Pods without a rank: spares, and those that came for a larger size. Their loss disturbs nobody; they are replaced.
+
+Not faster and faster, though: a pod that ends each time it starts would be created without end.
+"""
+
+from __future__ import annotations
+
+from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import ENDED, View
+from trainmaster_operator.planning.liveness import agents
+from trainmaster_operator.planning.placement import pod_slots
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 300.0
+FORGIVEN_AFTER_S = 2 * LONGEST_WAIT_S  # without a replacement
+
+
+def replace(view: View) -> Change | None:
+    """Fresh pods for those that ended, are being deleted, or whose agents are silent. Counts nothing."""
+    lost = _lost(view)
+    if not lost or _wait_s(view) > 0:
+        return None
+    workers = view.status.workers
+    again = workers.replacedAt != "" and since(workers.replacedAt, view.now) < FORGIVEN_AFTER_S
+    return changed(
+        view.status,
+        normal("SpareReplaced", f"{len(lost)} pods without a rank are replaced: slot {', '.join(map(str, lost[:8]))}"),
+        incarnations=pod_slots.raised(view, lost),
+        workers=workers.model_copy(
+            update={"replacedAt": rfc3339(view.now), "replacements": workers.replacements + 1 if again else 1}
+        ),
+    )
+
+
+def replace_due_s(view: View) -> float | None:
+    """When those that are lost are replaced. When one counts as lost, `agents.lost_due_s` says for all slots."""
+    wait = _wait_s(view)
+    return wait if wait > 0 and _lost(view) else None
+
+
+def _lost(view: View) -> tuple[int, ...]:
+    if view.status.phase is JobPhase.SUSPENDED or not view.parked:
+        return ()
+    silences = agents.silence_s(view)
+    over = view.lost_after_s if not agents.suspect_ourselves(view, silences) else float("inf")
+    lost = []
+    for slot in view.parked:
+        pod = view.pods[slot]
+        if pod is None:
+            vanished = view.agents[slot] is not None
+        else:
+            vanished = pod.phase in ENDED or pod.deleting or silences[slot] >= over
+        if vanished:
+            lost.append(slot)
+    return tuple(lost)
+
+
+def _wait_s(view: View) -> float:
+    workers = view.status.workers
+    if workers.replacedAt == "":
+        return 0.0
+    wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(workers.replacements - 1, 16))
+    return max(0.0, wait - since(workers.replacedAt, view.now))

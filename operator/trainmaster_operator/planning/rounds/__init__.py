@@ -1,0 +1,1 @@
+"""When a round opens, with which pods, and what its agents are told."""

@@ -1,0 +1,184 @@
+"""What agents are told, from the written status alone: what is not written is not told."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from trainmaster.contract.wire import Assignment, Directive, DirectiveState, Neighbour, StoreAddress, altered, encode
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.observation import JobSpec, JobState, Observation
+from trainmaster_operator.planning.facts.once import attribute
+from trainmaster_operator.planning.facts.view import report_interval_s
+from trainmaster_operator.planning.liveness import hang
+from trainmaster_operator.planning.rounds import leaderless_restart
+
+
+class _Common(NamedTuple):
+    """What several agents are told alike."""
+
+    directive: Directive
+    digest: bytes
+
+
+class Directives:
+    """The directives of one job. What its agents have in common is made once, so that each of them costs O(1) in the
+    world size and a few microseconds: a new round of thousands of agents waits for nothing else."""
+
+    def __init__(self, spec: JobSpec, status: JobState, observed: Observation) -> None:
+        self._away, self._agents = status.roundPeers, observed.agents
+        self._places = _Places(status.roundMap)
+        state = _state(status, observed, placed=True)
+        runs = state is DirectiveState.RUN
+        assigned = _assignment(spec, status, self._places.size, self._neighbour(0)) if runs else None
+        self._common = partial(_common, spec, status, observed.epoch)
+        self._placed = self._common(state, assigned)
+        self._keepers = () if state is DirectiveState.FINISH else _keepers(status)
+        self._parked_state = _state(status, observed, placed=False)
+
+    @attribute
+    def _placeless(self) -> _Common:
+        """What slots without a rank are told; most jobs have none."""
+        return self._common(self._parked_state, None)
+
+    def of(self, slot: int) -> Directive:
+        """What the current pod of `slot` is told."""
+        place = self._places.of(slot)
+        common, digest = self._placeless if place is None else self._placed
+        keep = slot in self._keepers
+        assignment, own = common.assignment, ""
+        if place is not None and assignment is not None:
+            # Who the others are stands in the status; where they listen, each tells each leader anew, and until it has,
+            # the round's agents go on with what they know.
+            peer = self._neighbour((place + self._away) % self._places.size) if self._away else None
+            ring = self._neighbour((place + 1) % self._places.size) if self._places.size > 1 else None
+            own = f"{place} {_where(peer)} {_where(ring)}"
+            assignment = altered(
+                assignment,
+                first_rank=place * assignment.ranks,
+                group_rank=place,
+                peers=[peer.address] if peer else [],
+                ring=ring,
+            )
+        # The epoch stays out of the tag: a new leader alone is no news to an agent.
+        tag = hashlib.sha256(digest + f"{keep} {own}".encode()).hexdigest()[:12]
+        return altered(common, tag=tag, keep_store=keep, assignment=assignment)
+
+    def _neighbour(self, place: int) -> Neighbour | None:
+        """The agent at a place of the round; None until this leader has heard where it listens."""
+        slot = self._places.slot(place)
+        agent = self._agents.get(slot)
+        return Neighbour(slot, agent.peer) if agent is not None and agent.peer is not None else None
+
+
+def directives(spec: JobSpec, status: JobState, observed: Observation) -> Callable[[int], Directive]:
+    """What the current pod of each slot is told, by slot."""
+    return Directives(spec, status, observed).of
+
+
+def directive(spec: JobSpec, status: JobState, observed: Observation, slot: int) -> Directive:
+    """What the current pod of one slot is told."""
+    return directives(spec, status, observed)(slot)
+
+
+def _where(agent: Neighbour | None) -> str:
+    return f"{agent.slot} {agent.address.host}:{agent.address.port}" if agent else "-"
+
+
+def _common(spec: JobSpec, status: JobState, epoch: int, state: DirectiveState, assigned: Assignment | None) -> _Common:
+    running = state is DirectiveState.RUN
+    content = Directive(
+        epoch=0,
+        state=state,
+        round=status.round,
+        tag="",
+        assignment=assigned,
+        stop_at=status.stopAt if running else None,
+        stop_bound=status.stopBound and running,
+        report_interval_s=report_interval_s(spec.workers.replicas + spec.workers.spares),
+        ask_stacks=running and hang.asks_stacks(status),
+    )
+    return _Common(altered(content, epoch=epoch), hashlib.sha256(encode(content)).digest())
+
+
+def _state(status: JobState, observed: Observation, placed: bool) -> DirectiveState:
+    if status.phase.finished or observed.deleting:
+        return DirectiveState.FINISH
+    if status.round == 0:
+        return DirectiveState.WAIT
+    # A suspended job's ranks have saved, or their pods' grace period runs: nobody starts, nobody is killed early.
+    if status.phase is JobPhase.SUSPENDED or not status.roundStore or not placed:
+        return DirectiveState.HOLD
+    return DirectiveState.RUN
+
+
+def _assignment(spec: JobSpec, status: JobState, size: int, first: Neighbour | None) -> Assignment:
+    """Without what makes one place differ from another."""
+    ranks = spec.workers.ranksPerPod
+    host, _, port = status.roundStore.rpartition(":")
+    return Assignment(
+        round=status.round,
+        world_size=size * ranks,
+        first_rank=0,
+        ranks=ranks,
+        group_rank=0,
+        group_world_size=size,
+        store=StoreAddress(host, int(port)),
+        restart_count=status.round - 1,
+        minor=status.roundMinor,
+        grant=leaderless_restart.highest(spec, status),
+        resume=status.roundResume or "Auto",
+        mesh=spec.training.parallelism.resolve(size * ranks) if spec.training else {},
+        deadline_s=hang.start_limit_s(spec),
+        micro_divisor=status.microDivisor,
+        skipped=status.skipped,
+        first=first,
+    )
+
+
+class _Places:
+    """The slots of a round in the order of their places, without unpacking the ranges."""
+
+    def __init__(self, round_map: str) -> None:
+        self.runs = list(_runs(round_map))
+        self._first: list[int] = []  # the place of each run's first slot
+        self.size = 0
+        for low, high in self.runs:
+            self._first.append(self.size)
+            self.size += high - low + 1
+
+    def of(self, slot: int) -> int | None:
+        for (low, high), first in zip(self.runs, self._first, strict=True):
+            if low <= slot <= high:
+                return first + slot - low
+        return None
+
+    def slot(self, place: int) -> int:
+        """-1: there is no such place."""
+        if not 0 <= place < self.size:
+            return -1
+        run = bisect_right(self._first, place) - 1
+        return self.runs[run][0] + place - self._first[run]
+
+
+def _keepers(status: JobState) -> tuple[int, ...]:
+    """Who keeps a store open: the slots of the first two places, and the first slot without one, since it may be the
+    next to have rank 0."""
+    runs = list(_runs(status.roundMap)) or [(0, max(0, status.workers.replicas - 1))]
+    (low, high), rest = runs[0], runs[1:]
+    second = low + 1 if high > low else rest[0][0] if rest else low
+    parked = 0
+    for first, last in sorted(runs):
+        if first > parked:
+            break
+        parked = last + 1
+    return (low, second, parked)
+
+
+def _runs(round_map: str) -> Iterator[tuple[int, int]]:
+    for part in round_map.split(",") if round_map else []:
+        first, dash, last = part.partition("-")
+        yield int(first), int(last if dash else first)

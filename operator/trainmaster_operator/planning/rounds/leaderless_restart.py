@@ -1,0 +1,219 @@
+"""Rounds that agents opened while no leader answered: how many they may, and what becomes of them afterwards.
+
+Such a round has the number after the last one, the same members, and the store that was kept open. A leader that comes
+back takes it over and counts it, as if it had opened it itself; until all members have told of it, nothing is
+concluded from what they said of the round before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.contract.wire import Granted
+from trainmaster_operator.api.job import JobSpec
+from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.change import RECOVERIES, Change, changed, warning
+from trainmaster_operator.planning.facts.fault import Fault
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Recovery, Rung
+from trainmaster_operator.planning.facts.observation import AgentRecord
+from trainmaster_operator.planning.facts.once import once
+from trainmaster_operator.planning.facts.times import rfc3339
+from trainmaster_operator.planning.facts.view import View
+from trainmaster_operator.planning.failure import failure_budget
+from trainmaster_operator.planning.rounds import leaderless_rounds, open_round
+
+GRANT = 2
+"""Restarts in a row that agents may do by themselves."""
+
+SETTLED_S = 5.0
+"""How long the members of such a round may take to tell of it: agents pause for up to 3 s where nobody answers."""
+
+SPLIT_S = 1.0
+"""How long a round may be seen as opened twice."""
+
+YOUNG_S = 0.3
+"""A leader acts on no verdict sooner: what it hears first may have been said before a round opened without it."""
+
+
+def highest(spec: JobSpec, status: JobState) -> int:
+    """The highest minor that may be opened, within what the budget leaves. Where people have rules, a leader applies
+    them."""
+    if spec.recovery.rules:
+        return 0
+    limits = spec.recovery.budget
+    spent = sum(entry.count for entry in status.spent if entry.rung is Rung.IN_PLACE)
+    return status.roundMinor + max(0, min(GRANT, limits.perCause, limits.inPlace - spent))
+
+
+def taken_over(view: View) -> Change | None:
+    """The granted round becomes the status' own; one that not all members came to is followed by another."""
+    if not view.round_is_open:
+        return _outnumbered(view)
+    ahead = _ahead(view)
+    if not ahead:
+        return _agreed(view)
+    top = max(agent.round for agent in ahead)
+    told = {granted.round: granted for agent in ahead for granted in agent.granted}
+    known = [told[number] for number in range(view.status.round + 1, top + 1) if number in told]
+    members = [view.agents[slot] for slot in view.members]
+    whole = len(known) == top - view.status.round
+    if whole and all(agent is not None and agent.round == top for agent in members):
+        return _adopted(view, known)
+    return _followed(view, known, top) if _overdue_s(view, ahead) <= 0 else None
+
+
+def _agreed(view: View) -> Change | None:
+    """A leader and the agents opened a round with the same number and content at once: its store is the agents'. Where
+    some of them began with the leader's, on another store, another round follows."""
+    status, members = view.status, view.in_round()
+    early = [agent for agent in members if agent.minor > status.roundMinor]
+    told = [granted for agent in early for granted in agent.granted if granted.round == status.round]
+    if not early or not told:
+        return None
+    if len(early) == len(view.members) or open_round.address(told[0].store) == status.roundStore:
+        return changed(
+            status, **open_round.on_store(view, open_round.address(told[0].store)), roundMinor=early[0].minor
+        )
+    if told[0].age_s < SPLIT_S:
+        return None
+    words = f"round {status.round} was opened twice, with and without a leader; the ranks restart in place"
+    fields = {**open_round.reopened(view), "round": status.round + 1, "roundMinor": 0, "phase": JobPhase.RECOVERING}
+    return changed(status, warning("Recovering", words), **fields)
+
+
+def _outnumbered(view: View) -> Change | None:
+    """Before they heard of the round that forms, agents opened one with its number: it takes one above theirs, which
+    they obey."""
+    status = view.status
+    taken = max((agent.round for agent in view.agents if agent is not None and not agent.parked), default=0)
+    if not status.round or taken < status.round:
+        return None
+    recoveries = list(status.recoveries)
+    if recoveries and recoveries[-1].round == status.round:
+        recoveries[-1] = recoveries[-1].model_copy(update={"round": taken + 1})
+    return changed(status, round=taken + 1, recoveries=recoveries)
+
+
+def unsettled(view: View) -> bool:
+    """What members say of the status' round may be no longer so."""
+    return bool(_ahead(view)) or _too_young_s(view) > 0
+
+
+def due_s(view: View) -> float | None:
+    waits = [_too_young_s(view)] if view.round_is_open else []
+    if ahead := _ahead(view):
+        waits.append(_overdue_s(view, ahead))
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+@once
+def _ahead(view: View) -> list[AgentRecord]:
+    """Members that run a granted round after the one of the status."""
+    if not view.round_is_open:
+        return []
+    agents = (view.agents[slot] for slot in view.members)
+    return [agent for agent in agents if agent is not None and agent.minor > 0 and agent.round > view.status.round]
+
+
+def _overdue_s(view: View, ahead: list[AgentRecord]) -> float:
+    """How long the others may still take."""
+    youngest = min((granted.age_s for agent in ahead for granted in agent.granted), default=SETTLED_S)
+    return SETTLED_S - min(youngest, view.observed.leading_s)
+
+
+def _too_young_s(view: View) -> float:
+    """How long what is heard may still be older than a round that was opened without this leader; 0 or less: not."""
+    left = YOUNG_S - view.observed.leading_s
+    if left <= 0 or not view.round_is_open:
+        return 0.0
+    return left if highest(view.spec, view.status) > view.status.roundMinor else 0.0
+
+
+def _adopted(view: View, known: list[Granted]) -> Change:
+    last, fields = known[-1], _counted(view, known)
+    fields |= leaderless_rounds.accounted(view, fields["recoveries"])
+    recovery = fields["recoveries"][-1]
+    over = recovery.totalSeconds is not None
+    took = f" in {recovery.totalSeconds:.2f} s" if over else ""
+    fields["phase"] = JobPhase.RUNNING if over else JobPhase.RECOVERING
+    return changed(
+        view.status,
+        warning("Recovered", f"{_words(view, known)}{took} (round {last.round})"),
+        round=last.round,
+        roundMinor=view.status.roundMinor + len(known),
+        roundOpenedAt=rfc3339(view.now - last.age_s),
+        **step_count.at_the_end(view),
+        **open_round.on_store(view, open_round.address(last.store)),
+        **fields,
+    )
+
+
+def _followed(view: View, known: list[Granted], top: int) -> Change:
+    """A round above all, for all."""
+    words = _words(view, known) if known else "some members restarted while no operator answered"
+    fields = _counted(view, known)
+    recoveries = list(view.status.recoveries)
+    if known:
+        recoveries = [*fields["recoveries"][:-1], fields["recoveries"][-1].model_copy(update={"round": top + 1})]
+    fields |= leaderless_rounds.accounted(view, recoveries)
+    return changed(
+        view.status,
+        warning("Recovering", f"{words}, but not all came along; the ranks restart in place (round {top + 1})"),
+        **{**fields, **open_round.reopened(view), "round": top + 1, "roundMinor": 0},
+    )
+
+
+def _words(view: View, known: list[Granted]) -> str:
+    fault = _fault(view, known[-1])
+    often = "" if len(known) == 1 else f" {len(known)} times, the last time"
+    return f"{fault.title}: {fault.message[:700]}; no operator answered:" + (
+        f" the agents restarted the ranks{often} by themselves"
+    )
+
+
+def _counted(view: View, known: list[Granted]) -> dict[str, Any]:
+    """Each restart as one in place, with its own record."""
+    status, limits = view.status, view.spec.recovery.budget
+    spent, recoveries, failure = list(status.spent), list(status.recoveries), status.lastFailure
+    for granted in known:
+        fault = _fault(view, granted)
+        at = view.now - fault.age_s
+        spent = failure_budget.charge(limits, spent, Rung.IN_PLACE, fault.cause.value, fault.step, at)
+        failure = fault.record(view).model_copy(update={"round": granted.round - 1})
+        record = Recovery(
+            round=granted.round,
+            cause=fault.cause.value,
+            rung=Rung.IN_PLACE,
+            rank=fault.rank,
+            pod=fault.pod,
+            step=max(fault.step, status.progress.highestStep),
+            startedAt=rfc3339(at),
+        )
+        recoveries = [*recoveries, record][-RECOVERIES:]
+    restarts = status.restarts.model_copy(update={"inPlace": status.restarts.inPlace + len(known)})
+    return {
+        "phase": JobPhase.RECOVERING,
+        "spent": spent,
+        "recoveries": recoveries,
+        "lastFailure": failure,
+        "restarts": restarts,
+    }
+
+
+def _fault(view: View, granted: Granted) -> Fault:
+    verdict = granted.verdict
+    place = verdict.rank // view.spec.workers.ranksPerPod
+    slot = view.members[place] if place < len(view.members) else view.members[0]
+    pod = view.pods[slot]
+    return Fault(
+        cause=verdict.cause,
+        message=verdict.message,
+        slots=(slot,),
+        rank=verdict.rank,
+        pod=pod.name if pod else "",
+        node=pod.node if pod else "",
+        exit_code=verdict.exit_code,
+        signal=verdict.signal,
+        step=verdict.step,
+        age_s=granted.age_s + granted.verdict.age_s,
+    )

@@ -1,0 +1,230 @@
+"""When a round opens, which slots take part in which rank order, and on which store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainmaster.contract.wire import StoreAddress
+from trainmaster_operator.api.meta import pack_ranges
+from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.facts.observation import AgentRecord, PodRecord
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import ENDED, View
+from trainmaster_operator.planning.rounds import memory_peers, round_pod_identity, sizes
+
+STORE_WAIT_S = 10.0
+"""How long a script's round waits for the store beside rank 0 before it takes another one; and any round, before it
+takes one that looks used."""
+
+OWN_SLOTS_WAIT_S = 10.0
+"""How long a job's first round waits for the first slots, so that rank n is on worker n unless that takes too long."""
+
+USED_STORES = 4
+"""Addresses that are remembered: as many as agents may still offer in what was last heard of them."""
+
+
+def open_round(view: View) -> Change | None:
+    """Opens the first round, or the one that forms, once enough pods have an agent and a store is offered."""
+    if view.round_is_open:
+        return None
+    order = next_order(view)
+    store = offered_store(view, order) if order else None
+    if order is None or store is None:
+        return None
+    number = max(1, view.status.round)
+    phase = JobPhase.STARTING if view.status.phase is JobPhase.PENDING else view.status.phase
+    return changed(
+        view.status,
+        normal("RoundOpened", f"round {number}: {len(order) * view.spec.workers.ranksPerPod} ranks start"),
+        *sizes.told(view, len(order)),
+        phase=phase,
+        round=number,
+        **opened(view, store, order),
+    )
+
+
+def reopened(view: View, gone: tuple[int, ...] = ()) -> dict[str, object]:
+    """The fields of the round after the one that is over: open at once if what is ready suffices, else forming.
+
+    `gone`: slots whose pods are replaced by the same write. A spare that is ready takes such a place.
+    """
+    order = next_order(view, gone) if view.status.round else None
+    store = offered_store(view, order, at_once=True, others=order != view.members) if order else None
+    return forming(view) if order is None or store is None else opened(view, store, order)
+
+
+def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
+    """The fields of a round with `size` pods of those that are left, which is decided even if it can't open yet."""
+    able = [slot not in gone and ready(view, slot) for slot in range(view.slots)]
+    order = _arranged(view, size, able)
+    assert order is not None
+    blocked = view.scripted and _may_still_write(view, able)
+    store = None if blocked else offered_store(view, order, at_once=True, others=True)
+    if store is not None:
+        return opened(view, store, order)
+    return {**forming(view), "roundMap": pack_ranges(order), "workers": sizes.sized(view, size)}
+
+
+def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
+    """The fields of a round that is open: beside its number they are all that agents are told."""
+    return {
+        **on_store(view, store),
+        "roundMap": pack_ranges(order),
+        "roundPods": round_pod_identity.digest(pod.uid for slot in order if (pod := view.pods[slot]) is not None),
+        "roundOpenedAt": rfc3339(view.now),
+        "roundResume": resume(view),
+        "stopAt": None,
+        "stopBound": False,
+        **step_count.at_the_end(view),
+        "workers": sizes.sized(view, len(order)),
+        "roundPeers": memory_peers.shift(view, order),
+    }
+
+
+def on_store(view: View, store: str) -> dict[str, object]:
+    """The fields that say on which store a round is, and remember it."""
+    used = [store, *(known for known in view.status.lastStore.split(",") if known and known != store)]
+    return {"roundStore": store, "lastStore": ",".join(used[:USED_STORES])}
+
+
+def forming(view: View) -> dict[str, object]:
+    """The fields of a round whose members aren't all there: agents end their ranks and wait. The map stays: survivors
+    keep their ranks."""
+    return {
+        "roundStore": "",
+        "roundOpenedAt": rfc3339(view.now),
+        "roundResume": "",
+        "stopAt": None,
+        "stopBound": False,
+        **step_count.at_the_end(view),
+    }
+
+
+def resume(view: View) -> str:
+    """As the spec says until this job has trained; from then on its own newest checkpoint, whatever the spec says."""
+    return "Auto" if view.highest_step() > 0 or view.status.checkpoint else view.spec.checkpoint.resume
+
+
+def ready(view: View, slot: int) -> bool:
+    """The slot's pod can take part in a new round."""
+    pod, agent = view.pods[slot], view.agents[slot]
+    if pod is None or agent is None or pod.deleting or pod.phase in ENDED:
+        return False
+    if not view.round_is_open and agent.round > 0 and not agent.parked:
+        return False  # as long as it hasn't heard that its round is over, it may open another one by the grant
+    return agent.joined and not agent.draining and agent.silent_s < view.lost_after_s
+
+
+def next_order(view: View, gone: tuple[int, ...] = ()) -> tuple[int, ...] | None:
+    """Slots of the next round in rank order; None while too few are ready. `gone`: slots that don't count any more."""
+    able = [slot not in gone and ready(view, slot) for slot in range(view.slots)]
+    if view.scripted and _may_still_write(view, able):
+        return None
+    forms_for_s = 0.0 if view.round_is_open else _formed_for_s(view)
+    for size in sizes.openable(view, forms_for_s):
+        order = _arranged(view, size, able)
+        if order is not None:
+            return order
+    return None
+
+
+def _arranged(view: View, size: int, able: list[bool]) -> tuple[int, ...] | None:
+    """`size` slots in rank order: of those that the job keeps, else of all. Whoever is there keeps its rank, unless
+    the size changes: then all ranks are new."""
+    kept = sizes.slots_for(view, size)
+    return _below(view, kept, size, able) or (_below(view, view.slots, size, able) if view.slots > kept else None)
+
+
+def _below(view: View, limit: int, size: int, able: list[bool]) -> tuple[int, ...] | None:
+    spares = [slot for slot in view.parked if slot < limit and able[slot]]
+    stay = [slot < limit and able[slot] for slot in view.members]
+    if size == len(view.members):
+        if stay.count(False) > (0 if _waits_for_own_slots(view) else len(spares)):
+            return None
+        fill = iter(spares)
+        return tuple(slot if stays else next(fill) for slot, stays in zip(view.members, stay, strict=True))
+    found = sorted(slot for slot, stays in zip(view.members, stay, strict=True) if stays)[:size]
+    found += spares[: size - len(found)]
+    return tuple(sorted(found)) if len(found) == size else None
+
+
+def _waits_for_own_slots(view: View) -> bool:
+    return view.status.phase is JobPhase.PENDING and _formed_for_s(view) < OWN_SLOTS_WAIT_S
+
+
+def _formed_for_s(view: View) -> float:
+    return since(view.status.roundOpenedAt or view.status.startTime, view.now)
+
+
+def _may_still_write(view: View, able: list[bool]) -> bool:
+    """A pod that isn't in the next round may run ranks of the last one: what a script writes is fenced by nothing
+    else than their end."""
+    if any(_lives(pod) for pod in view.others):
+        return True
+    for slot in view.members:
+        pod, agent = view.pods[slot], view.agents[slot]
+        never_ran = pod is not None and (pod.phase == "Pending" or (agent is not None and agent.round == 0))
+        if not able[slot] and pod is not None and _lives(pod) and not never_ran:
+            return True
+    return False
+
+
+def _lives(pod: PodRecord) -> bool:
+    return pod.phase not in ENDED or pod.lingers
+
+
+def offered_store(view: View, order: tuple[int, ...], *, at_once: bool = False, others: bool = False) -> str | None:
+    """The store for a round: the one beside rank 0. Scripts bind further ports on its address, so theirs is waited
+    for; else that of another member will do. An agent that isn't in the round would not notice its end.
+
+    An agent's record may still hold a store that a round before took: such an offer is none. `others`: than those of
+    the round that ends at this moment are in it. Until the agent beside that one's rank 0 has heard, it may open the
+    same number with the old ones (see `grant`), on the store that it keeps; so that one stays theirs.
+    """
+    kept = view.members[0] if others and view.members else None
+    reached = max((agent.round for agent in view.agents if agent is not None), default=0)
+    first = _fresh(view, view.agents[order[0]], reached) if order[0] != kept else None
+    if first is not None:
+        return first
+    late = not at_once and _formed_for_s(view) >= STORE_WAIT_S
+    if view.scripted and not late:
+        return None
+    rest = (view.agents[slot] for slot in order[1:] if slot != kept)
+    second = next((store for agent in rest if (store := _fresh(view, agent, reached)) is not None), None)
+    if second is not None or not late:
+        return second
+    # By now every record is newer than the last round: the port came back by chance.
+    agent = view.agents[order[0]]
+    return address(agent.next_store) if agent is not None and agent.next_store is not None else None
+
+
+def due_s(view: View) -> float | None:
+    """When a round that forms takes what it would not take now: another store, other slots, a smaller size."""
+    if view.round_is_open:
+        return None
+    waited = _formed_for_s(view)
+    limits = [*sizes.waits_s(view)]
+    if view.parked and view.status.phase is JobPhase.PENDING:
+        limits.append(OWN_SLOTS_WAIT_S)
+    if next_order(view) is not None:
+        limits.append(STORE_WAIT_S)
+    return min((limit - waited for limit in limits if limit > waited), default=None)
+
+
+def _fresh(view: View, agent: AgentRecord | None, reached: int) -> str | None:
+    """What an agent offers, unless a round took it since: one of the status, or one that members opened by the grant
+    and that this agent hasn't told of yet. `reached`: the highest round that any agent is in."""
+    if agent is None or (0 < agent.round < reached and not agent.parked):
+        return None
+    offered = address(agent.next_store) if agent.next_store is not None else None
+    return None if offered is None or offered in _used(view) else offered
+
+
+def _used(view: View) -> Iterable[str]:
+    return view.status.lastStore.split(",")
+
+
+def address(store: StoreAddress) -> str:
+    return f"{store.host}:{store.port}"

@@ -1,0 +1,152 @@
+"""How many pods a job may have: sizes that the parallelism and the batch allow, and which the next round may take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
+from trainmaster_operator.planning.facts.change import normal, warning
+from trainmaster_operator.planning.facts.job_state import JobPhase, WorkersStatus
+from trainmaster_operator.planning.facts.observation import JobSpec, PlannedEvent
+from trainmaster_operator.planning.facts.once import once
+from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.view import View
+
+TOLD = 64
+"""Legal sizes that the status lists."""
+
+REMEMBERED = 4096
+"""Jobs whose legal sizes are kept."""
+
+MOST = 100_000
+"""Pods of a job, whatever its batch."""
+
+
+def legal(spec: JobSpec) -> tuple[int, ...]:
+    """Numbers of pods from workers.min to workers.max, in their order, whose ranks can share model and batch."""
+    known = _known.get(id(spec))
+    if known is None or known[0] is not spec:
+        if len(_known) >= REMEMBERED:
+            _known.clear()
+        known = _known[id(spec)] = (spec, _all_legal(spec))
+    return known[1]
+
+
+_known: dict[int, tuple[JobSpec, tuple[int, ...]]] = {}
+"""By the identity of a spec, which never changes: every pass over a job asks, and to hash a spec takes longer."""
+
+
+def _all_legal(spec: JobSpec) -> tuple[int, ...]:
+    workers, training = spec.workers, spec.training
+    if training is None:
+        if not spec.elastic:
+            return (workers.replicas,)
+        return tuple(range(workers.min or 1, (workers.max or workers.replicas) + 1))
+    if training.batch.scaling is not None:
+        high = workers.max or workers.replicas
+    else:  # ranks that share the work on a sequence get at least one of each batch
+        ranks = training.batch.global_ * math.prod(training.parallelism.inner.values())
+        high = min(workers.max or MOST, ranks // workers.ranksPerPod)
+    return _legal(training.parallelism, training.batch, workers.ranksPerPod, workers.min or 1, high)
+
+
+def wished(spec: JobSpec) -> int:
+    """workers.replicas, rounded down to a legal size."""
+    replicas = spec.workers.replicas
+    return largest(legal(spec), replicas) or replicas if spec.elastic else replicas
+
+
+@once
+def wanted(view: View) -> int:
+    """The size that this job is to have. Without a place for checkpoints a running one keeps its size: another round
+    would begin at step 0."""
+    if view.status.round and not view.scripted and view.spec.checkpoint.folder is None:
+        return len(view.members)
+    return wished(view.spec)
+
+
+def slots_for(view: View, size: int) -> int:
+    """Slots of a job of this size: what is wanted stays, for a smaller one grows again."""
+    return max(size, wanted(view)) + view.spec.workers.spares
+
+
+def openable(view: View, forms_for_s: float) -> list[int]:
+    """Sizes that the next round may have, the best first. `forms_for_s`: how long it has waited for pods."""
+    size, wish = len(view.members), wanted(view)
+    found = [size]
+    if wish < size:
+        found = [wish]
+    elif wish > size and not cools_down(view):
+        found = [n for n in reversed(legal(view.spec)) if size < n <= wish] + [size]
+    if view.spec.workers.min is not None and forms_for_s >= view.spec.recovery.elastic.waitSeconds:
+        found += reversed(below(view, found[-1]))
+    return found
+
+
+def below(view: View, size: int) -> list[int]:
+    """Legal sizes below `size` that a job may shrink to by itself, in their order."""
+    spec = view.spec
+    if spec.workers.min is None or wanted(view) != wished(spec):
+        return []
+    return [n for n in legal(spec) if n < size]
+
+
+def largest(sizes: Iterable[int], limit: int) -> int | None:
+    return max((n for n in sizes if n <= limit), default=None)
+
+
+def cools_down(view: View) -> bool:
+    return cooldown_s(view) > 0
+
+
+def cooldown_s(view: View) -> float:
+    """How long a job that has shrunk stays small, whatever pods are there again."""
+    shrunk = view.status.workers.shrunkAt
+    return max(0.0, view.spec.recovery.elastic.cooldownSeconds - since(shrunk, view.now)) if shrunk else 0.0
+
+
+def sized(view: View, size: int) -> WorkersStatus:
+    """The status of a world of `size` pods that opens now."""
+    workers = view.status.workers
+    wish = wanted(view)
+    shrunk = workers.shrunkAt if size < wish else ""
+    if size < min(wish, workers.replicas):
+        shrunk = rfc3339(view.now)
+    if (size, shrunk) == (workers.replicas, workers.shrunkAt):
+        return workers
+    return workers.model_copy(update={"replicas": size, "resizedAt": rfc3339(view.now), "shrunkAt": shrunk})
+
+
+def told(view: View, size: int) -> tuple[PlannedEvent, ...]:
+    """What people hear of a round of another size."""
+    before = view.status.workers.replicas
+    if size == before or view.status.phase is JobPhase.PENDING:
+        return ()
+    if size > before:
+        return (normal("Grown", f"from {before} to {size} pods"),)
+    if size >= wanted(view):
+        return (normal("Shrunk", f"from {before} to {size} pods"),)
+    return (warning("Shrunk", f"from {before} to {size} pods, since the others are missing"),)
+
+
+def waits_s(view: View) -> tuple[float, ...]:
+    """After which times a round that forms may take another size."""
+    elastic = view.spec.recovery.elastic
+    return () if view.spec.workers.min is None else (elastic.waitSeconds,)
+
+
+@lru_cache(maxsize=1024)
+def _legal(
+    parallelism: ParallelismConfig, batch: BatchConfig, ranks_per_pod: int, low: int, high: int
+) -> tuple[int, ...]:
+    return tuple(n for n in range(low, high + 1) if _fits(parallelism, batch, n * ranks_per_pod))
+
+
+def _fits(parallelism: ParallelismConfig, batch: BatchConfig, world_size: int) -> bool:
+    try:
+        share_of_each_rank(parallelism, batch, world_size)
+    except ValueError:
+        return False
+    return True

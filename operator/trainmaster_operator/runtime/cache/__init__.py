@@ -1,0 +1,1 @@
+"""Caches of the cluster's objects, kept by watches."""

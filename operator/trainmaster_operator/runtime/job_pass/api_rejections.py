@@ -1,0 +1,115 @@
+"""What the API server didn't take: remembered per job, told to the planner, and tried again after a while.
+
+Soft state: a new leader tries at once, and hears the same words.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.cluster.port import ApiError, Forbidden, Invalid
+from trainmaster_operator.planning.facts.observation import Refusal
+from trainmaster_operator.runtime.api_failures import TOLD_AFTER_S, is_terminating, may_pass, reason_of, words_of
+from trainmaster_operator.runtime.cache.informer import JobKey
+from trainmaster_operator.runtime.clock import Clock
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 8.0
+"""Nobody tells the operator that a quota was raised or a policy changed: it may not read them. So it tries."""
+
+TRIES_PER_S = 20.0
+"""Of all jobs together. Where so many wait that each would have to try more often, each waits longer."""
+
+FIRST_MOMENT_S = 0.1  # what may pass in a moment is tried again so soon...
+LONGEST_MOMENT_S = 5.0  # ...and then more rarely
+NEVER_S = float("inf")
+
+NAME_TAKEN = "NameTaken"  # by an object of somebody else
+NAME_IN_USE = "NameInUse"  # by one of an earlier job of this name, which is on its way out
+QUOTA_EXCEEDED = "QuotaExceeded"  # there is room again when something else of the namespace ends
+_FULL_QUOTA = "exceeded quota"  # how the API server's own admission of quotas says so
+
+
+class Refused(Exception):
+    """A pod, or what it needs, couldn't be created. `reason`: a word for the condition. `may_pass`: perhaps in a
+    moment. `final`: this will never be accepted, and trying again is in vain. `wait_s`: the server asks for it."""
+
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        *,
+        fatal: bool = False,
+        may_pass: bool = False,
+        final: bool = False,
+        wait_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.fatal = fatal
+        self.may_pass = may_pass
+        self.final = final
+        self.wait_s = wait_s
+
+
+def refused(error: ApiError) -> Refused:
+    """A refusal in the server's words."""
+    words, final = words_of(error), is_terminating(error)
+    if isinstance(error, Forbidden):
+        full = _FULL_QUOTA in str(error)
+        reason = QUOTA_EXCEEDED if full else reason_of(error) if final else Cause.REFUSED.value
+        return Refused(reason, words, final=final, wait_s=error.wait_s)
+    if isinstance(error, Invalid):
+        return Refused(Cause.CONFIG_ERROR.value, words, wait_s=error.wait_s)
+    return Refused(reason_of(error), words, may_pass=may_pass(error), wait_s=error.wait_s)
+
+
+@dataclass(frozen=True)
+class _Known:
+    uid: str
+    refused: Refused
+    tries: int  # in a row for this reason
+    since: float  # when the first of all tries in a row failed
+    until: float
+
+
+class Refusals:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[JobKey, _Known] = {}
+
+    def note(self, key: JobKey, uid: str, error: Refused) -> None:
+        """Each time in a row for the same reason waits twice as long. What passes by itself is not waited for long."""
+        now = self._clock.monotonic()
+        known = self._known.get(key)
+        if known is not None and known.uid != uid:
+            known = None
+        again = known is not None and known.refused.reason == error.reason and error.reason != NAME_IN_USE
+        tries = known.tries + 1 if known is not None and again else 1
+        since = known.since if known is not None else now
+        self._known[key] = _Known(uid, error, tries, since, now + self._wait_s(uid, error, tries))
+
+    def of(self, key: JobKey, uid: str) -> Refusal | None:
+        known = self._known.get(key)
+        if known is None or known.uid != uid:
+            return None
+        now, error = self._clock.monotonic(), known.refused
+        passing = error.may_pass and now - known.since < TOLD_AFTER_S
+        return Refusal(error.reason, str(error), max(0.0, known.until - now), error.fatal, passing)
+
+    def forget(self, key: JobKey) -> None:
+        self._known.pop(key, None)
+
+    def _wait_s(self, uid: str, error: Refused, tries: int) -> float:
+        if error.final:
+            return NEVER_S
+        if error.may_pass:
+            wait_s = min(LONGEST_MOMENT_S, FIRST_MOMENT_S * 2.0 ** min(tries - 1, 16))
+            # Not all jobs at once when a server comes back, and always the same for one.
+            wait_s *= 1 - zlib.crc32(f"{uid}/{tries}".encode()) / 2**33
+        else:
+            longest_s = max(LONGEST_WAIT_S, len(self._known) / TRIES_PER_S)
+            wait_s = min(longest_s, FIRST_WAIT_S * 2.0 ** min(tries - 1, 16))
+        return max(wait_s, error.wait_s)

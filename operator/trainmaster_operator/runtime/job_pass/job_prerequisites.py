@@ -1,0 +1,183 @@
+"""What must be there before a job's first pod: the namespace's certificates, the job's Service, a storage that fits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from trainmaster.contract.wire import Cause
+from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.cluster.port import CLAIM, CONFIG_MAP, JOB, SERVICE, ApiError, Cluster, NotFound, Object
+from trainmaster_operator.manifests.ca_config_map import build_ca_bundle
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
+from trainmaster_operator.manifests.volumes import claim_problem, serves_one_node
+from trainmaster_operator.runtime.api_failures import attempting
+from trainmaster_operator.runtime.cache.cache_records import JobRecord
+from trainmaster_operator.runtime.cache.informer import JobKey
+from trainmaster_operator.runtime.job_pass.api_rejections import NAME_IN_USE, NAME_TAKEN, Refused
+from trainmaster_operator.runtime.leader.lease import Leadership
+
+log = logging.getLogger(__name__)
+
+MANY = 64
+"""A job of so many pods gets its Service once they run. With each pod that comes, a cluster goes through all pods of a
+Service and writes down those that it leads to: of 1,000 pods that cost as much as a third of creating them."""
+
+
+def check_owner(kind: str, found: Object, record: JobRecord) -> None:
+    """Raises Refused unless this job controls the object that has the name it needs."""
+    name = found["metadata"]["name"]
+    owner = next((o for o in found["metadata"].get("ownerReferences") or [] if o.get("controller")), None)
+    if owner is not None and owner.get("uid") == record.uid:
+        return
+    if owner is not None and (owner.get("kind"), owner.get("name")) == (JOB, record.key.name):
+        raise Refused(NAME_IN_USE, f"{kind} {name} of an earlier job of this name is still there")
+    raise Refused(NAME_TAKEN, f"{kind} {name} exists and isn't this job's: delete it, or rename the job")
+
+
+def _holds(found: Any, wanted: Any) -> bool:
+    """Everything that is wanted is there already."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(key in found and _holds(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(wanted)
+            and all(_holds(a, b) for a, b in zip(found, wanted, strict=True))
+        )
+    return bool(found == wanted)
+
+
+class Surroundings:
+    def __init__(
+        self,
+        cluster: Cluster,
+        leader: Leadership,
+        build_service: Callable[[DistributedTrainingJob], Object],
+        defaults: PodDefaults,
+        ca_bundle: Callable[[], str] | None,
+        served: Callable[[Object], object] = lambda service: None,
+    ) -> None:
+        """`served`: told of each Service that was found or made."""
+        self._cluster = cluster
+        self._tell_served = served
+        self._leader = leader
+        self._build_service = build_service
+        self._in_cluster = defaults.in_cluster
+        self._ca_bundle = ca_bundle
+        self._bundles: dict[str, str] = {}  # what each namespace has been told
+        self._reminded: set[str] = set()  # namespaces that this leader has looked after once
+        self._ready: dict[JobKey, tuple[str, str]] = {}  # uids and revisions of jobs whose pods may be created
+        self._served: dict[JobKey, str] = {}  # uids of jobs that have their Service
+        self._one_node: dict[JobKey, str] = {}  # names of claims that only one node can mount
+
+    async def prepare(self, record: JobRecord) -> None:
+        """Raises Refused, and ApiError."""
+        # Each time: the namespace may have been deleted and made anew, and without the bundle no pod of it starts.
+        self._bundles.pop(record.key.namespace, None)
+        await self._bundle(record.key.namespace)
+        run = (record.uid, record.status.revision)
+        if self._ready.get(record.key) == run:
+            return
+        known = await self._claim(record)
+        await self._service(record, make=not _is_large(record))
+        if known:
+            self._ready[record.key] = run
+
+    def claim_of_one_node(self, key: JobKey) -> str:
+        """The name of the job's claim if only one node can mount it, else "". Known once `prepare` has been called."""
+        return self._one_node.get(key, "")
+
+    def lacks_service(self, record: JobRecord) -> bool:
+        """As far as it is known here. Only a job of many pods has them without its Service."""
+        return _is_large(record) and self._served.get(record.key) != record.uid
+
+    async def serve(self, record: JobRecord) -> None:
+        """Raises Refused, and ApiError."""
+        await self._service(record)
+        self._served[record.key] = record.uid
+
+    async def tell_bundle(self, namespaces: Iterable[str]) -> None:
+        for namespace in namespaces:
+            try:
+                await self._bundle(namespace)
+            except ApiError as error:
+                log.warning("namespace %s: its agents were not told the operator's certificates: %s", namespace, error)
+
+    async def remind(self, namespace: str) -> None:
+        """Once per leader: the one before may have died between making new certificates and telling them."""
+        if self._ca_bundle is not None and namespace not in self._reminded:
+            self._reminded.add(namespace)
+            await self.tell_bundle([namespace])
+
+    def leads_from_now(self) -> None:
+        self._reminded.clear()
+        self._bundles.clear()
+
+    def forget(self, key: JobKey) -> None:
+        self._ready.pop(key, None)
+        self._served.pop(key, None)
+        self._one_node.pop(key, None)
+
+    async def _bundle(self, namespace: str) -> None:
+        if self._ca_bundle is None:
+            return
+        bundle = self._ca_bundle()
+        if self._bundles.get(namespace) == bundle:
+            return
+        self._leader.check()
+        body = build_ca_bundle(namespace, bundle)
+        with attempting(f"ConfigMap {body['metadata']['name']} can't be written"):
+            await self._cluster.apply(CONFIG_MAP, body)
+        self._bundles[namespace] = bundle
+
+    async def _service(self, record: JobRecord, make: bool = True) -> None:
+        """Applied, so that a newer operator's form reaches it, but never over somebody else's."""
+        assert record.job is not None
+        body = self._build_service(record.job)
+        name = body["metadata"]["name"]
+        with attempting(f"Service {name} can't be created or changed"):
+            await self._apply_service(record, name, body, make)
+
+    async def _apply_service(self, record: JobRecord, name: str, body: Object, make: bool) -> None:
+        try:
+            found = await self._cluster.get(SERVICE, record.key.namespace, name)
+        except NotFound:
+            pass
+        else:
+            check_owner(SERVICE, found, record)
+            if _holds(found, body):
+                self._tell_served(found)
+                return
+        if not make:
+            return
+        self._leader.check()
+        self._tell_served(await self._cluster.apply(SERVICE, body))
+
+    async def _claim(self, record: JobRecord) -> bool:
+        """Whether all is known of the job's claim. One that isn't there or isn't bound yet is the scheduler's to
+        tell. Raises Refused for one that can't work."""
+        assert record.job is not None
+        spec = record.job.spec
+        volume = spec.checkpoint.volume
+        self._one_node.pop(record.key, None)
+        if not self._in_cluster or volume is None or volume.claim is None:
+            return True
+        try:
+            with attempting(f"PersistentVolumeClaim {volume.claim} can't be read"):
+                claim = await self._cluster.get(CLAIM, record.key.namespace, volume.claim)
+        except NotFound:
+            return False
+        pods = spec.workers.replicas + spec.workers.spares
+        problem = claim_problem(claim, pods)
+        if problem:
+            raise Refused(Cause.CONFIG_ERROR.value, problem, fatal=True)
+        if pods > 1 and serves_one_node(claim):
+            self._one_node[record.key] = volume.claim
+        return True
+
+
+def _is_large(record: JobRecord) -> bool:
+    assert record.job is not None
+    return record.job.spec.workers.replicas >= MANY

@@ -1,0 +1,370 @@
+"""The operator on a cluster: `python -m trainmaster_operator.runtime.kubernetes_operator`, one of several replicas.
+
+Every replica fills its caches and serves the control channel; one leads, the others answer agents with its address. A
+replica that loses the lease, or whose kopf fails, ends: training goes on, and the kubelet starts it anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from prometheus_client import ProcessCollector, disable_created_metrics
+
+from trainmaster_operator.cluster.kubernetes import KubernetesCluster
+from trainmaster_operator.cluster.kubernetes_credentials import NoCluster
+from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
+from trainmaster_operator.cluster.port import ApiError
+from trainmaster_operator.control.event_loop import TurnLoop
+from trainmaster_operator.control.http_server import ControlServer
+from trainmaster_operator.manifests.pod_defaults import USER, PodDefaults, PodSecurity
+from trainmaster_operator.runtime import crd_age
+from trainmaster_operator.runtime.authenticators import PodTokens
+from trainmaster_operator.runtime.clock import RealClock
+from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
+from trainmaster_operator.runtime.leader.election import Election
+from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
+from trainmaster_operator.runtime.observability.health import HealthServer
+from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S
+from trainmaster_operator.runtime.observability.metrics_access import MetricsAccess
+from trainmaster_operator.runtime.observability.metrics_server import MetricsServer
+from trainmaster_operator.runtime.observability.operator_metrics import Metrics
+from trainmaster_operator.runtime.operator import Operator, Settings
+from trainmaster_operator.runtime.tls_bootstrap import Authority
+from trainmaster_operator.runtime.waiting import until_one_ends
+
+log = logging.getLogger(__name__)
+
+RELIST_JOBS_S = 120.0  # finds what kopf never tells
+FRESH = timedelta(minutes=10)  # then kopf reads its credentials again
+RETRY_S = 2.0
+ANY = "any"  # of users and groups: the cluster or the image chooses
+GC_THRESHOLDS = (10_000, 20, 50)
+EXIT_WITHIN_S = 4.5  # after SIGTERM, whatever hangs
+
+
+class CantListen(Exception):
+    """A port is taken, or may not be used."""
+
+
+class Replica:
+    """One process. `run` ends after SIGTERM, and raises what it fails of."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._clock = RealClock()
+        # Seeds are drawn here, at the edge: everything inside gets its randomness injected.
+        self._random = random.Random(os.urandom(16))
+        self._stopping = asyncio.Event()
+        self._serving = False
+
+    async def run(self) -> None:
+        options, clock = self._options, self._clock
+        self._take_signals()
+        async with AsyncExitStack() as stack:
+            metrics = Metrics()
+            connect = partial(KubernetesCluster.connect, options.kubeconfig, metrics.called)
+            cluster = await connect()
+            stack.push_async_callback(cluster.close)
+            chance = random.Random(self._random.random())
+            election = Election(connect, clock, chance, options.identity, _lease(options))
+            await election.start()
+            stack.push_async_callback(election.close)
+            authority = Authority(
+                cluster,
+                clock,
+                options.namespace_of_operator,
+                [urlsplit(options.operator_url).hostname or ""],
+                options.tls_dir,
+            )
+            operator = Operator(
+                cluster,
+                clock,
+                self._random,
+                _settings(options, authority),
+                authenticator=PodTokens(cluster, clock, authority.session_key),
+                leader=election,
+                metrics=metrics,
+                nodes=KubernetesNodes(cluster.connection),
+            )
+            ProcessCollector(registry=metrics.registry)
+            control_socket = _bound(options.control_port)
+            stack.callback(control_socket.close)
+            plain = operator.collect_metrics if options.plain_metrics else None
+            health = HealthServer(operator.stuck, lambda: self._missing(operator), plain)
+            await health.start(_bound(options.health_port))
+            stack.push_async_callback(health.stop)
+            if not options.plain_metrics:
+                scrapes = MetricsServer(operator.collect_metrics, MetricsAccess(cluster, clock), authority.tls)
+                await scrapes.start(_bound(options.metrics_port))
+                stack.push_async_callback(scrapes.stop)
+            await until_one_ends(
+                self._stop_when_asked(operator),
+                operator.lag.run(),
+                self._operate(operator, election, authority, control_socket, partial(crd_age.report, cluster, metrics)),
+            )
+
+    async def _operate(
+        self,
+        operator: Operator,
+        election: Election,
+        authority: Authority,
+        control_socket: socket.socket,
+        report_definition: Callable[[], Awaitable[object]],
+    ) -> None:
+        due_s = await self._load(operator, authority)
+        count = operator.metrics.channel_requests.labels
+        control = ControlServer(
+            operator.fleet,
+            leader=lambda: _leader(election),
+            tls=authority.tls,
+            counted=lambda result: count(result).inc(),
+        )
+        await control.start(control_socket)
+        self._serving = True
+
+        async def lead_or_wait() -> None:
+            try:
+                await operator.run()
+            except NotLeading as error:
+                log.error("%s: ending at once", error)
+                os._exit(1)  # somebody else may lead any moment: no time for good manners
+            finally:
+                await control.stop()  # at once: agents look for the next leader
+
+        await until_one_ends(
+            lead_or_wait(), self._renew(operator, authority, due_s), self._watch(operator, report_definition)
+        )
+
+    async def _load(self, operator: Operator, authority: Authority) -> float:
+        while True:
+            try:
+                return await self._refresh(operator, authority)
+            except (ApiError, OSError, ValueError) as error:
+                log.warning("the control channel has no certificate yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _renew(self, operator: Operator, authority: Authority, due_s: float) -> None:
+        while True:
+            await asyncio.sleep(due_s)
+            due_s = await self._refresh(operator, authority)
+            if operator.ready:
+                await operator.reconciler.bundle_changed()
+
+    async def _refresh(self, operator: Operator, authority: Authority) -> float:
+        """Return the seconds until the next call."""
+        due_s = await authority.refresh()
+        for name, expires_at in authority.expiries().items():
+            operator.metrics.certificates.labels(name).set(expires_at)
+        if not self._options.plain_metrics:
+            await authority.publish_bundle()
+        return due_s
+
+    async def _watch(self, operator: Operator, report_definition: Callable[[], Awaitable[object]]) -> None:
+        # Before, there may be no such kind yet, and kopf looks for kinds when it starts, and never again.
+        await operator.jobs.synced.wait()
+        await report_definition()
+        login = login_with(self._options.kubeconfig, lambda: datetime.now(timezone.utc) + FRESH)
+        await watch_jobs(
+            operator.jobs.feed, login, self._random, self._options.watch_namespace, started=self._take_signals
+        )
+
+    def _missing(self, operator: Operator) -> list[str]:
+        """Why this replica could not take over now."""
+        found = [
+            f"{informer.kind}s are not listed yet"
+            for informer in (operator.jobs, operator.pods)
+            if not informer.synced.is_set()
+        ]
+        return found if self._serving else [*found, "the control channel has no certificate yet"]
+
+    # -- the end
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ask_to_stop, number)
+
+    def _ask_to_stop(self, number: int) -> None:
+        if self._stopping.is_set():
+            return
+        log.info("%s: stopping", signal.Signals(number).name)
+        self._stopping.set()
+        deadline = threading.Timer(EXIT_WITHIN_S, _end_process)
+        deadline.daemon = True
+        deadline.start()
+
+    async def _stop_when_asked(self, operator: Operator) -> None:
+        await self._stopping.wait()
+        operator.stop()
+        if self._serving:
+            await asyncio.Event().wait()  # its end is everything's
+
+
+def _leader(election: Election) -> str | None:
+    if election.leading:
+        return None
+    address = election.rival_address
+    return f"https://{address}" if address else ""
+
+
+def _lease(options: argparse.Namespace) -> LeaseSettings:
+    seconds = options.lease_seconds
+    return LeaseSettings(
+        namespace=options.namespace_of_operator,
+        duration_s=seconds,
+        renew_deadline_s=seconds * 2 / 3,
+        retry_s=seconds * 2 / 15,
+        watch=True,
+        address=_address(options),
+        pod_uid=options.pod_uid,
+    )
+
+
+def _settings(options: argparse.Namespace, authority: Authority) -> Settings:
+    return Settings(
+        operator_url=options.operator_url,
+        identity=options.identity,
+        pods=PodDefaults(
+            options.operator_url,
+            trainer_image=options.trainer_image,
+            agent_image=options.agent_image,
+            in_cluster=True,
+            security=PodSecurity(
+                options.job_user, options.job_group, options.job_fs_group, restrict=options.restrict_user_images
+            ),
+        ),
+        ca_bundle=authority.bundle,
+        peer_key=authority.session_key,
+        judge_nodes=True,
+        taint_nodes=options.taint_nodes,
+        list_nodes=options.list_nodes,
+        namespace=options.watch_namespace,
+        relist_jobs_s=RELIST_JOBS_S,
+        job_metrics=options.job_metrics,
+        finished_metrics_s=options.finished_metrics_seconds,
+        lease=_lease(options),
+    )
+
+
+def _address(options: argparse.Namespace) -> str:
+    host = f"[{options.address}]" if ":" in options.address else options.address
+    return f"{host}:{options.control_port}"
+
+
+def _bound(port: int) -> socket.socket:
+    """On all addresses, of both families where there are both. Raises CantListen."""
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+        return socket.create_server(("", port), backlog=1024)
+    except OSError as error:
+        raise CantListen(f"port {port}: {error.strerror}") from None
+
+
+def _end_process() -> None:
+    log.critical("did not stop within %g s: ending now", EXIT_WITHIN_S)
+    os._exit(1)
+
+
+def _lease_seconds(text: str) -> int:
+    seconds = int(text)  # a Lease counts whole ones
+    if not 2 <= seconds <= 600:
+        raise argparse.ArgumentTypeError(f"2 to 600 are expected, not {seconds}")
+    return seconds
+
+
+def _id(text: str) -> int | None:
+    """A user or a group of Linux; None: somebody else chooses it."""
+    if text == ANY:
+        return None
+    number = int(text)
+    if not 0 < number < 2**31:
+        raise argparse.ArgumentTypeError(f"1 to {2**31 - 1} or {ANY} is expected, not {text}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 30 * 86400:
+        raise argparse.ArgumentTypeError(f"0 to 2592000 (30 days) are expected, not {text}")
+    return seconds
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = made.add_argument
+    add("--namespace-of-operator", required=True, metavar="NS", help="where its Lease and its Secret lie")
+    add("--identity", default=socket.gethostname(), help="unique among the replicas: the pod's name")
+    add("--pod-uid", default="", metavar="UID", help="of the pod of this replica, whose name is the identity")
+    add("--address", default="127.0.0.1", metavar="IP", help="of this replica, for agents that met another one")
+    add("--control-port", type=int, default=8443, metavar="PORT", help="for agents (default: 8443)")
+    add("--health-port", type=int, default=8080, metavar="PORT", help="for probes (default: 8080)")
+    add("--metrics-port", type=int, default=8444, metavar="PORT", help="for scrapers, over HTTPS (default: 8444)")
+    add("--plain-metrics", action="store_true", help="metrics for everybody, over HTTP on the port for probes")
+    add("--operator-url", required=True, metavar="URL", help="under which agents reach the replicas: their Service")
+    add("--trainer-image", default=PodDefaults.trainer_image, metavar="IMAGE", help="for pods that name none")
+    add("--agent-image", default=PodDefaults.agent_image, metavar="IMAGE", help="brings the agent into users' images")
+    for name, words in (
+        ("user", "user as whom containers with our images run in jobs' pods"),
+        ("group", "group of that user"),
+        ("fs-group", "group that owns the volumes of these pods"),
+    ):
+        help = f"{words}; {ANY}: chosen by the cluster or the image (default: {USER})"
+        add(f"--job-{name}", type=_id, default=USER, metavar="ID", help=help)
+    add(
+        "--restrict-user-images",
+        action="store_true",
+        help="give containers with users' images what the Pod Security Standard restricted asks for",
+    )
+    add("--watch-namespace", metavar="NS", help="jobs of this namespace only (default: of all)")
+    add("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
+    add("--tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key and ca.crt that somebody else renews")
+    add("--lease-seconds", type=_lease_seconds, default=15, metavar="S", help="a dead leader is replaced after (15)")
+    add("--taint-nodes", action="store_true", help="taint suspect nodes: it may get, list and patch nodes")
+    add("--list-nodes", action="store_true", help="see nodes join, for jobs that wait for places: it may list nodes")
+    add("--no-job-metrics", dest="job_metrics", action="store_false", help="no metrics of single jobs")
+    add(
+        "--finished-metrics-seconds",
+        type=_seconds,
+        default=FINISHED_S,
+        metavar="S",
+        help="how long after its end a job has metrics of its own (default: 21600)",
+    )
+    return made
+
+
+def main() -> int:
+    options = parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # What start-up made lives as long as the process: collections need not look at it again. The rest is mostly what is
+    # known of jobs and agents. It lives long, and with thousands of agents a quarter of all time went into walking it.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    # Else a series more for each counter and histogram, which nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    try:
+        with asyncio.Runner(loop_factory=TurnLoop) as runner:
+            runner.run(Replica(options).run())
+    except (NoCluster, CantListen) as error:
+        log.error("%s", error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

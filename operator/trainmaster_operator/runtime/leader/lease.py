@@ -1,0 +1,336 @@
+"""Leader election by a Lease, with a deadline that needs nobody's clock but our own.
+
+The epoch is the Lease's number of transitions: it rises with each change of the holder, the first one included, and
+stands in status and in every directive, so that agents refuse a leader of the past. All waiting happens between a
+renewal and the monotonic deadline that it bought; whoever acts asks `check` right before.
+
+A busy event loop must not lose the lease: on a real cluster an Elector runs in a thread and loop of its own, with a
+Cluster of its own (election.py); `leading`, `check`, `epoch` and `rival_address` only read plain attributes and may be
+called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import NamedTuple, Protocol
+
+from trainmaster_operator.api.meta import GROUP
+from trainmaster_operator.cluster.port import (
+    ADDED,
+    KINDS,
+    LEASE,
+    MODIFIED,
+    POD,
+    AlreadyExists,
+    ApiError,
+    Cluster,
+    Conflict,
+    NotFound,
+    Object,
+)
+from trainmaster_operator.planning.facts.observation import OperatorAbsence
+from trainmaster_operator.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+ADDRESS = f"{GROUP}/address"
+"""Annotation of the Lease: where the leader's control channel listens, for agents that met a standby."""
+
+HOLDER_POD = f"{GROUP}/pod-uid"
+"""Annotation of the Lease: the uid of the pod whose name is the holder's identity. "": the holder is no pod."""
+
+LEASE_LABEL = f"{GROUP}/lease"
+"""So that a watch sees this Lease and no other."""
+
+MARGIN_S = 0.01  # after a rival's lease has run out
+
+
+class NotLeading(Exception):
+    """This process may not act any more: its lease has run out, or somebody else holds it."""
+
+
+@dataclass(frozen=True)
+class LeaseSettings:
+    namespace: str = "default"
+    name: str = "trainmaster-operator"
+    duration_s: float = 15.0  # others wait so long after the last renewal that they have seen
+    renew_deadline_s: float = 10.0  # we stop acting so long after the start of our last good renewal
+    retry_s: float = 2.0
+    takeover: bool = False  # who starts us guarantees that nobody else runs: take the lease whoever holds it
+    watch: bool = False  # while we wait: a lease that is given up is noticed at once
+    address: str = ""  # host:port of our control channel
+    pod_uid: str = ""  # of the pod that this process is, and whose name is its identity
+
+
+class Leadership(Protocol):
+    """What the rest of the operator needs of an Elector, wherever that runs."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def leading(self) -> bool: ...
+    @property
+    def absence(self) -> OperatorAbsence | None: ...
+    def check(self) -> None: ...
+    async def acquire(self) -> int: ...
+    async def hold(self) -> None: ...
+    async def outgrow(self, epoch: int) -> None: ...
+    async def release(self) -> None: ...
+
+
+class _Rival(NamedTuple):
+    """A renewal of another holder's, and when we may take the lease if no further one comes."""
+
+    seen: tuple[str, str, str]
+    expires_at: float
+
+
+class Elector:
+    """`acquire`, then `hold` until it raises NotLeading; `release` on the way out."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        chance: random.Random,
+        identity: str,
+        settings: LeaseSettings | None = None,
+    ) -> None:
+        self.identity = identity
+        self.epoch = 0
+        self.absence: OperatorAbsence | None = None  # from the last sign of a leader before us until we led
+        self.settings = settings or LeaseSettings()
+        self._cluster = cluster
+        self._clock = clock
+        self._random = chance
+        self._deadline = float("-inf")
+        self._lease: Object | None = None
+        self._rival: _Rival | None = None
+        self._freed = asyncio.Event()
+        self.rival_address = ""  # of the leader that we wait for; "": there is none, or it isn't known
+
+    @property
+    def leading(self) -> bool:
+        return self._clock.monotonic() < self._deadline
+
+    def check(self) -> None:
+        """Raises NotLeading. Cheap: call it right before each act that can't be undone."""
+        if not self.leading:
+            raise NotLeading(f"{self.identity} has not renewed its lease for {self.settings.renew_deadline_s:g} s")
+
+    async def acquire(self) -> int:
+        """Waits until the lease is ours; returns the epoch."""
+        watching = asyncio.create_task(self._watch()) if self.settings.watch else None
+        try:
+            while not await self._attempt(self._try_acquire):
+                wait_s = self.settings.retry_s * (1 + 0.2 * self._random.random())
+                if self.settings.watch and self._rival is not None:
+                    left_s = self._rival.expires_at - self._clock.monotonic()
+                    wait_s = min(wait_s, left_s + MARGIN_S) if left_s > 0 else wait_s
+                await self._until_freed(wait_s)
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        log.info("%s leads in epoch %d", self.identity, self.epoch)
+        return self.epoch
+
+    async def hold(self) -> None:
+        """Renews the lease for ever. Raises NotLeading when it is lost."""
+        renewed = True
+        while True:
+            await asyncio.sleep(self.settings.retry_s if renewed else self.settings.retry_s / 4)
+            renewed = await self._attempt(self._renew)
+            self.check()
+
+    async def outgrow(self, epoch: int) -> None:
+        """Raises our epoch above one that was met in a status or at an agent. Raises NotLeading if a later leader's.
+
+        It is none when we still hold the lease: then the Lease was deleted, or the job comes from another store.
+        """
+        while self.epoch <= epoch:
+            started = self._clock.monotonic()
+            try:
+                lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+            except NotFound:
+                raise NotLeading("the lease is gone") from None
+            self._refuse_other(lease)
+            spec = {**lease["spec"], "renewTime": self._timestamp(), "leaseTransitions": epoch + 1}
+            try:
+                self._won(await self._cluster.update(LEASE, {**lease, "spec": spec}), started)
+            except Conflict:
+                continue
+            log.info("%s leads in epoch %d: it met epoch %d", self.identity, self.epoch, epoch)
+
+    async def release(self) -> None:
+        """Gives the lease up, so that the next leader need not wait. Best effort."""
+        lease, self._lease, was_leading = self._lease, None, self.leading
+        self._deadline = float("-inf")
+        if lease is None or not was_leading:
+            return
+        try:
+            async with asyncio.timeout(self.settings.retry_s):
+                while not await self._give_up(lease):
+                    # A renewal of ours that was cut off may have taken effect.
+                    lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+                    if lease["spec"].get("holderIdentity") != self.identity:
+                        return
+        except (ApiError, TimeoutError) as error:
+            log.warning("the lease was not released: %s", str(error) or "no answer")
+
+    async def _give_up(self, lease: Object) -> bool:
+        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
+        try:
+            await self._cluster.update(LEASE, {**lease, "spec": spec})
+        except Conflict:
+            return False
+        return True
+
+    async def _until_freed(self, seconds: float) -> None:
+        """Until somebody gives the lease up, and no longer than `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._freed.wait()
+        except TimeoutError:
+            pass
+        self._freed.clear()
+
+    async def _watch(self) -> None:
+        """For ever: tells when the lease is given up. What it misses is found by looking, a little later."""
+        while True:
+            try:
+                lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+                version = lease["metadata"]["resourceVersion"]
+                labels = {LEASE_LABEL: self.settings.name}
+                async for event in self._cluster.watch(LEASE, version, self.settings.namespace, labels):
+                    if event.type not in (ADDED, MODIFIED):
+                        continue
+                    if self._is_free(event.object["spec"], self._clock.monotonic()):  # notes a renewal when it comes
+                        self._freed.set()
+            except ApiError as error:
+                log.debug("the lease can't be watched: %s", error)
+            await asyncio.sleep(self.settings.retry_s)
+
+    async def _attempt(self, act: Callable[[], Awaitable[bool]]) -> bool:
+        try:
+            async with asyncio.timeout(self.settings.retry_s):
+                return await act()
+        except (ApiError, TimeoutError) as error:
+            words = str(error) or f"no answer within {self.settings.retry_s:g} s"
+            log.warning("lease %s/%s: %s", self.settings.namespace, self.settings.name, words)
+            return False
+
+    async def _try_acquire(self) -> bool:
+        started = self._clock.monotonic()
+        try:
+            lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+        except NotFound:
+            lease = self._new()
+            try:
+                self._won(await self._cluster.create(LEASE, lease), started)
+            except AlreadyExists:
+                return False
+            return True
+        if not self._is_free(lease["spec"], started) and not await self._holder_is_gone(lease):
+            self.rival_address = (lease["metadata"].get("annotations") or {}).get(ADDRESS, "")
+            return False
+        self.rival_address = ""
+        last_sign = lease["spec"].get("renewTime")
+        ours = lease["spec"].get("holderIdentity") == self.identity
+        transitions = int(lease["spec"].get("leaseTransitions") or 0)
+        new = self._new()
+        spec = {**new["spec"], "leaseTransitions": transitions if ours else transitions + 1}
+        meta = dict(lease["metadata"])
+        for field in ("labels", "annotations"):
+            meta[field] = {**(meta.get(field) or {}), **new["metadata"][field]}
+        try:
+            self._won(await self._cluster.update(LEASE, {**lease, "metadata": meta, "spec": spec}), started)
+        except Conflict:
+            return False
+        if last_sign:
+            self.absence = OperatorAbsence(_seconds(str(last_sign)), self._clock.now())
+        return True
+
+    async def _holder_is_gone(self, lease: Object) -> bool:
+        """Whether the pod that holds the lease is no more: its kubelet has confirmed its end, or somebody has removed
+        it by force. A leader that runs on after that loses the lease to us at its next renewal, and what it writes
+        until then is fenced by epochs and versions."""
+        uid = (lease["metadata"].get("annotations") or {}).get(HOLDER_POD)
+        holder = lease["spec"].get("holderIdentity")
+        if not uid or not holder:
+            return False
+        try:
+            found = await self._cluster.get(POD, self.settings.namespace, holder)
+        except NotFound:
+            return True
+        except ApiError as error:
+            log.debug("whether pod %s is still there is not known: %s", holder, error)
+            return False
+        return bool(found["metadata"]["uid"] != uid)
+
+    def _is_free(self, spec: Object, now: float) -> bool:
+        holder = spec.get("holderIdentity") or ""
+        if not holder or holder == self.identity or self.settings.takeover:
+            return True
+        seen = (holder, str(spec.get("renewTime")), str(spec.get("leaseTransitions")))
+        if self._rival is None or self._rival.seen != seen:
+            self._rival = _Rival(seen, now + float(spec.get("leaseDurationSeconds") or self.settings.duration_s))
+        return now > self._rival.expires_at
+
+    async def _renew(self) -> bool:
+        assert self._lease is not None
+        started = self._clock.monotonic()
+        spec = {**self._lease["spec"], "renewTime": self._timestamp()}
+        try:
+            self._won(await self._cluster.update(LEASE, {**self._lease, "spec": spec}), started)
+        except (Conflict, NotFound):
+            # A write of ours whose reply was lost also looks like this: read who holds it now.
+            lease = await self._cluster.get(LEASE, self.settings.namespace, self.settings.name)
+            self._refuse_other(lease)
+            self._lease = lease
+            return False
+        return True
+
+    def _refuse_other(self, lease: Object) -> None:
+        holder = lease["spec"].get("holderIdentity")
+        if holder != self.identity:
+            self._deadline = float("-inf")
+            raise NotLeading(f"{holder or 'nobody'} holds the lease now")
+
+    def _won(self, lease: Object, started: float) -> None:
+        self._lease = lease
+        self.epoch = int(lease["spec"]["leaseTransitions"])
+        self._deadline = started + self.settings.renew_deadline_s
+
+    def _new(self) -> Object:
+        now = self._timestamp()
+        return {
+            "apiVersion": KINDS[LEASE].api_version,
+            "kind": LEASE,
+            "metadata": {
+                "namespace": self.settings.namespace,
+                "name": self.settings.name,
+                "labels": {LEASE_LABEL: self.settings.name},
+                "annotations": {ADDRESS: self.settings.address, HOLDER_POD: self.settings.pod_uid},
+            },
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": int(self.settings.duration_s),
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": 1,
+            },
+        }
+
+    def _timestamp(self) -> str:
+        """metav1.MicroTime."""
+        return datetime.fromtimestamp(self._clock.now(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _seconds(micro_time: str) -> float:
+    return datetime.fromisoformat(micro_time.replace("Z", "+00:00")).timestamp()

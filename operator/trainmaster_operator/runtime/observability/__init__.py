@@ -1,0 +1,1 @@
+"""What the operator tells people and Prometheus: events, metrics and health."""

@@ -1,0 +1,197 @@
+"""What metrics tell of one job: pure functions from its record, and from what its agents tell, to numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trainmaster.contract.wire import Report
+from trainmaster_operator.control.job_usage import JobUsage
+from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, Rung
+from trainmaster_operator.planning.facts.times import seconds_of, since
+from trainmaster_operator.planning.lifecycle import job_totals
+from trainmaster_operator.planning.lifecycle.goodput import useful_share
+from trainmaster_operator.planning.placement.gang import SCHEDULED
+from trainmaster_operator.runtime.cache.cache_records import JobRecord
+from trainmaster_operator.runtime.observability.job_families import MOST_CONDITIONS
+
+Sample = tuple[str, tuple[str, ...], float]
+"""Name of the family, values of its labels besides namespace and job, number."""
+
+UNREADABLE = "Unreadable"  # instead of a phase: nobody can understand the manifest
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+RUNNING = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RECOVERING, JobPhase.RESIZING, JobPhase.SUSPENDING)
+STORAGE, MEMORY = "storage", "memory"
+
+_USUAL = ("Scheduled", "Running", "Complete", "Suspended")  # conditions that tell of no trouble
+_LABEL_CHARACTERS = 64
+
+
+# -- what is read of the status
+
+
+def runs(status: JobState) -> bool:
+    return status.phase in RUNNING
+
+
+def ended_at(status: JobState) -> float | None:
+    """When the job ended, in seconds since 1970; None: it has not."""
+    return seconds_of(status.completionTime) if status.phase.finished and status.completionTime else None
+
+
+def restarts(status: JobState) -> dict[str, int]:
+    return {rung.value: getattr(status.restarts, rung.value) for rung in Rung}
+
+
+def conditions(status: JobState) -> list[tuple[str, str]]:
+    """Type and reason of the conditions that hold, those that tell of trouble first."""
+    held = [(c.type, c.reason) for c in status.conditions if c.status == "True"]
+    return sorted(held, key=lambda condition: condition[0] in _USUAL)[:MOST_CONDITIONS]
+
+
+def waits_for(status: JobState) -> str:
+    """Why a pending job's pods don't run, in a word."""
+    reasons = (c.reason for c in status.conditions if c.type == SCHEDULED and c.status == "False" and c.reason)
+    return next(reasons, "Starting")
+
+
+def queue(record: JobRecord) -> str:
+    assert record.job is not None
+    named = getattr(record.job.spec.scheduling, "queue", None)
+    return str(named or record.job.metadata.labels.get(QUEUE_LABEL, ""))
+
+
+def number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# -- samples
+
+
+def of_state(record: JobRecord) -> Iterator[Sample]:
+    """What the record alone tells, whatever time it is."""
+    if record.job is None:
+        yield "phase", (UNREADABLE,), 1
+        return
+    status = record.status
+    yield "phase", (status.phase.value,), 1
+    for kind, reason in conditions(status):
+        yield "condition", (kind, reason[:_LABEL_CHARACTERS]), 1
+    yield "info", (record.job.spec.framework.value, queue(record)[:_LABEL_CHARACTERS]), 1
+    for rung, often in restarts(status).items():
+        yield "restarts_total", (rung,), often
+    known = status.totals
+    failures = known.failures if known is not None else {}
+    for word, count in job_totals.grouped(failures, job_totals.FAILURES, job_totals.FAILURE_WORDS).items():
+        yield "failures_total", (word,), count
+    phases = known.phases if known is not None else {}
+    for word, seconds in job_totals.grouped(phases, job_totals.PHASES, job_totals.PHASE_WORDS).items():
+        yield "recovery_seconds_total", (word,), seconds
+    yield "recoveries_total", (), known.recoveries if known is not None else 0
+    yield "lost_steps_total", (), known.lostSteps if known is not None else 0
+    yield "useful_seconds_total", (), status.usefulSeconds
+    for category, lost_s in job_totals.losses(status).items():
+        yield "lost_seconds_total", (category,), lost_s
+    ratio = useful_share(status.usefulSeconds, status.lost)
+    if ratio is not None:
+        yield "goodput_ratio", (), ratio
+
+
+def of_wait(record: JobRecord, now: float) -> Iterator[Sample]:
+    """How long a pending job has waited. `now`: seconds since 1970."""
+    if record.job is None or record.status.phase is not JobPhase.PENDING:
+        return
+    status = record.status
+    began = status.roundOpenedAt or status.startTime or record.job.metadata.creationTimestamp or ""
+    yield "pending_seconds", (waits_for(status)[:_LABEL_CHARACTERS],), since(began, now)
+
+
+def of_running(record: JobRecord, usage: JobUsage, reports: Sequence[Report], now: float) -> Iterator[Sample]:
+    """What is told of a running job alone. `reports`: of the agents whose ranks run in its round."""
+    assert record.job is not None
+    status, progress = record.status, record.status.progress
+    yield "step", (), progress.step
+    if progress.totalSteps:
+        yield "total_steps", (), progress.totalSteps
+    if (loss := number(progress.loss)) is not None:
+        yield "loss", (), loss
+    if progress.tokensPerSecond:
+        yield "tokens_per_second", (), progress.tokensPerSecond
+    if usage.mfu is not None:
+        yield "mfu_ratio", (), usage.mfu
+    yield from _of_checkpoints(record, usage, now)
+    workers = status.workers
+    sizes = {"desired": record.job.spec.workers.replicas, "current": workers.replicas}
+    for state, size in {**sizes, "ready": workers.ready, "spare": workers.spares}.items():
+        yield "workers", (state,), size
+    slow = status.straggler
+    if slow is not None and slow.told and slow.usualSeconds > 0:
+        yield "straggler_slowdown", (), slow.computeSeconds / slow.usualSeconds
+    yield from _of_usage(usage)
+    yield from _of_memory(reports)
+
+
+def _of_checkpoints(record: JobRecord, usage: JobUsage, now: float) -> Iterator[Sample]:
+    assert record.job is not None
+    status, spec = record.status, record.job.spec
+    saved, progress = status.checkpoint, status.progress
+    if saved is not None:
+        yield "checkpoint_step", (STORAGE,), saved.step
+    saved_at = saved.time if saved is not None else status.firstStepAt if spec.checkpoint.folder else ""
+    if saved_at:
+        yield "checkpoint_age_seconds", (STORAGE,), since(saved_at, now)
+    pause = status.pauses.get("save")
+    stands_still_s = pause.typical if pause is not None and pause.count else None
+    if spec.ram is None:
+        if stands_still_s is not None:
+            yield "checkpoint_duration_seconds", (STORAGE,), stands_still_s
+        return
+    if usage.save_s is not None:
+        yield "checkpoint_duration_seconds", (STORAGE,), usage.save_s
+    if stands_still_s is not None:
+        yield "checkpoint_duration_seconds", (MEMORY,), stands_still_s
+    if progress.memoryStep:
+        yield "checkpoint_step", (MEMORY,), progress.memoryStep
+        if progress.stepsPerSecond > 0:
+            steps_s = max(0, progress.step - progress.memoryStep) / progress.stepsPerSecond
+            yield "checkpoint_age_seconds", (MEMORY,), steps_s + since(progress.updatedAt, now)
+
+
+def _of_usage(usage: JobUsage) -> Iterator[Sample]:
+    used = usage.usage
+    for name, value in (
+        ("cpu_seconds_total", used.cpu_s),
+        ("network_receive_bytes_total", used.received_bytes),
+        ("network_transmit_bytes_total", used.sent_bytes),
+        ("accelerator_utilization_ratio", used.accelerator_ratio),
+        ("accelerator_memory_bytes", used.accelerator_bytes),
+    ):
+        if value is not None:
+            yield name, (), value
+
+
+def _of_memory(reports: Sequence[Report]) -> Iterator[Sample]:
+    """Of each job the one that has most, or is fullest: nothing per rank."""
+    ranks = [rank for report in reports for rank in report.ranks]
+    for what, sizes in (
+        ("process", [rank.rss_bytes for rank in ranks]),
+        ("device", [rank.device_bytes for rank in ranks]),
+        ("container", [report.container_bytes for report in reports]),
+    ):
+        if any(sizes):
+            yield "memory_bytes", (what,), max(sizes)
+    for what, sizes in (
+        ("process", [rank.rss_peak_bytes for rank in ranks]),
+        ("device", [rank.device_peak_bytes for rank in ranks]),
+    ):
+        if any(sizes):
+            yield "memory_peak_bytes", (what,), max(sizes)
+    for what, pairs in (
+        ("device", [(rank.device_peak_bytes, rank.device_limit_bytes) for rank in ranks]),
+        ("container", [(report.container_bytes, report.container_limit_bytes) for report in reports]),
+    ):
+        shares = [size / limit for size, limit in pairs if limit > 0]
+        if shares:
+            yield "memory_used_ratio", (what,), max(shares)

@@ -1,4 +1,0 @@
-"""The operator in virtual time, against agents, kubelets and storage that are records, with faults by seed.
-
-One seed is one schedule, always the same: `python -m trainmaster_operator.runtime.simulation seeds 0:1000`.
-"""

@@ -1,0 +1,1 @@
+"""Schedules of faults: made, run, checked and made smaller."""

@@ -1,0 +1,1 @@
+"""The virtual world in which the operator runs: its agents, kubelet, ranks and storage."""
