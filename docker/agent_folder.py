@@ -9,17 +9,10 @@ import sys
 from pathlib import Path
 
 PARTS = (
-    *(
-        "__init__.py",
-        "agent",
-        "contract/__init__.py",
-        "contract/launch",
-        "contract/wire",
-        "errors.py",
-        "faults.py",
-        "pod.py",
-    ),
-    *("checkpoint/__init__.py", "checkpoint/files/memory_tier.py", "checkpoint/files/peer_client.py"),
+    *("__init__.py", "errors.py", "agent", "host", "rank"),
+    *("contract/__init__.py", "contract/launch", "contract/wire"),
+    *("checkpoint/__init__.py", "checkpoint/files/__init__.py"),
+    *("checkpoint/files/memory_tier.py", "checkpoint/files/peer_client.py"),
 )
 
 target = Path(sys.argv[1])

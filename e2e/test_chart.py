@@ -48,14 +48,14 @@ def test_upgrade_and_rollback_touch_no_running_job(world: World, tmp_path: Path)
 
 def test_an_agent_of_the_release_before(world: World) -> None:
     """It speaks protocol n-1: the operator of this release understands it."""
-    messages = "/opt/trainmaster/trainmaster/contract/wire/messages.py"
+    messages = "/opt/trainmaster/trainmaster/contract/wire/message_codec.py"
     older = {
         "name": "older",
         "image": "docker.io/library/python:e2e",
         "command": ["sed", "-i", "s/^PROTOCOL = 1$/PROTOCOL = 0/", messages],
         "volumeMounts": [{"name": "trainmaster-agent", "mountPath": "/opt/trainmaster"}],
     }
-    told = "import trainmaster.contract.wire.messages as m; print('protocol', m.PROTOCOL)"
+    told = "import trainmaster.contract.wire.message_codec as m; print('protocol', m.PROTOCOL)"
     command = ["python3", "-c", f"import sys; sys.path.append('/opt/trainmaster'); {told}"]
     world.submit(world.script(command, template={"initContainers": [older]}))
     world.succeeded()

@@ -34,4 +34,4 @@ def test_a_store_is_awaited_only_where_the_agent_serves_one(
 def test_a_spawned_process_learns_it_before_it_runs_anything(rendezvous: SimpleNamespace) -> None:
     words = multiprocessing.spawn.get_command_line(tracker_fd=3, pipe_handle=4)
     code = words[words.index("-c") + 1]
-    assert code.index("own_store.install()") < code.index("spawn_main(tracker_fd=3, pipe_handle=4)")
+    assert code.index("rendezvous.install()") < code.index("spawn_main(tracker_fd=3, pipe_handle=4)")

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from trainmaster.agent.shell.launching.agent_settings import Settings, rank_environment
+from trainmaster.agent.shell.launching.agent_settings import Settings
+from trainmaster.agent.shell.launching.rank_environment import rank_environment
 from trainmaster.contract.wire import Assignment, StoreAddress, environment
 
 POD = {
@@ -220,7 +221,7 @@ def test_an_agent_that_is_older_than_the_operator_says_which_frameworks_it_knows
 
 def test_what_the_user_sets_wins_over_a_default_of_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr("trainmaster.agent.shell.launching.agent_settings.has_accelerator", lambda env: False)
+    monkeypatch.setattr("trainmaster.agent.shell.launching.rank_environment.has_accelerator", lambda env: False)
     assert rank_environment(of_framework("DeepSpeed"), round_of(0), 0)["DS_ACCELERATOR"] == "cpu"
     given = of_framework("DeepSpeed", DS_ACCELERATOR="xpu")
     assert rank_environment(given, round_of(0), 0)["DS_ACCELERATOR"] == "xpu"

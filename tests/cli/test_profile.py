@@ -15,7 +15,7 @@ import yaml
 from tests.api.jobs import PYTORCH, job
 from tests.cli.on_cluster import SPACE, Cluster, put, put_pod
 from tests.cli.runs import SUCCEEDED, output_folder, status
-from trainmaster.agent.shell import step_recording as agent
+from trainmaster.agent import __main__ as agent
 from trainmaster.contract.wire import environment, fault_protocol, profile_request
 from trainmaster_operator.cli.cluster_connection import Target
 from trainmaster_operator.cli.main import main
@@ -114,13 +114,13 @@ def test_in_the_pod_the_request_is_laid_where_rank_0_looks(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv(environment.POD_UID, "uid-7")
-    assert agent.request(["4"]) == 1
+    assert agent.request_profile(["4"]) == 1
     assert capsys.readouterr().err.startswith("no agent of this pod can be asked: ")
     fault_protocol.folder("uid-7").mkdir()
-    assert agent.request(["4"]) == 0
+    assert agent.request_profile(["4"]) == 0
     assert "the next 4 steps are recorded" in capsys.readouterr().out
     assert profile_request.asked([str(fault_protocol.folder("uid-7"))]) == (
         fault_protocol.folder("uid-7") / profile_request.FILE,
         4,
     )
-    assert agent.request([]) == 1
+    assert agent.request_profile([]) == 1

@@ -15,9 +15,12 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 
 
 def test_the_layers_of_the_page_are_those_that_are_checked() -> None:
-    (layers,) = (contract["layers"] for contract in CONTRACTS if "layers" in contract and "containers" not in contract)
-    shown = next(block.text for block in read(TEXT, PAGE)[0] if block.text.startswith("simulation\n"))
-    assert shown.splitlines() == [line.replace("trainmaster_operator.", "") for line in layers]
+    blocks = [block.text.splitlines() for block in read(TEXT, PAGE)[0]]
+    layers = [contract["layers"] for contract in CONTRACTS if "layers" in contract and "containers" not in contract]
+    operator, trainer, agent = layers
+    assert [line.replace("trainmaster_operator.", "") for line in operator] in blocks
+    assert [line.replace("trainmaster.", "") for line in trainer] in blocks
+    assert agent == ["trainmaster.agent.shell : trainmaster.agent.zygote", *trainer[2:]]
 
 
 def test_every_package_that_must_not_import_something_is_in_the_table_of_rules() -> None:

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainmaster.agent.injected import trainmaster_nested_launch as nested
 
 from trainmaster.agent.shell.launching import foreign_launchers
 from trainmaster.rank import injection, script
+from trainmaster.rank.injected import trainmaster_nested_launch as nested
 
 API = """
 def launch_agent(config, entrypoint, args):

@@ -19,7 +19,7 @@ from trainmaster.optim import muon
 from trainmaster.parallel import collectives, context, expert, gradients, loss, mesh, step, tensor
 from trainmaster.parallel.local_devices import device_copies, device_layers
 from trainmaster.parallel.stages import pipeline
-from trainmaster.reduce import methods
+from trainmaster.reduce import method
 from trainmaster.tools import parity
 from trainmaster.tools.parity import Outcome, Row
 
@@ -281,14 +281,14 @@ def _() -> None:
 @mutation(COMPRESSED)
 def _() -> None:
     """compression: one replica's part is counted half"""
-    gather = methods.Wire.gather
+    gather = method.Wire.gather
 
     def halved(self: Any, tensor: torch.Tensor) -> Any:
         gathered = gather(self, tensor)()
         gathered[-1, : tensor.numel() // 3] *= 0.5
         return lambda: gathered
 
-    methods.Wire.gather = halved  # type: ignore[method-assign]
+    method.Wire.gather = halved  # type: ignore[method-assign]
 
 
 @mutation(COMPRESSED_SHARDS)

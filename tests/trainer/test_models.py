@@ -202,7 +202,8 @@ def test_an_unknown_model_is_refused_with_the_nearest_known_one() -> None:
 
 
 def test_options_are_checked_without_torch_and_numpy() -> None:
-    code = "import sys, trainmaster.data.files, trainmaster.rank.injected_faults; sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    imported = "trainmaster.data.files, trainmaster.rank.injected_faults, trainmaster.models.layout"
+    code = f"import sys, {imported}; sys.exit(bool({{'torch', 'numpy'}} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

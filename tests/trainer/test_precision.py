@@ -76,7 +76,8 @@ def job(ranks: Ranks, folder: Path, text: Path, mesh: dict[str, int], **training
 
 SCRIPT = """
 import torch
-from trainmaster import parallel; from trainmaster.train import loop
+from trainmaster import parallel
+from trainmaster.train import loop
 
 spread = parallel.of_job
 def of_job(*args, **kwargs):

@@ -156,7 +156,7 @@ def zygote(folder: Path) -> Iterator[Path]:
     path = run_dir / "z.sock"
     with open(folder / "zygote.log", "wb") as log:
         process = tied.popen(
-            [sys.executable, "-m", "trainmaster.agent.zygote.root", "--socket", str(path)],
+            [sys.executable, "-m", "trainmaster.agent.zygote", "--socket", str(path)],
             env=base_environment(machine_zygote.environment()),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -8,12 +8,11 @@ numpy; `build` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trainmaster.contract.config import DataConfig, TrainingConfig
 from trainmaster.data import files, tokens
-from trainmaster.data.skips import Skips
+from trainmaster.data.source import IGNORED, Batch, Source
 from trainmaster.data.source_options import LabelledOptions, TextOptions, TokenOptions, WindowOptions
 from trainmaster.errors import ConfigError, DataError, unknown
 from trainmaster.models import facts as facts_of
@@ -21,9 +20,9 @@ from trainmaster.models.facts import Objective
 from trainmaster.models.open_options import read
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trainmaster.data.labelled import Labelled
+
+__all__ = ["IGNORED", "SOURCES", "Batch", "Source", "build", "check", "find", "objective", "validate"]
 
 SOURCES: dict[str, type[WindowOptions | LabelledOptions]] = {
     "text": TextOptions,
@@ -31,33 +30,6 @@ SOURCES: dict[str, type[WindowOptions | LabelledOptions]] = {
     "images": LabelledOptions,
     "arrays": LabelledOptions,
 }
-IGNORED = -100  # a target that doesn't count: torch's own default of `ignore_index`
-
-
-@dataclass(frozen=True)
-class Batch:
-    inputs: Tensor  # [n, T] int64
-    targets: Tensor  # [n, T] int64; IGNORED where there is nothing to predict
-    valid_tokens: int  # targets that count
-
-
-class Source(Protocol):
-    kind: str
-    version: int  # of the order: a checkpoint's cursor means something else under another version
-    tokens: int  # targets of one epoch
-    samples: int  # samples of one epoch
-    skips: Skips  # positions that no batch takes
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the data does."""
-        ...
-
-    def batch(self, consumed: int, slots: range) -> Batch: ...
-
-    def valid_tokens(self, consumed: int, count: int) -> int:
-        """Targets that count in the samples consumed..consumed+count: the divisor of the step's loss."""
-        ...
 
 
 def validate(config: DataConfig) -> WindowOptions | LabelledOptions:

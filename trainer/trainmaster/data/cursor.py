@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.data import Source
+from trainmaster.data.source import Source
 from trainmaster.errors import DataError
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from trainmaster import data
 from trainmaster.contract.config import BatchConfig, EvaluationConfig, TrainingConfig
-from trainmaster.data import Source, files, tokens
+from trainmaster.data import files, tokens
+from trainmaster.data.source import Source
 from trainmaster.errors import ConfigError, DataError
 from trainmaster.models import facts
 

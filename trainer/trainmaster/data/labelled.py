@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainmaster.data import Batch
 from trainmaster.data.order import Order
 from trainmaster.data.skips import Skips
+from trainmaster.data.source import Batch
 from trainmaster.errors import DataError
 
 DIGITS = "@digits"

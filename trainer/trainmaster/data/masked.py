@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainmaster.data import Batch
+from trainmaster.data.source import Batch
 from trainmaster.data.windows import Sequence, WindowSource
 
 SHARE = 0.15  # of the tokens, to be told

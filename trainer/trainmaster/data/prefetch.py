@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from trainmaster.data import Batch, Source
+from trainmaster.data.source import Batch, Source
 
 WORTH_S = 1e-3
 """Of reading in a step. What takes less is read when it is needed: handing it over would take as long."""

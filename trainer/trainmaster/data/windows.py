@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainmaster.data import IGNORED, Batch
 from trainmaster.data.order import Order
 from trainmaster.data.skips import Skips
+from trainmaster.data.source import IGNORED, Batch
 from trainmaster.data.tokens import outside
 from trainmaster.errors import DataError
 

@@ -1,6 +1,6 @@
 """The pod of this rank: its name, and which ranks of the job are in it, and so share its memory and its agent.
 
-A pod need not be what torchrun calls a node: pods on one machine are one node (`agent.settings.node_variables`).
+A pod need not be what torchrun calls a node: pods on one machine are one node (`rank_environment.node_variables`).
 """
 
 from __future__ import annotations

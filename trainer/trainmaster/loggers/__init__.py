@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.contract.config import LoggersConfig
-from trainmaster.loggers.feed import Point
+from trainmaster.loggers.feed import Point, Say, Target
 from trainmaster.loggers.mlflow import Mlflow
-from trainmaster.loggers.target import Say, Target
 from trainmaster.loggers.tensorboard import TensorBoard
 
 

@@ -1,11 +1,12 @@
-"""Numbers on their way to a logger, whose thread takes them: no step waits for a disk or a server."""
+"""What loggers have in common, and numbers on their way to one: its thread takes them, so that no step waits for a disk
+or a server."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 MOST = 100_000  # points that wait; a server that is away for so long loses the oldest
 
@@ -56,3 +57,20 @@ class Feed:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(timeout_s)
+
+
+Say = Callable[[str, str], None]
+"""Is told (reason, message) once if writing fails."""
+
+
+class Target(Protocol):
+    """Where numbers go."""
+
+    def begin(self, step: int) -> None:
+        """Training goes on from `step`. Raises ConfigError for what a person has to change."""
+
+    def put(self, point: Point) -> None:
+        """Returns at once."""
+
+    def close(self, timeout_s: float | None, finished: bool) -> None:
+        """Write what is left, for so long at most. `finished`: the run is complete, nobody goes on with it."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from trainmaster.contract.config import TensorBoardConfig
 from trainmaster.errors import ConfigError
-from trainmaster.loggers.feed import Feed, Point
-from trainmaster.loggers.target import Say
+from trainmaster.loggers.feed import Feed, Point, Say
 
 
 class TensorBoard:

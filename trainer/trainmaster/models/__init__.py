@@ -1,7 +1,7 @@
 """Models that know nothing of parallelism. Importing this package imports no torch; `build` does.
 
-A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` and a `plan` (`parallel.plan.Plan`) of
-how it can be taken apart.
+A model is an `nn.Module` with `forward(tokens[B, T] int64) -> logits[B, T, V]` and a `plan`
+(`parallel.model_plan.Plan`) of how it can be taken apart.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ from trainmaster.parallel.model_plan import Plan, check, named, plan_of
 from trainmaster.parallel.replicas import Replicas
 from trainmaster.parallel.stages import pipeline
 from trainmaster.parallel.stages.partition import stream_and_logits
-from trainmaster.parallel.step import Parallel, StepShape
-from trainmaster.reduce import Reducer
+from trainmaster.parallel.stages.pipeline import StepShape
+from trainmaster.parallel.step import Parallel
+from trainmaster.reduce.reducer import Reducer
 
 __all__ = [
     "Mesh",

@@ -17,7 +17,7 @@ from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.replicas import Replicas
 
 if TYPE_CHECKING:
-    from trainmaster.reduce import Reducer
+    from trainmaster.reduce.reducer import Reducer
 
 
 def sum_gradients(model: nn.Module) -> None:

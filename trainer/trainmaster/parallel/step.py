@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,16 +17,7 @@ from trainmaster.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
     from trainmaster.parallel.stages.pipeline import Pipeline
-    from trainmaster.reduce import Reducer
-
-
-@dataclass(frozen=True)
-class StepShape:
-    """What a rank computes in a step."""
-
-    time: int  # tokens of a sequence
-    micro_batch: int  # sequences
-    micro_batches: int
+    from trainmaster.reduce.reducer import Reducer
 
 
 class Parallel:

@@ -7,21 +7,14 @@ import os
 import sys
 from typing import Any
 
+from trainmaster.host.own_package import code_of_call
+
 _ENTRY = "TRAINMASTER_ENTRY"
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-def find_package(module: str, function: str) -> str:
-    """Python code for `-c` that calls a function of this package, wherever it lies, and leaves `sys.path` alone."""
-    return (
-        f"import sys; sys.path.append({_ROOT!r}); from trainmaster.agent import {module}; "
-        f"sys.path.pop(); {module}.{function}()"
-    )
 
 
 def command(entry: dict[str, Any], flags: list[str]) -> tuple[list[str], dict[str, str]]:
     """The argument list, and what to add to the environment, that run `entry` under this interpreter."""
-    return [sys.executable, *flags, "-c", find_package("launcher", "main")], {_ENTRY: json.dumps(entry)}
+    return [sys.executable, *flags, "-c", code_of_call(__name__, "main")], {_ENTRY: json.dumps(entry)}
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from typing import Any
 
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
+from trainmaster.host.own_package import code_of_call
 from trainmaster.rank import last_words, software_comparison
-from trainmaster.rank.executed_rank import find_package
 
 _RENDEZVOUS = "torch.distributed.rendezvous"
 
@@ -51,7 +51,7 @@ def install(*, own_loop: bool = False) -> None:
         words = original(**fields)
         if "-c" in words:
             code = words.index("-c") + 1
-            words[code] = f"{find_package('own_store', 'install')}; {words[code]}"
+            words[code] = f"{code_of_call(__name__, 'install')}; {words[code]}"
         return words
 
     multiprocessing.spawn.get_command_line = get_command_line

@@ -25,6 +25,7 @@ from typing import Any
 from trainmaster.contract.wire.codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
+from trainmaster.host.own_package import OWN_FOLDERS
 from trainmaster.rank import last_words, observer, rendezvous
 
 
@@ -211,7 +212,7 @@ def _user_frames(error: BaseException) -> types.TracebackType | None:
     """The frames of the traceback without those of the agent and of runpy above the user's first one. An error in the
     syntax of the program itself has no frame of the user's, and is shown without any, as the interpreter does it."""
     frames = error.__traceback__
-    ours = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen runpy>", runpy.__file__ or "")
+    ours = (*OWN_FOLDERS, "<frozen runpy>", runpy.__file__ or "")
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(tuple(filter(None, ours))):
         if frames.tb_next is None and not isinstance(error, SyntaxError):
             break

@@ -16,20 +16,18 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from trainmaster.contract.wire.progress_record import SIZE, STACK_SIGNAL
+from trainmaster.contract.wire.progress_record import SIZE, STACK_SIGNAL, ProgressRecord
 from trainmaster.host import processes
-
-if TYPE_CHECKING:
-    from trainmaster.agent.shell.ranks.rank_process import Rank
+from trainmaster.host.own_package import OWN_FOLDERS
 
 EVERY_S = 0.25  # a rank that is suspected is looked at
 CHARACTERS = 3000  # of a stack that are told
 ALTOGETHER = 64_000  # of one report
 _READ = 128 * 1024
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+|\?\?\?) in (.+)$', re.MULTILINE)
-_OURS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen runpy>", "<frozen importlib", "<string>")
+_OURS = (*OWN_FOLDERS, "<frozen runpy>", "<frozen importlib", "<string>")
 
 
 def listen(fd: int) -> None:
@@ -49,6 +47,19 @@ class Look:
     @property
     def still_s(self) -> float:
         return self.at - self.since if self.stack else 0.0
+
+
+class Rank(Protocol):
+    """What is needed of a rank, as its agent has it, to look at its stack."""
+
+    look: Look
+    ended: bool
+    record: ProgressRecord
+
+    @property
+    def program(self) -> int:
+        """The pid of the process that trains; 0: there is none."""
+        ...
 
 
 class Looks:

@@ -1,7 +1,7 @@
 """Sums of gradients over replicas that don't send all of them.
 
 Whatever else there is (shards, parts of matrices, stages), a rank and its replicas hold alike parts of the gradients
-when all of a step's backward passes are done; those are summed here, once per step, by one of the `methods`.
+when all of a step's backward passes are done; those are summed here, once per step, by one of the methods.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from trainmaster.checkpoint.state import capture
 from trainmaster.contract.config import CompressionConfig
 from trainmaster.parallel.redistribute import local
+from trainmaster.reduce.casts import Cast, Whole
 from trainmaster.reduce.compressed_size import matrix, of_sum
-from trainmaster.reduce.methods import Cast, Matrix, Method, PowerSGD, TopK, Whole, Wire
+from trainmaster.reduce.method import Method, Wire
+from trainmaster.reduce.power_sgd import Matrix, PowerSGD
+from trainmaster.reduce.top_k import TopK
 
 if TYPE_CHECKING:
     from trainmaster.parallel.mesh import Mesh

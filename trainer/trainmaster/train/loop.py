@@ -218,7 +218,7 @@ class Training:
         """Forward, backward, the last all-reduce, then the optimizer.
 
         Whoever passes the all-reduce needs no other rank to complete the step, so ranks never stand further apart
-        than one step, and the laggards can roll forward (see `lastsums`).
+        than one step, and the laggards can roll forward (see `roll_forward`).
         """
         began = time.monotonic()
         step = self.step + 1

@@ -57,7 +57,10 @@ def refuse_what_is_over(texts: Sequence[str], encoded: str, before: Mapping[str,
 
 def encoded(texts: Sequence[str], spec: JobSpec, option: str, *, now: bool) -> str:
     """`option`: what stands before a fault on the command line. `now`: a fault needs no step. Raises Refusal."""
-    module, errors = trainer_checks.trainer("faults"), trainer_checks.trainer("errors")
+    module, errors = (
+        trainer_checks.trainer("trainmaster.rank.injected_faults"),
+        trainer_checks.trainer("trainmaster.errors"),
+    )
     if module is None or errors is None:
         raise Refusal("faults: the trainer isn't installed here; `make venv` in a clone of Trainmaster installs it")
     faults, problems = [], []

@@ -20,10 +20,10 @@ from trainmaster_operator.api.validation.problem import Path, Problem, placed
 _TRAINING: Path = ("spec", "training")
 
 
-def trainer(name: str) -> ModuleType | None:
-    """A module of the trainer; None where it isn't installed."""
+def trainer(module: str) -> ModuleType | None:
+    """Return a module of the trainer, by its full name; None where the trainer isn't installed."""
     try:
-        return importlib.import_module(f"trainmaster.{name}")
+        return importlib.import_module(module)
     except ModuleNotFoundError:
         return None
 
@@ -33,7 +33,7 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
     What the models of the job refuse is told elsewhere and skipped here.
     """
-    models, data = trainer("models"), trainer("data")
+    models, data = trainer("trainmaster.models"), trainer("trainmaster.data")
     evaluation = training.get("evaluation") if isinstance(training, dict) else None
     parts: tuple[tuple[Any, Path, ModuleType | None, type[BaseModel]], ...] = (
         (training, ("model",), models, ModelConfig),
@@ -52,24 +52,24 @@ def option_problems(training: Any) -> Iterator[Problem]:
 
 def layout_problems(training: TrainingSpec) -> Iterator[Problem]:
     """Parallelism and data that the model doesn't allow. `training` has valid options."""
-    layout = trainer("layout")
+    layout = trainer("trainmaster.models.layout")
     if layout is not None:
         yield from _problems(partial(layout.validate, training))
-    data = trainer("data")
+    data = trainer("trainmaster.data")
     if data is not None:
         yield from _problems(partial(data.objective, training))
 
 
 def checkpoint_problems(training: TrainingSpec, saved: Any, directory: Any) -> Iterator[Problem]:
     """A checkpoint of another model: `saved` is what its manifest says of it. `training` has valid options."""
-    models = trainer("models")
+    models = trainer("trainmaster.models")
     if models is not None and isinstance(saved, dict):
         yield from _problems(partial(models.check_same, saved, training.model, f"checkpoint {directory}"))
 
 
 def data_problems(training: TrainingSpec, world_size: int) -> Iterator[Problem]:
     """Data that isn't there, or doesn't fill a global batch. `training` has valid options and an absolute path."""
-    data = trainer("data")
+    data = trainer("trainmaster.data")
     if data is None:
         return
     yield from _problems(lambda: data.check(training.at(world_size), data.find(training.data)))
@@ -82,7 +82,7 @@ def data_problems(training: TrainingSpec, world_size: int) -> Iterator[Problem]:
 def unigram_entropy(training: TrainingSpec, at_most: int | None = None) -> float | None:
     """Nats per token of the text's own byte frequencies, or of a sample of `at_most` bytes; None for other data, or
     without the trainer."""
-    data = trainer("data")
+    data = trainer("trainmaster.data")
     if data is None or training.data.source != "text":
         return None
     return float(data.find(training.data).unigram_entropy(at_most))

@@ -71,7 +71,7 @@ def _check(options: PlanOptions) -> None:
 
 
 def _check_layouts(config: TrainingSpec, ranks: int) -> None:
-    layouts: Any = trainer("planner.layouts")
+    layouts: Any = trainer("trainmaster.tools.planner.layouts")
     legal: Callable[..., Any] = layouts.legal
     if next(legal(config, ranks), None) is None:
         near = " and ".join(map(str, layouts.nearest(config, ranks)))

@@ -22,8 +22,8 @@ created beside it. The old pod stays in the cluster's books until it has ended, 
 
 SCRIPT_FORCE_AFTER_S = 20.0
 """The same for a script's pod on a node that the cluster doesn't hear, since a leader last answered its agent. By then
-the agent, which reaches nobody, has ended its ranks: that takes it 18 s at most (`trainmaster.agent.shell.self_fencing`), and
-two more are for the end itself."""
+the agent, which reaches nobody, has ended its ranks: that takes it 18 s at most
+(`trainmaster.agent.shell.self_fencing`), and two more are for the end itself."""
 
 
 class DamagedStatus(Exception):

@@ -15,7 +15,7 @@ from trainmaster.agent.shell.zygotes import Process, Zygotes
 from trainmaster.agent.zygote import packets
 from trainmaster.contract.wire import StoreAddress, environment
 from trainmaster.contract.wire.channel import Channel
-from trainmaster.rank.executed_rank import find_package
+from trainmaster.host.own_package import code_of_call
 
 
 @dataclass(eq=False)
@@ -67,7 +67,8 @@ class Stores:
         entry: dict[str, object] = {"kind": "store", "host": host}
         if link is None:
             link = self._zygotes.root()
-            entry = {"kind": "exec", "argv": [sys.executable, "-c", find_package("store", "main"), host]}
+            program = code_of_call("trainmaster.agent.zygote.store_process", "main")
+            entry = {"kind": "exec", "argv": [sys.executable, "-c", program, host]}
         fds = {"output": store.output.write_fd, "channel": theirs.fileno()}
         try:
             store.process = self._zygotes.start(link, entry, env, "/", fds, lambda _: self._ended(store))

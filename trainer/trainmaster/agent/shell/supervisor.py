@@ -18,7 +18,8 @@ from trainmaster.agent.shell.datagrams import Datagrams
 from trainmaster.agent.shell.fault_socket import Faults
 from trainmaster.agent.shell.granted_restart import Grant
 from trainmaster.agent.shell.launching import foreign_launchers, rank_software
-from trainmaster.agent.shell.launching.agent_settings import Settings, neighbours, rank_environment
+from trainmaster.agent.shell.launching.agent_settings import Settings
+from trainmaster.agent.shell.launching.rank_environment import neighbours, rank_environment
 from trainmaster.agent.shell.peer_heartbeat import PING, PONG, Ring
 from trainmaster.agent.shell.ranks.learning_policy import Lessons
 from trainmaster.agent.shell.ranks.rank_process import Rank

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainmaster.agent.shell.launching.agent_settings import load_environment
 from trainmaster.agent.zygote import packets
-from trainmaster.rank.executed_rank import find_package
+from trainmaster.host.own_package import code_of_call
 
 _CONNECT_TRIES = 40
 _CONNECT_PAUSE_S = 0.25  # while the machine's zygote comes up
@@ -165,7 +165,13 @@ class Zygotes:
     def _start_own(self, *, bare: bool) -> socket.socket:
         ours, theirs = packets.pair()
         # The agent may lie in a folder of its own that the image's Python doesn't know.
-        argv = [sys.executable, "-c", find_package("zygote", "main"), "--fd", str(theirs.fileno())]
+        argv = [
+            sys.executable,
+            "-c",
+            code_of_call("trainmaster.agent.zygote.root", "main"),
+            "--fd",
+            str(theirs.fileno()),
+        ]
         # A command may set or take away variables that are read at load: its ranks' zygote starts with them.
         others = {name: value for name, value in os.environ.items() if name not in load_environment(os.environ)}
         self._own = subprocess.Popen(

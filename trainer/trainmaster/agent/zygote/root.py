@@ -1,13 +1,13 @@
 """The zygote: `python -m trainmaster.agent.zygote.root --socket PATH`.
 
-Three kinds of processes, all running `server.Server`:
+Three kinds of processes, all running `fork_server.Server`:
     root      imports nothing heavy; accepts agents, executes programs, starts the others
     pristine  forked from the root at once; has imported torch and the trainer, where there is torch, and run nothing
     learned   forked from the pristine one; has imported what ranks turned out to need besides
 An agent says which key (interpreter, flags, environment) it is of and is handed a connection to each zygote that
 can fork for it, directly: no packet of a rank's life passes through the root.
 
-Packets to the root beside those of `server`:
+Packets to the root beside those of `fork_server`:
     {"op": "hello", "key": text, "load": {...}}    load: variables that only a process started with them has
     {"op": "learn", "key": text, "imports": [[name, within], ...], "variables": {...}, "env": {...}}
         what a rank has imported, and the variables that its imports have set; see `import_plan`, `import_log`

@@ -26,7 +26,7 @@ from trainmaster.contract.wire.checkpoint_format import (
     parse_lineage,
     parse_receipt,
 )
-from trainmaster.contract.wire.messages import WireError, decode, encode
+from trainmaster.contract.wire.message_codec import WireError, decode, encode
 from trainmaster.errors import ConfigError, Fenced
 
 _BLOCK = 4 << 20

@@ -25,7 +25,7 @@ from trainmaster.contract.wire.checkpoint_format import (
     receipt_name,
     shard_name,
 )
-from trainmaster.contract.wire.messages import WireError, decode, encode
+from trainmaster.contract.wire.message_codec import WireError, decode, encode
 from trainmaster.contract.wire.temporary import replace
 from trainmaster.host import memory
 

@@ -27,7 +27,8 @@ from typing import BinaryIO
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, crc32, into
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Receipt, directory_name, parse_directory
-from trainmaster.contract.wire.messages import StoreAddress, WireError, decode
+from trainmaster.contract.wire.message_codec import WireError, decode
+from trainmaster.contract.wire.messages import StoreAddress
 
 PROOF = "Trainmaster-Proof"
 RECEIPT = "Trainmaster-Receipt"  # its length: the first part of a body

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.retention import ABANDONED, retain
 from trainmaster.checkpoint.files.storage import Storage, open_storage
 from trainmaster.contract.wire.checkpoint_format import (
     MANIFEST,
@@ -24,14 +25,12 @@ from trainmaster.contract.wire.checkpoint_format import (
     Receipt,
     ShardFile,
     TensorIndex,
-    parse_directory,
     receipt_name,
 )
-from trainmaster.contract.wire.messages import encode
+from trainmaster.contract.wire.message_codec import encode
 from trainmaster.errors import Fenced
 
 _BLOCK = 4 << 20
-_ABANDONED = "abandoned.json"
 METADATA = "__metadata__"
 
 
@@ -79,41 +78,6 @@ def upload(
     return {**result, "manifest_sha256": manifest, **how}
 
 
-def retain(storage: Storage, keep: int, newest: str) -> list[str]:
-    """Remove what is older than the `keep` newest complete checkpoints of the chain; 0 keeps all.
-
-    The one that the newest names as the best is kept too, complete or still on its way. Orphans and checkpoints that
-    were never completed go, once a newer one is complete. Returns what went.
-    """
-    committed = parse_directory(newest)
-    if keep < 1 or committed is None:
-        return []
-    names = [name for name in storage.list() if parse_directory(name)]
-    complete = {name for name in names if MANIFEST in storage.list(name)}
-    chain = lineage.chain(lineage.read_lineages(storage), names)
-    kept = set([name for name in chain if name in complete][:keep])
-    if newest not in kept:  # another world has taken over: what to keep is its business
-        return []
-    oldest = min(step for step, round in map(_parse, kept) if round == committed[1])
-    best = lineage.read_manifest(storage, newest).evaluation.get("keep")
-    kept |= {name for name in chain if _parse(name)[0] == best and _ABANDONED not in storage.list(name)}
-    gone = []
-    for name in names:
-        step, round = _parse(name)
-        # An incomplete one of this round, between those that are kept, may still be on its way.
-        over = step < oldest or (step < committed[0] and _ABANDONED in storage.list(name))
-        if name not in kept and (round < committed[1] or (round == committed[1] and over)):
-            # The manifest goes first, so that a half-removed checkpoint is none.
-            storage.remove(f"{name}/{MANIFEST}")
-            storage.remove(name)
-            gone.append(name)
-    return gone
-
-
-def _parse(name: str) -> tuple[int, int]:
-    return parse_directory(name) or (0, 0)
-
-
 def read_header(memory: mmap.mmap | bytes | memoryview) -> tuple[dict[str, Any], int]:
     """(header, where the data begins) of a file in the safetensors format."""
     (length,) = struct.unpack_from("<Q", memory, 0)
@@ -127,7 +91,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap, moved: 
     present = storage.list(directory)
     if receipt_name(rank) in present:  # a directory is never overwritten
         return
-    if _ABANDONED in present:
+    if ABANDONED in present:
         raise _OtherRank("the shard of another rank could not be stored")
     _check_fence(storage, round)
     whole = memoryview(memory)
@@ -144,7 +108,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap, moved: 
         values=values,
         common=common,
     )
-    if _ABANDONED in storage.list(directory):
+    if ABANDONED in storage.list(directory):
         raise _OtherRank("the shard of another rank could not be stored")
     storage.create_exclusive(path, encode(receipt))
 
@@ -198,7 +162,7 @@ def abandon(message: dict[str, Any], error: str, storage: Storage | None = None)
             return
         for name in storage.list(directory):
             storage.remove(f"{directory}/{name}")
-        storage.create_exclusive(f"{directory}/{_ABANDONED}", json.dumps({"error": error}).encode())
+        storage.create_exclusive(f"{directory}/{ABANDONED}", json.dumps({"error": error}).encode())
 
 
 def _blocks(whole: memoryview, moved: Callable[[], None]) -> Iterator[memoryview]:

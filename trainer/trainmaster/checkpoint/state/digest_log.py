@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import trainmaster
 from trainmaster.checkpoint.state import capture
 from trainmaster.checkpoint.state import tagged_values as tagged
 from trainmaster.checkpoint.state.save import local_pieces
@@ -32,7 +33,7 @@ from trainmaster.rank.reporter import Reporter
 
 FOLDER = "digests"
 _INSTALLED = ("site-packages", "dist-packages")
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(trainmaster.__file__).parent)
 
 
 class Probe:

@@ -137,7 +137,7 @@ def load_tensors(storage: Source, directory: str, manifest: Manifest, targets: c
 
 
 def restore(objects: Mapping[str, Any], storage: Source, directory: str, manifest: Manifest, rank: int) -> None:
-    """Set the state of named objects (as `state.capture` took it) to what the checkpoint has.
+    """Set the state of named objects (as `capture.capture` took it) to what the checkpoint has.
 
     What ranks keep for themselves comes from the same rank's part; a rank that the saving world didn't have takes
     the part of rank 0.

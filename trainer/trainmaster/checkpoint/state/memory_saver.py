@@ -27,7 +27,7 @@ from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum, into
 from trainmaster.checkpoint.state.local_state import LocalState
 from trainmaster.checkpoint.state.save import Layout, header
 from trainmaster.contract.wire.checkpoint_format import Receipt, ShardFile
-from trainmaster.contract.wire.messages import encode
+from trainmaster.contract.wire.message_codec import encode
 from trainmaster.host import pod
 
 _PAGE = mmap.PAGESIZE

@@ -19,7 +19,7 @@ from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.upload import index, read_header
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Manifest, directory_name, shard_name
-from trainmaster.contract.wire.messages import WireError
+from trainmaster.contract.wire.message_codec import WireError
 from trainmaster.host import pod
 
 Address = dict[str, Any]

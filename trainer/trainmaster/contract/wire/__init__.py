@@ -7,8 +7,8 @@ both sides ignore fields that they don't know.
 
 from trainmaster.contract.wire.checkpoint_format import Chunk, Lineage, Manifest, Receipt, ShardFile, TensorIndex
 from trainmaster.contract.wire.codes import EXIT_CODES, Cause, ExitCode, Recurrence
+from trainmaster.contract.wire.message_codec import PROTOCOL, WireError, altered, decode, encode
 from trainmaster.contract.wire.messages import (
-    PROTOCOL,
     SESSION_HEADER,
     STALLED_AFTER_S,
     Assignment,
@@ -25,10 +25,6 @@ from trainmaster.contract.wire.messages import (
     StoreAddress,
     UploadReport,
     Verdict,
-    WireError,
-    altered,
-    decode,
-    encode,
 )
 from trainmaster.contract.wire.pod_usage import Usage
 from trainmaster.contract.wire.progress_record import Control, Phase, Progress, ProgressRecord

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.contract.wire.messages import PROTOCOL
+from trainmaster.contract.wire.message_codec import PROTOCOL
 
 MANIFEST = "manifest.json"
 LINEAGE = "lineage"

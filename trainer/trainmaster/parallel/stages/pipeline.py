@@ -24,7 +24,6 @@ from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import Plan, plan_of
 from trainmaster.parallel.stages.block_times import agreed
 from trainmaster.parallel.stages.partition import costs, partition, table
-from trainmaster.parallel.step import StepShape
 
 SCHEDULES = {
     "GPipe": schedules.ScheduleGPipe,
@@ -37,6 +36,15 @@ SCHEDULES = {
 UNITS = {"Parameters": "parameters", "Compute": "operations", "Profile": "time"}
 """What a table of stages shows the shares of."""
 _V_SHAPED = ("ZBV", "DualPipeV")  # a rank's second stage is the mirror image of its first
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What a rank computes in a step."""
+
+    time: int  # tokens of a sequence
+    micro_batch: int  # sequences
+    micro_batches: int
 
 
 class Stage(nn.Module):  # type: ignore[misc]

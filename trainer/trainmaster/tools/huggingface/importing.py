@@ -17,7 +17,7 @@ from trainmaster.checkpoint.files.storage import PosixStorage
 from trainmaster.checkpoint.state.save import header
 from trainmaster.contract.config import ModelConfig
 from trainmaster.contract.wire.checkpoint_format import Lineage, Receipt, directory_name, receipt_name, shard_name
-from trainmaster.contract.wire.messages import encode
+from trainmaster.contract.wire.message_codec import encode
 from trainmaster.errors import ConfigError
 from trainmaster.tools.huggingface import description, tensors
 from trainmaster.tools.huggingface.exporting import INDEX, SINGLE

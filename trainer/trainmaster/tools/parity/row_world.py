@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainmaster.agent.shell.launching.agent_settings import loopback_variables
+from trainmaster.agent.shell.launching.rank_environment import loopback_variables
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.tools.parity.row_training import train
 from trainmaster.tools.parity.rows import Row

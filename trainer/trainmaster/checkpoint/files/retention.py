@@ -1,0 +1,45 @@
+"""Which checkpoints storage keeps, and which are removed once a newer one is complete. Standard library only."""
+
+from __future__ import annotations
+
+from trainmaster.checkpoint.files import lineage
+from trainmaster.checkpoint.files.storage import Storage
+from trainmaster.contract.wire.checkpoint_format import MANIFEST, parse_directory
+
+ABANDONED = "abandoned.json"
+"""A file in the directory of a checkpoint that can't be completed: the shard of a rank was given up."""
+
+
+def retain(storage: Storage, keep: int, newest: str) -> list[str]:
+    """Remove what is older than the `keep` newest complete checkpoints of the chain; 0 keeps all.
+
+    The one that the newest names as the best is kept too, complete or still on its way. Orphans and checkpoints that
+    were never completed go, once a newer one is complete. Returns what went.
+    """
+    committed = parse_directory(newest)
+    if keep < 1 or committed is None:
+        return []
+    names = [name for name in storage.list() if parse_directory(name)]
+    complete = {name for name in names if MANIFEST in storage.list(name)}
+    chain = lineage.chain(lineage.read_lineages(storage), names)
+    kept = set([name for name in chain if name in complete][:keep])
+    if newest not in kept:  # another world has taken over: what to keep is its business
+        return []
+    oldest = min(step for step, round in map(_parse, kept) if round == committed[1])
+    best = lineage.read_manifest(storage, newest).evaluation.get("keep")
+    kept |= {name for name in chain if _parse(name)[0] == best and ABANDONED not in storage.list(name)}
+    gone = []
+    for name in names:
+        step, round = _parse(name)
+        # An incomplete one of this round, between those that are kept, may still be on its way.
+        over = step < oldest or (step < committed[0] and ABANDONED in storage.list(name))
+        if name not in kept and (round < committed[1] or (round == committed[1] and over)):
+            # The manifest goes first, so that a half-removed checkpoint is none.
+            storage.remove(f"{name}/{MANIFEST}")
+            storage.remove(name)
+            gone.append(name)
+    return gone
+
+
+def _parse(name: str) -> tuple[int, int]:
+    return parse_directory(name) or (0, 0)

@@ -1,0 +1,89 @@
+"""The training config, which every rank gets as JSON: `spec.training` of a job, and how often `spec.checkpoint` saves.
+
+Both sides validate with these models: the operator before it creates anything, the trainer before ranks start.
+Options of a model or a data source are open maps that the image's own code checks, so that a new model needs no
+new CRD. A field that no code obeys does not exist here: it is refused as unknown.
+"""
+
+from __future__ import annotations
+
+from trainmaster.contract.config.batch_config import BatchConfig, BatchScaling, NoiseScaleConfig
+from trainmaster.contract.config.checkpoint_config import CheckpointConfig
+from trainmaster.contract.config.communication_config import (
+    BUCKET_MIB,
+    CommunicationConfig,
+    CompressionConfig,
+    OuterConfig,
+)
+from trainmaster.contract.config.config_model import (
+    RANKS,
+    STEPS,
+    Decay,
+    Device,
+    Grown,
+    Name,
+    Precision,
+    Recompute,
+    Strict,
+)
+from trainmaster.contract.config.config_refusals import best_refusal, compile_refusal, precision_refusal
+from trainmaster.contract.config.divergence_config import DivergenceConfig
+from trainmaster.contract.config.division import divisors, multiples_near
+from trainmaster.contract.config.evaluation_config import EarlyStopConfig, EvaluationConfig
+from trainmaster.contract.config.loggers_config import LoggersConfig, MlflowConfig, TensorBoardConfig
+from trainmaster.contract.config.model_config import DataConfig, ModelConfig
+from trainmaster.contract.config.optimizer_config import OptimizerConfig
+from trainmaster.contract.config.parallelism_config import (
+    AXES,
+    ContextConfig,
+    ParallelismConfig,
+    PipelineConfig,
+    ShardingConfig,
+    TensorConfig,
+)
+from trainmaster.contract.config.profile_config import ProfileConfig
+from trainmaster.contract.config.training_config import TrainingConfig, TrainingSpec, share_of_each_rank
+
+__all__ = [
+    "AXES",
+    "BUCKET_MIB",
+    "RANKS",
+    "STEPS",
+    "BatchConfig",
+    "BatchScaling",
+    "CheckpointConfig",
+    "CommunicationConfig",
+    "CompressionConfig",
+    "ContextConfig",
+    "DataConfig",
+    "Decay",
+    "Device",
+    "DivergenceConfig",
+    "EarlyStopConfig",
+    "EvaluationConfig",
+    "Grown",
+    "LoggersConfig",
+    "MlflowConfig",
+    "ModelConfig",
+    "Name",
+    "NoiseScaleConfig",
+    "OptimizerConfig",
+    "OuterConfig",
+    "ParallelismConfig",
+    "PipelineConfig",
+    "Precision",
+    "ProfileConfig",
+    "Recompute",
+    "ShardingConfig",
+    "Strict",
+    "TensorBoardConfig",
+    "TensorConfig",
+    "TrainingConfig",
+    "TrainingSpec",
+    "best_refusal",
+    "compile_refusal",
+    "divisors",
+    "multiples_near",
+    "precision_refusal",
+    "share_of_each_rank",
+]

@@ -1,0 +1,32 @@
+"""How often checkpoints are saved, and which are kept."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from trainmaster.contract.config.config_model import STEPS, Grown
+
+
+class CheckpointConfig(Grown):
+    since = frozenset({"keepBest"})
+
+    every: int = Field(
+        50,
+        ge=1,
+        le=STEPS,
+        description="Number of steps between two checkpoints on storage. The last step is always saved. It is refused "
+        "for scripts, which decide themselves when they save. Default: 50.",
+    )
+    keep: int = Field(
+        3,
+        ge=1,
+        le=1000,
+        description="Number of complete checkpoints that are kept on storage. When there are more, the oldest are "
+        "deleted. It is refused for scripts. Default: 3.",
+    )
+    keepBest: bool = Field(
+        False,
+        description="If true, each step that has the lowest evaluation loss of the run is saved, and this checkpoint "
+        "is kept until another step has a lower loss. It needs training.evaluation, and it is refused for "
+        "scripts. Default: false.",
+    )

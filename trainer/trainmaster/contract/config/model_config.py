@@ -1,0 +1,38 @@
+"""The model and the data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from trainmaster.contract.config.config_model import Name, Strict
+
+
+class ModelConfig(Strict):
+    name: Name = Field(
+        "gpt",
+        description="The model: the name of a built-in model (gpt, llama, moe, bert or cnn), or module:function of "
+        "your own code. Default: gpt.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of the model, such as layers and width. The trainer checks them before any rank starts, "
+        "and docs/models.md describes them. Default: the options of the model.",
+    )
+
+
+class DataConfig(Strict):
+    source: Name = Field(
+        "text",
+        description="The kind of data: the name of a built-in source, for example text for a folder of text files "
+        "that are read as bytes. Default: text.",
+    )
+    path: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="The path of the data, as the ranks see it. @stdlib is the folder of Python's standard library."
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of the data source. The trainer checks them before any rank starts, and docs/data.md "
+        "describes them. Default: the options of the source.",
+    )

@@ -1,0 +1,299 @@
+"""The whole training: `spec.training` of a job, and the config that every rank reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainmaster.contract.config.batch_config import BatchConfig
+from trainmaster.contract.config.checkpoint_config import CheckpointConfig
+from trainmaster.contract.config.communication_config import CommunicationConfig, OuterConfig
+from trainmaster.contract.config.config_model import STEPS, Device, Grown, Precision, Recompute
+from trainmaster.contract.config.config_refusals import best_refusal, compile_refusal, precision_refusal
+from trainmaster.contract.config.divergence_config import DivergenceConfig
+from trainmaster.contract.config.division import divisors
+from trainmaster.contract.config.evaluation_config import EvaluationConfig
+from trainmaster.contract.config.loggers_config import LoggersConfig
+from trainmaster.contract.config.model_config import DataConfig, ModelConfig
+from trainmaster.contract.config.optimizer_config import OptimizerConfig
+from trainmaster.contract.config.parallelism_config import ParallelismConfig, PipelineConfig
+from trainmaster.contract.config.profile_config import ProfileConfig
+
+
+class TrainingSpec(Grown):
+    """What a run of our own trainer computes: `spec.training` of a job."""
+
+    since = frozenset(
+        {
+            "deterministic",
+            "device",
+            "matmulPrecision",
+            "recompute",
+            "compile",
+            "communication",
+            "evaluation",
+            "loggers",
+            "profile",
+        }
+    )
+
+    model: ModelConfig = Field(default_factory=ModelConfig, description="The model that is trained.")
+    data: DataConfig = Field(description="The data that the model is trained on.")
+    steps: int = Field(ge=1, le=STEPS, description="Number of optimizer steps after which the run is finished.")
+    batch: BatchConfig = Field(
+        description="The size of the batch, and how it is divided among the ranks. It can be changed only while the "
+        "job is suspended."
+    )
+    optimizer: OptimizerConfig = Field(
+        default_factory=OptimizerConfig,
+        description="The optimizer, its learning rate, and the schedule of the learning rate.",
+    )
+    parallelism: ParallelismConfig = Field(
+        default_factory=ParallelismConfig,
+        description="How model and batch are divided among the ranks. The product of the degrees of island, pp, "
+        "dpReplicate, dpShard, cp and tp is the number of ranks. It can be changed only while the job is suspended.",
+    )
+    device: Device = Field(
+        "Auto",
+        description="The device that each rank computes on. Auto: one CUDA device for each rank, or the CPU if the "
+        "machine has fewer devices than ranks. CPU: the CPU. CUDA: one CUDA device for each rank, and too "
+        "few devices are an error. MPS is refused, because it lacks float64, in which losses are summed. "
+        "Default: Auto.",
+    )
+    precision: Precision = Field(
+        "fp32",
+        description="The number format of the computation; the optimizer always keeps weights in fp32. fp16 uses a "
+        "loss scale that adapts itself. fp8 computes the linear layers of blocks in 8 bits and everything "
+        "else in bf16; it excludes recompute Reversible. Default: fp32.",
+    )
+    matmulPrecision: Literal["Highest", "High", "Medium"] = Field(
+        "Highest",
+        description="Precision of matrix products in fp32. Highest: full fp32. High: TF32 on a GPU. Medium: also bf16 "
+        "on a CPU with oneDNN. It has no effect where the device has no faster product. Default: Highest.",
+    )
+    recompute: Recompute = Field(
+        "None",
+        description="What the blocks of the model compute a second time in the backward pass, in order to need less "
+        "memory. None: nothing. Selective: everything except matrix products and attention. Full: "
+        "everything. Reversible: also the inputs of the blocks, which needs a model with "
+        "options.reversible and excludes precision fp8 and compile. Default: None.",
+    )
+    compile: bool = Field(
+        False,
+        description="If true, each block of the model is compiled with torch.compile. The image needs a C++ compiler. "
+        "It excludes tp, cp and ep above 1, recompute Reversible, and the pipeline schedules "
+        "InterleavedZeroBubble, ZBV and DualPipeV. Default: false.",
+    )
+    communication: CommunicationConfig | None = Field(
+        None,
+        description="How replicas sum their gradients, and what islands exchange. Default: gradients are summed in "
+        "fp32, and islands work as in DiLoCo.",
+    )
+    divergence: DivergenceConfig = Field(
+        default_factory=DivergenceConfig,
+        description="When a training step is considered to have diverged, although no rank has failed. A loss that is "
+        "not finite always is.",
+    )
+    evaluation: EvaluationConfig | None = Field(
+        None, description="The loss on data that the model is not trained on. Default: there are no evaluations."
+    )
+    loggers: LoggersConfig | None = Field(
+        None,
+        description="Additional loggers of metrics. The file metrics.jsonl in the output folder is always written. "
+        "Default: no additional logger.",
+    )
+    profile: ProfileConfig | None = Field(
+        None,
+        description="A few steps that every rank records, in order to show where their time goes. Default: nothing is "
+        "recorded.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="The seed of all random numbers of the run: the initial weights, the order of the data and "
+        "dropout. Default: 0.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="If true, only kernels are used that give the same bits each time, which can be slower. An "
+        "operation that has no such kernel on a GPU ends the run. Default: false.",
+    )
+
+    def refusals(self) -> tuple[Callable[[], str | None], ...]:
+        """Return the rules across fields. Each returns the first breach that it finds in a sentence, or None; before a
+        colon stands the field that a person would change, if it is one field."""
+        return (
+            self.warm_up_refusal,
+            self.profile_refusal,
+            self.muon_refusal,
+            self.compile_refusal,
+            self.compression_refusal,
+            self.island_refusal,
+            self.noise_refusal,
+            self.precision_refusal,
+        )
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        for refusal in self.refusals():
+            if words := refusal():
+                raise ValueError(words)
+        return self
+
+    def warm_up_refusal(self) -> str | None:
+        """Why the learning rate can't warm up for so many steps."""
+        if self.optimizer.warmupSteps < self.steps:
+            return None
+        return f"optimizer.warmupSteps: less than the {self.steps} steps is expected, not {self.optimizer.warmupSteps}"
+
+    def profile_refusal(self) -> str | None:
+        """Why these steps can't be recorded."""
+        if self.profile is None or self.profile.steps[1] <= self.steps:
+            return None
+        return f"profile.steps: they end at {self.profile.steps[1]}, and the run has {self.steps} steps"
+
+    def precision_refusal(self) -> str | None:
+        """Why blocks can't compute in this precision with these techniques."""
+        return precision_refusal(self.precision, self.recompute)
+
+    def muon_refusal(self) -> str | None:
+        """Why muon can't work with this parallelism."""
+        sharding = self.parallelism.sharding
+        if self.optimizer.name == "muon" and sharding is not None and sharding.offload:
+            return (
+                "optimizer.name muon computes with whole matrices on the device, and parallelism.sharding.offload "
+                "keeps their shards in host memory; adamw would do, or offload left out"
+            )
+        return None
+
+    def compile_refusal(self) -> str | None:
+        """Why blocks can't be compiled with this parallelism."""
+        return compile_refusal(self.parallelism, self.recompute) if self.compile else None
+
+    @property
+    def outer(self) -> OuterConfig | None:
+        """Of islands; None if there is but one."""
+        if (self.parallelism.island or 1) == 1:
+            return None
+        return (self.communication.outer if self.communication is not None else None) or OuterConfig()
+
+    def noise_refusal(self) -> str | None:
+        """Why the gradient noise scale can't be told with this parallelism."""
+        sharding = self.parallelism.sharding
+        if self.batch.noiseScale is None:
+            return None
+        if (self.parallelism.pp or 1) > 1:
+            return "batch.noiseScale: a pipeline never has the gradients of one micro-batch alone; pp 1 would do"
+        if sharding is not None and sharding.stage < 3:
+            return (
+                f"batch.noiseScale: with parallelism.sharding.stage {sharding.stage} gradients are out of sight until "
+                f"the last micro-batch; 3 would do"
+            )
+        if sharding is not None and sharding.offload:
+            return (
+                "batch.noiseScale: with parallelism.sharding.offload the gradients of one micro-batch are still on "
+                "their way to host memory when the next one begins; one of them has to be left out"
+            )
+        if self.outer is not None:
+            return "batch.noiseScale is of one batch that all ranks share; islands have one each"
+        return None
+
+    def island_refusal(self) -> str | None:
+        """Why there can't be islands as the config has them."""
+        communication, sharding = self.communication, self.parallelism.sharding
+        if self.outer is None:
+            if communication is not None and communication.outer is not None:
+                return "communication.outer says what islands exchange; parallelism.island, 2 or more, would make some"
+            return None
+        if communication is not None and communication.compression is not None:
+            return (
+                "communication.compression is of gradients, which islands don't exchange; communication.outer.send "
+                "bf16 halves what they do"
+            )
+        if self.precision == "fp16":
+            return "parallelism.island: islands have no loss scale in common, as fp16 needs; bf16 or fp32 would do"
+        if sharding is not None and sharding.offload:
+            return (
+                "parallelism.island: parameters are exchanged where ranks compute, and parallelism.sharding.offload "
+                "keeps them elsewhere; one of them has to be left out"
+            )
+        return None
+
+    def compression_refusal(self) -> str | None:
+        """Why gradients can't be compressed with this parallelism and precision."""
+        compression = self.communication.compression if self.communication is not None else None
+        if compression is None:
+            return None
+        where = "communication.compression"
+        if self.parallelism.dpReplicate == 1:
+            return (
+                f"{where} is of gradients that replicas sum, and parallelism.dpReplicate 1 leaves none; "
+                f"2 or more would, or compression left out"
+            )
+        if self.parallelism.sharding is not None and self.parallelism.sharding.offload:
+            return (
+                f"{where} works where ranks compute, and parallelism.sharding.offload takes gradients away from there; "
+                f"one of them has to be left out"
+            )
+        if compression.keeps_error and self.precision == "fp16":
+            return (
+                f"{where}.method {compression.method} keeps what it doesn't send, which steps that overflow in "
+                f"precision fp16 would spoil; precision bf16 or fp32 would do, or method fp16 or bf16"
+            )
+        return None
+
+    def accumulation(self, world_size: int, divisor: int = 1) -> tuple[int, int]:
+        """(micro batch, accumulation) of each rank: global = micro x accumulation x data-parallel ranks.
+
+        Raises ValueError in words.
+        """
+        return share_of_each_rank(self.parallelism, self.batch, world_size, divisor)
+
+    def at(self, world_size: int) -> Self:
+        """The config of a world of this size: its batch, and the learning rate that suits it."""
+        if self.batch.scaling is None:
+            return self
+        rate = self.optimizer.lr * self.batch.scaling.factor(world_size)
+        optimizer = self.optimizer.model_copy(update={"lr": rate})
+        return self.model_copy(update={"batch": self.batch.at(world_size), "optimizer": optimizer})
+
+
+class TrainingConfig(TrainingSpec):
+    """The config text that every rank reads: what to compute, and when to save it."""
+
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    def refusals(self) -> tuple[Callable[[], str | None], ...]:
+        """Return the rules of what is computed, and that of the best checkpoint."""
+        return (*super().refusals(), self.best_refusal)
+
+    def best_refusal(self) -> str | None:
+        """Why the best checkpoint can't be kept."""
+        return best_refusal(self.checkpoint, self.evaluation)
+
+
+def share_of_each_rank(
+    parallelism: ParallelismConfig, batch: BatchConfig, world_size: int, divisor: int = 1
+) -> tuple[int, int]:
+    """(micro batch, accumulation) in a world of this size. Raises ValueError in words when it can't be one."""
+    ranks = parallelism.data_ranks(world_size)
+    batch = batch.at(world_size)
+    pipeline, stages = parallelism.pipeline or PipelineConfig(), parallelism.pp or 1
+    if stages == 1:
+        return batch.accumulation(ranks, divisor)
+    if batch.micro is None and batch.global_ % ranks == 0:
+        # Micro-batches are what keeps the stages busy: with twice as many a third of the time is lost at most.
+        share = batch.global_ // ranks
+        legal = [n for n in divisors(share) if pipeline.refusal(stages, n) is None]
+        wanted = min((n for n in legal if n >= 2 * stages), default=max(legal, default=share))
+        batch = batch.model_copy(update={"micro": share // wanted})
+    micro, accumulation = batch.accumulation(ranks, divisor)
+    refusal = pipeline.refusal(stages, accumulation)
+    if refusal:
+        raise ValueError(
+            f"{refusal}, and batch.global {batch.global_} over {ranks} data-parallel ranks makes {accumulation}"
+        )
+    return micro, accumulation

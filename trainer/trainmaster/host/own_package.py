@@ -1,0 +1,19 @@
+"""Where this package lies: for code that other interpreters run, and for tracebacks that leave its frames out."""
+
+from __future__ import annotations
+
+import os
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OWN_FOLDERS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("agent", "rank", "host"))
+"""Where the code lies that runs above a script in its rank's process. People aren't shown these frames."""
+
+
+def code_of_call(module: str, function: str) -> str:
+    """Return Python code for `-c` that calls a function of `module`, a full name such as trainmaster.rank.script.
+
+    The code finds the package wherever it lies, and leaves `sys.path` as it was.
+    """
+    package, _, name = module.rpartition(".")
+    root = os.path.dirname(_PACKAGE)
+    return f"import sys; sys.path.append({root!r}); from {package} import {name}; sys.path.pop(); {name}.{function}()"
