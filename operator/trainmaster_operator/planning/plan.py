@@ -58,9 +58,9 @@ def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float)
         return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finish.expiry_s(view)))
     change = _decided(view)
     if change is not None:
-        status = _told(view, change.status)
+        status = _apply_updates(view, change.status)
         return _written(spec, view.status, Change(status, change.events), observed, now)
-    status = _told(view, status)
+    status = _apply_updates(view, status)
     if status is not view.status:
         status = status.model_copy(update={"leaderEpoch": observed.epoch})
     if status.phase is JobPhase.SUSPENDED:
@@ -103,7 +103,7 @@ def _decided(view: View) -> Change | None:
         or suspend.settled(view)
         or pod_slots.apply_edits(view)
         or elastic.resized(view)
-        or pending.hopeless(view)
+        or pending.fail_if_never_startable(view)
         or pending.overdue(view)
     )
     if change is not None:
@@ -118,13 +118,13 @@ def _decided(view: View) -> Change | None:
         return recovery_ladder.recover(view, fault)
     return (
         hang.suspect(view)
-        or straggler.told(view)
+        or straggler.report_straggler(view)
         or coordinated_stop.advance(view)
         or open_round.open_round(view)
         or job_progress.first_step(view)
-        or saving.noted(view)
-        or node_rejection.again(view)
-        or pending.noted(view)
+        or saving.report_save_problem(view)
+        or node_rejection.replace_rejected_pods(view)
+        or pending.report_obstacle(view)
         or gang.release(view)
         or elastic.slots(view)
         or spares.replace(view)
@@ -133,8 +133,8 @@ def _decided(view: View) -> Change | None:
     )
 
 
-def _told(view: View, status: JobState) -> JobState:
-    """`status` with what people are told beside the intent."""
+def _apply_updates(view: View, status: JobState) -> JobState:
+    """Return `status` with progress, sizes and conditions as they are now. The intent is not changed."""
     status = operator_absence.update(view, gates.update(view, pending.update(view, job_progress.update(view, status))))
     return revision.update(view, saving.update(view, elastic.update(view, status)))
 

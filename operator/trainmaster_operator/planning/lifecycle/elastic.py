@@ -86,7 +86,7 @@ def resized(view: View) -> Change | None:
     return changed(
         status,
         normal("Resizing", f"every rank stopped{after} (round {number})"),
-        *(sizes.told(view, len(order)) if order is not None else ()),
+        *(sizes.report_resize(view, len(order)) if order is not None else ()),
         round=number,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + 1}),
         recoveries=[*status.recoveries, recovery][-RECOVERIES:],
