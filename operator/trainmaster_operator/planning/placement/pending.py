@@ -132,8 +132,8 @@ def fail_if_never_startable(view: View) -> Change | None:
     return finish.failed(view, refusal.reason, refusal.message)
 
 
-def overdue(view: View) -> Change | None:
-    """Failed when its pods don't all run within pendingDeadlineSeconds."""
+def fail_after_pending_deadline(view: View) -> Change | None:
+    """Fail the job when its pods have not all run within pendingDeadlineSeconds."""
     due = overdue_s(view)
     if due is None or due > 0:
         return None
