@@ -311,15 +311,15 @@ def test_the_rank_that_came_nearest_to_its_limit_is_named(tmp_path: Path) -> Non
     track.add(1.0, [looked_at(0, **container), looked_at(1, **container, rss_peak_bytes=2**31)])
     # Later it has less: what it came to stays.
     track.add(2.0, [looked_at(number, container_bytes=2**30, container_limit_bytes=4 * 2**30) for number in (0, 1)])
-    assert track.told() == "Rank 1 came nearest to its limit: 3 GiB of its container's 4 GiB (75%)."
+    assert track.describe_nearest() == "Rank 1 came nearest to its limit: 3 GiB of its container's 4 GiB (75%)."
     device = {"device_bytes": 2**20, "device_peak_bytes": 72 * 2**30, "device_limit_bytes": 80 * 2**30}
     track.add(3.0, [looked_at(2, **device, **container)])
-    assert track.told() == "Rank 2 came nearest to its limit: 72 GiB of its device's 80 GiB (90%)."
+    assert track.describe_nearest() == "Rank 2 came nearest to its limit: 72 GiB of its device's 80 GiB (90%)."
     out = output_folder(tmp_path / "out")
     track.write(out / "memory.json")
     assert MemoryTrack.read(out / "memory.json").most == track.most
     _, text = page(out)
-    assert track.told() in text
+    assert track.describe_nearest() in text
     assert "1 2 GiB 3 GiB of its container's 4 GiB (75%)" in text
     assert "rank 2 (at most 72 GiB)" in text
 
@@ -327,7 +327,7 @@ def test_the_rank_that_came_nearest_to_its_limit_is_named(tmp_path: Path) -> Non
 def test_without_a_limit_no_rank_is_near_to_it(tmp_path: Path) -> None:
     track = MemoryTrack()
     track.add(1.0, [looked_at(0, container_bytes=2**30), {"rank": 1, "rss_bytes": 5}])  # the second is an older agent's
-    assert track.told() == ""
+    assert track.describe_nearest() == ""
     out = output_folder(tmp_path / "out")
     track.write(out / "memory.json")
     _, text = page(out)

@@ -291,7 +291,7 @@ class LocalRun:
             return False
         lines = self._printed.read(self._scene.status)
         for line in lines or ():
-            if (piece := self._teller.told(line)) is not None:
+            if (piece := self._teller.pick_news(line)) is not None:
                 self._display.tell(piece)
         return lines is not None
 
@@ -328,7 +328,7 @@ class LocalRun:
             self._memory.write(path / MEMORY)
         except OSError as error:
             sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {why(error)}\n")
-        self._scene.memory = self._memory.told()
+        self._scene.memory = self._memory.describe_nearest()
         self._scene.words = rank_output.last_words(Path(_short(path)), self._scene.status)
         page = _short(path / REPORT)
         try:

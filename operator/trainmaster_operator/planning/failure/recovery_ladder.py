@@ -53,8 +53,8 @@ _ADVICE = {
 }
 
 
-def first_cause(view: View) -> Fault | None:
-    """The one failure to answer: never the cascade behind it.
+def find_first_cause(view: View) -> Fault | None:
+    """Return the one failure to answer, never the cascade behind it; None if there is none.
 
     Words that a restart can't help with come first, then pods whose software differs, then proof (pods that ended, a
     lost store), then the earliest verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing

@@ -21,7 +21,7 @@ MARGIN_S = 0.5
 def advance(view: View) -> Change | None:
     """The next step towards a common stop, or the way back while it isn't bound."""
     status = view.status
-    if suspend.wanted(view):
+    if suspend.is_wanted(view):
         phase, reason = JobPhase.SUSPENDING, "Suspending" if view.spec.suspend else "Restarting"
     elif elastic.next_size(view) is not None or (status.phase is JobPhase.RESIZING and status.stopBound):
         phase, reason = JobPhase.RESIZING, "Resizing"
