@@ -68,8 +68,8 @@ def is_repeated(view: View, fault: Fault) -> bool:
 def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
     """Return what was restarted for this same failure since the job last made progress, the latest at the end.
 
-    The list is empty unless this failure is the last one again. It is also empty for a script whose step after a restart
-    is not known: such a script may train on without visible progress.
+    The list is empty unless this failure is the last one again. It is also empty for a script whose step after a
+    restart is not known: such a script may train on without visible progress.
     """
     if fault.recurs is Recurrence.UNKNOWN or not is_last_again(view, fault) or not step_count.is_known(view.status):
         return []
