@@ -16,6 +16,7 @@ import yaml
 from tests.cli.runs import CLOSED, CRASH, SHRUNK, SUCCEEDED, failed_run, long_run, output_folder, status
 from trainmaster_operator.cli.display.memory_track import LIMIT, MemoryTrack
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.report.goodput_table import parts
 from trainmaster_operator.cli.report.html_page import STYLE
 from trainmaster_operator.cli.report.run_report import write
 from trainmaster_operator.cli.report.svg_chart import SCALE, Line, Marker, line_chart, ticks
@@ -84,7 +85,7 @@ def test_the_report_tells_how_the_run_went(tmp_path: Path) -> None:
 def test_the_report_tells_where_the_time_went(tmp_path: Path) -> None:
     _, text = page(output_folder(tmp_path / "out"))
     assert "Where the time went" in text
-    for words in ("steps 81.0 s 92.0 %", "Crash 4.5 s 5.1 %", "Checkpoint 1.5 s 1.7 %", "Other 1.0 s 1.1 %"):
+    for words in ("steps 81.0 s 92.0 %", "Crash 4.5 s 5.1 %", "Checkpoint 1.5 s 1.7 %", "Resume 1.0 s 1.1 %"):
         assert words in text
 
 
@@ -178,7 +179,7 @@ def test_a_failed_run_shows_its_cause_its_last_words_and_its_log_before_everythi
     _, text = page(out)
     order = [
         "Failed",
-        "rank 2: Crash in step 60: exit code 1: ValueError: the weights of layer 7 are missing",
+        "rank 2: Crash after step 59: exit code 1: ValueError: the weights of layer 7 are missing",
         "a third try would not help",
         "The last words of rank 2 loading layer 6",
         'raise ValueError("the weights of layer 7 are missing")',
@@ -352,3 +353,12 @@ def test_nothing_is_said_of_losses_that_a_script_never_told(tmp_path: Path) -> N
     _, text = page(out)
     assert "9 steps ran twice; none reported a loss, so nothing can be compared." in text
     assert "loss nan" not in text
+
+
+def test_what_is_lost_to_no_failure_is_explained_below_where_the_time_went(tmp_path: Path) -> None:
+    _, text = page(output_folder(tmp_path / "out"))
+    table = text.index("Where the time went")
+    assert "Resume The run was stopped and started again" in text[table:]
+    assert "Checkpoint Training stood still for a save." in text[table:]
+    assert "Training stood still for an evaluation." not in text
+    assert parts(SUCCEEDED.model_copy(update={"firstStepAt": "2026-11-01T00:00:00.000Z"})) == parts(SUCCEEDED)
