@@ -34,7 +34,8 @@ def advance(view: View) -> Change | None:
         event = normal(reason, saving.stop_words(view, stop_at))
         return changed(status, event, phase=phase, stopAt=stop_at, stopBound=False)
     if phase is not status.phase:
-        where = f" after step {status.stopAt}" if view.highest_step() else ""
+        earliest = "" if status.stopBound else " at the earliest"
+        where = f" after step {status.stopAt}{earliest}" if view.highest_step() else ""
         return changed(status, normal(reason, f"all ranks stop{where}"), phase=phase)
     if status.stopBound:
         return None
