@@ -33,6 +33,13 @@ def test_the_size_of_a_new_job_is_told_in_the_right_number(pods: int, ranks: int
     assert event.message.startswith(words)
 
 
+@pytest.mark.parametrize(("ranks", "words"), [(1, "round 1: 1 rank starts"), (2, "round 1: 2 ranks start")])
+def test_the_ranks_of_a_new_round_are_told_in_the_right_number(ranks: int, words: str) -> None:
+    world = pending(job_spec(1, ranks))
+    world.agent(0)
+    assert [event.message for event in world.write().events] == [words]
+
+
 def test_only_missing_pods_are_created() -> None:
     world = pending()
     del world.pods[2]

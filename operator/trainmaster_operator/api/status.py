@@ -48,7 +48,9 @@ class WorkersStatus(Group):
         "counted. The scale subresource shows this number.",
     )
     ready: int | None = Field(
-        None, description="Number of pods with ranks whose agent is connected to the operator. Spares are not counted."
+        None,
+        description="Number of pods with ranks whose agent is connected to the operator. Spares are not counted. It "
+        "is 0 when the job has ended.",
     )
     spares: int | None = Field(
         None, description="Number of pods without ranks that are connected and can take the place of a lost pod."
