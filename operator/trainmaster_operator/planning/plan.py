@@ -148,7 +148,7 @@ def _write_intent(spec: JobSpec, before: JobState, change: Change, observed: Obs
         status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
         status = status.model_copy(update={"roundMinor": 0})  # a leader's own
-    status = status.model_copy(
+    status = finish.without_pods(status).model_copy(
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,

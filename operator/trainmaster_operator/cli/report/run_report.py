@@ -234,7 +234,10 @@ def _recoveries(status: JobState) -> str:
             bars(shares, seconds),
             html_page.legend(Key("box", style, part) for part, style in colours(shares).items()),
             html_page.table(clocks.header, clocks.rows, clocks.numeric),
-            html_page.note("A phase that every rank goes through has the time of the slowest rank."),
+            html_page.note(
+                "A phase that every rank goes through has the time of the slowest rank, so phases may overlap and "
+                "their sum may be more than the total."
+            ),
         ]
     every = status.restarts.total + status.restarts.free
     if every > len(status.recoveries):

@@ -12,6 +12,7 @@ from trainmaster_operator.planning.facts.change import (
     Change,
     changed,
     condition,
+    counted,
     known_condition,
     normal,
     warning,
@@ -165,8 +166,11 @@ def _with_slots(view: View, count: int, size: int) -> Change:
     following = max(workers.nextIncarnation, *(n + 1 for n in removed)) if removed else workers.nextIncarnation
     kept = view.incarnations[:count]
     wish = sizes.wanted(view)
-    words = f"{count - view.slots} pods more" if count > view.slots else f"{view.slots - count} pods fewer"
-    reason = f"from {size} to {wish} pods; training goes on until they are ready" if wish > size else f"{size} pods run"
+    more = count > view.slots
+    words = f"{counted(abs(count - view.slots), 'pod')} {'more' if more else 'fewer'}"
+    reason = f"{counted(size, 'pod')} {'runs' if size == 1 else 'run'}"
+    if wish > size:
+        reason = f"from {size} to {wish} pods; training goes on until they are ready"
     return changed(
         view.status,
         normal("PodsChanged", f"{words}: {reason}"),

@@ -11,7 +11,7 @@ from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, J
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.times import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.job_conditions import STARTING
+from trainmaster_operator.planning.job_conditions import STARTING, UNTIL_RANKS_START
 from trainmaster_operator.planning.lifecycle import finish
 from trainmaster_operator.planning.placement import gates
 from trainmaster_operator.planning.placement.gang import SCHEDULED
@@ -113,6 +113,7 @@ def _created(view: View, status: JobState) -> JobState:
         type=SCHEDULED,
         status="Unknown",
         reason=STARTING,
+        message=UNTIL_RANKS_START,
         lastTransitionTime=rfc3339(view.now),
         observedGeneration=status.observedGeneration,
     )

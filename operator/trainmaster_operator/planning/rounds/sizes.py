@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
-from trainmaster_operator.planning.facts.change import normal, warning
+from trainmaster_operator.planning.facts.change import counted, normal, warning
 from trainmaster_operator.planning.facts.job_state import JobPhase, WorkersStatus
 from trainmaster_operator.planning.facts.observation import JobSpec, PlannedEvent
 from trainmaster_operator.planning.facts.once import once
@@ -125,10 +125,10 @@ def report_resize(view: View, size: int) -> tuple[PlannedEvent, ...]:
     if size == before or view.status.phase is JobPhase.PENDING:
         return ()
     if size > before:
-        return (normal("Grown", f"from {before} to {size} pods"),)
+        return (normal("Grown", f"from {before} to {counted(size, 'pod')}"),)
     if size >= wanted(view):
-        return (normal("Shrunk", f"from {before} to {size} pods"),)
-    return (warning("Shrunk", f"from {before} to {size} pods, since the others are missing"),)
+        return (normal("Shrunk", f"from {before} to {counted(size, 'pod')}"),)
+    return (warning("Shrunk", f"from {before} to {counted(size, 'pod')}, since the others are missing"),)
 
 
 def waits_s(view: View) -> tuple[float, ...]:
