@@ -96,7 +96,7 @@ def is_certain(tried: Sequence[Rung]) -> bool:
     return len(tried) > 1 and any(rung is not Rung.IN_PLACE for rung in tried)
 
 
-def told(tried: Sequence[Rung], fault: Fault) -> str:
+def explain_end(tried: Sequence[Rung], fault: Fault) -> str:
     """Say why the job ends, with the rule that ends it at the first of these failures."""
     named = _EXCEPTION.match(fault.message)
     message = f", message: {named[0]}" if named else ""
