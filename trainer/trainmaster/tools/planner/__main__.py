@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", type=int, metavar="BYTES")
     parser.add_argument("--tflops", type=float)
     parser.add_argument("--bandwidth", type=float, metavar="GB/S")
+    parser.add_argument("--between-nodes", type=float, metavar="GB/S")
+    parser.add_argument("--ranks-per-node", type=int, default=1, metavar="N")
     parser.add_argument("--top", type=int, required=True, metavar="N")
     parser.add_argument("--measure", type=int, default=0, metavar="N")
     parser.add_argument("--json", metavar="FILE", type=Path)
@@ -96,8 +98,11 @@ def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:
 
 def _machine(config: TrainingConfig, options: argparse.Namespace) -> Machine:
     """This machine, as measured, unless another one is described, or its ranks would have devices."""
-    if options.tflops is not None or options.bandwidth is not None or torch.cuda.is_available():
-        return assumed(options.tflops, options.bandwidth, options.memory)
+    described = (options.tflops, options.bandwidth, options.between_nodes)
+    if any(value is not None for value in described) or torch.cuda.is_available():
+        return assumed(
+            options.tflops, options.bandwidth, options.memory, options.between_nodes, options.ranks_per_node
+        )
     return shared(figures(config), available_cpus(), options.ranks, options.memory)
 
 

@@ -21,11 +21,12 @@ COLUMNS += f" {'step':>8}"
 
 def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
     limit = f", {amount(machine.memory)} each" if machine.memory is not None else ""
+    elsewhere = f" ({machine.between / 1e9:.3g} GB/s to other nodes)" if machine.between is not None else ""
     return (
         f"{name}, {size:,} parameters, on {ranks} rank{'s' if ranks > 1 else ''}{limit}. Bytes of the fullest rank "
         f"(K = 1024).\n"
-        f"step: if a rank does {machine.flops / 1e12:.3g} TFLOP/s and sends {machine.bandwidth / 1e9:.3g} GB/s, one "
-        f"after the other:\n{textwrap.fill(machine.basis, WIDTH)}.\n"
+        f"step: if a rank does {machine.flops / 1e12:.3g} TFLOP/s and sends {machine.bandwidth / 1e9:.3g} GB/s"
+        f"{elsewhere}, one after the other:\n{textwrap.fill(machine.basis, WIDTH)}.\n"
     )
 
 
