@@ -40,6 +40,20 @@ def rows(estimates: Sequence[Estimate]) -> list[str]:
     ]
 
 
+def counted(estimates: Sequence[Estimate], shown: int) -> str:
+    """Say how many layouts are legal, how many of these fit, and how many are shown: a sentence on each line."""
+    number, fitting = len(estimates), sum(e.fits for e in estimates)
+    lines = [f"{number} layouts are legal." if number > 1 else "1 layout is legal."]
+    if 0 < fitting < number:
+        lines = [
+            f"{number} layouts are legal; {fitting} of these {number} fit{'s' if fitting == 1 else ''} into the memory "
+            f"of a rank, {number - fitting} need{'s' if number - fitting == 1 else ''} more."
+        ]
+    if shown < number:
+        lines.append(f"The table shows the best {shown}; --top N changes that.")
+    return "\n".join(lines)
+
+
 def _micro(estimate: Estimate) -> str:
     micro, count = estimate.layout.micro_batches
     return f"{micro} x {count}"
