@@ -132,8 +132,8 @@ class ParallelismConfig(Grown):
         None,
         ge=1,
         le=RANKS,
-        description="Number of shards of parameters, gradients and optimizer state (FSDP). Default: 1, or the number "
-        "of ranks divided by the product of the other degrees if only dpReplicate is set.",
+        description="Number of shards of parameters, gradients and optimizer state (FSDP). Default: if dpReplicate is "
+        "set, the number of ranks divided by the product of the other degrees, and otherwise 1.",
     )
     island: int | None = Field(
         None,
@@ -239,6 +239,7 @@ class ParallelismConfig(Grown):
         if rest or not left:
             (missing,) = {"dpReplicate", "dpShard"} - {*data} if data else {""}
             end = f", so {missing} can't be derived" if missing else f"; {multiples_near(world_size, product)}"
-            raise ValueError(f"{names}{equals} doesn't divide the job's {world_size} ranks{end}")
+            ranks = f"{world_size} rank" if world_size == 1 else f"{world_size} ranks"
+            raise ValueError(f"{names}{equals} doesn't divide the job's {ranks}{end}")
         derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}
         return {**derived, **given}
