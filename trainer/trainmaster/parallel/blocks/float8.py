@@ -59,8 +59,11 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         if function is F.linear and not kwargs and suits(args[0], args[1]):
             x, weight, *bias = args
-            y = _Linear.apply(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
+            y = torch.unflatten(_Linear.apply(x.flatten(0, -2), weight), 0, x.shape[:-1])
             return y if not bias or bias[0] is None else y + bias[0]
+        if function is Tensor.unflatten:
+            # Dynamo of torch 2.11 can't trace the method within a mode, and would leave the block as it is.
+            function = torch.unflatten
         return function(*args, **(kwargs or {}))
 
 
