@@ -40,7 +40,10 @@ def test_layouts_are_listed_best_first(
     assert any(line.startswith("this machine as measured, its ") for line in lines)
     assert max(map(len, lines)) <= 110
     assert lines[table + 4] == ""  # three layouts, then the end
-    assert f"{len(layouts)} legal layouts; the best 3 are shown (--top N)." in lines
+    assert lines[table + 5 : table + 7] == [
+        f"{len(layouts)} layouts are legal.",
+        "The table shows the best 3; --top N changes that.",
+    ]
     assert [layout["seconds"] for layout in layouts] == sorted(layout["seconds"] for layout in layouts)
     best = layouts[0]
     assert f"micro: {best['microBatch']}}}" in out
@@ -94,6 +97,7 @@ def test_a_planner_that_cannot_write_its_table_says_so(write_job: WriteJob, capf
         (["--memory", "plenty"], "--memory plenty: a quantity above 0 is expected, for example 40Gi or 512M"),
         (["--memory", "0"], "--memory 0: a quantity above 0 is expected, for example 40Gi or 512M"),
         (["--tflops", "-1"], "--tflops -1.0: must be above 0"),
+        (["--between-nodes", "0"], "--between-nodes 0.0: must be above 0"),
         (["--measure", "-1"], "--measure -1: must be 0 or more"),
         (["--top", "0"], "--top 0: must be above 0"),
         (["--json", "none/plan.json"], "--json none/plan.json: there is no folder"),
@@ -132,6 +136,16 @@ def test_degrees_that_do_not_suit_the_jobs_own_ranks_are_no_obstacle(
     assert main(["plan", str(file), "--ranks", "64"]) == 0
     assert main(["plan", str(file)]) == 0
     assert [arguments[:2] for arguments in asked] == [["--ranks", "64"], ["--ranks", "2"]]
+
+
+def test_a_node_has_as_many_ranks_as_a_pod_of_the_job(write_job: WriteJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(trainer_process, "run", lambda module, arguments, *rest, **how: asked.append(arguments) or 0)
+    file = write_job(spec__workers={"replicas": 2, "ranksPerPod": 8}, spec__training__batch={"global": 64})
+    assert main(["plan", str(file), "--between-nodes", "12.5"]) == 0
+    (arguments,) = asked
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert (given["--ranks"], given["--ranks-per-node"], given["--between-nodes"]) == ("16", "8", "12.5")
 
 
 def test_a_script_has_no_layout_to_plan(write_job: WriteJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def run_unread(module: str, arguments: Iterable[str], given: bytes) -> tuple[int
 
 
 def _run(module: str, arguments: list[str], given: str, unread: bool = False) -> tuple[int, str, str]:
-    """(exit code, output, error output) of a module of the trainer."""
+    """(exit code, output, error output) of a module of `trainmaster.tools`."""
     with TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("in", "out", "err")]
         files[0].write_text(given)
@@ -41,7 +41,7 @@ def _run(module: str, arguments: list[str], given: str, unread: bool = False) ->
                 os.close(reading)
                 os.dup2(writing, 1)
             sys.argv[1:] = arguments
-            runpy.run_module(f"trainmaster.{module}", run_name="__main__", alter_sys=True)
+            runpy.run_module(f"trainmaster.tools.{module}", run_name="__main__", alter_sys=True)
 
         code = os.waitstatus_to_exitcode(os.waitpid(forked(main), 0)[1])
         return code, files[1].read_text(), files[2].read_text()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.api import jobs
 from trainmaster.contract.config import PipelineConfig, TrainingConfig
 from trainmaster.errors import ConfigError
 from trainmaster.models import layout as rules
 from trainmaster.tools.planner import communication, schedules, trace
-from trainmaster.tools.planner.estimate import best_first, estimate
-from trainmaster.tools.planner.layouts import Layout, legal, nearest
+from trainmaster.tools.planner.estimate import best_first, estimate, with_fastest_micro_batch
+from trainmaster.tools.planner.layouts import Layout, legal, micro_batches_to_compare, nearest
 from trainmaster.tools.planner.machine import Machine
 from trainmaster.tools.planner.survey import Survey
 from trainmaster_operator.api.validation.job_validation import validate
@@ -179,10 +182,93 @@ def test_what_does_not_fit_comes_last_and_micro_batches_shrink_before_that() -> 
     assert times == sorted(times)
 
 
-def test_the_jobs_own_micro_batch_is_kept() -> None:
+@pytest.mark.parametrize("memory", [None, 1])
+def test_the_jobs_own_micro_batch_is_kept(memory: int | None) -> None:
     job = config(micro=2)
-    tight = best_first(legal(job, 4), Survey(job.model), Machine(1e12, 1e9, 1))
-    assert {e.layout.micro_batches[0] for e in tight} == {2}
+    found = best_first(legal(job, 4), Survey(job.model), Machine(1e12, 1e9, memory))
+    assert {e.layout.micro_batches[0] for e in found} == {2}
+
+
+@cache
+def survey() -> Survey:
+    return Survey(config().model)
+
+
+@cache
+def all_layouts() -> list[Layout]:
+    return [*legal(config(batch=24), 4)]
+
+
+@cache
+def peaks() -> list[int]:
+    """The memory that the layouts need with every micro-batch size, from the least to the most."""
+    sizes = (one for layout in all_layouts() for one in micro_batches_to_compare(layout))
+    return sorted({estimate(one, survey(), MACHINE).memory.peak for one in sizes})
+
+
+@given(st.data(), st.sampled_from([1e9, 1e12, 1e15]), st.sampled_from([1e8, 1e10]))
+@settings(max_examples=6, deadline=None)
+def test_more_memory_never_makes_the_best_layout_slower(data: st.DataObject, flops: float, bandwidth: float) -> None:
+    memories = sorted(data.draw(st.lists(st.sampled_from(peaks()), min_size=2, max_size=3)))
+    best = [best_first(all_layouts(), survey(), Machine(flops, bandwidth, memory))[0] for memory in memories]
+    assert all(e.fits for e in best)
+    times = [e.seconds for e in best]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_pipeline_takes_smaller_micro_batches_than_fit_because_its_bubble_is_smaller() -> None:
+    machine = Machine(flops=1e9, bandwidth=1e12, memory=None)
+    layout = Layout(config(batch=32, parallelism={"pp": 4}), 4)
+    assert layout.micro_batches == (4, 8)
+    found = with_fastest_micro_batch(layout, survey(), machine)
+    assert found.layout.micro_batches == (1, 32)
+    assert found.seconds < estimate(layout, survey(), machine).seconds
+
+
+def test_the_largest_of_equally_fast_micro_batches_is_taken() -> None:
+    layout = Layout(config(batch=48), 1)
+    assert with_fastest_micro_batch(layout, survey(), MACHINE).layout.micro_batches == (48, 1)
+
+
+def test_few_sizes_are_compared_of_a_share_with_many_divisors() -> None:
+    layout = Layout(config(batch=5040), 1)
+    sizes = [one.micro_batches[0] for one in micro_batches_to_compare(layout)]
+    assert sizes[-1] == 1
+    assert all(a >= 1.5 * b for a, b in itertools.pairwise(sizes))
+    assert all(5040 % size == 0 for size in sizes)
+    assert len(sizes) > 10
+
+
+@pytest.mark.parametrize(
+    ("degrees", "ranks_per_node", "axes"),
+    [
+        ({"pp": 2, "dpShard": 8}, 8, {"pp"}),
+        ({"pp": 2, "dpShard": 8}, 4, {"pp", "dpShard"}),
+        ({"dpReplicate": 2, "dpShard": 2, "tp": 4}, 8, {"dpReplicate"}),
+        ({"dpShard": 2, "cp": 2, "tp": 4}, 8, {"dpShard"}),
+        ({"dpShard": 16}, 8, {"dpShard"}),
+        ({"dpShard": 16}, 16, set()),
+        ({"pp": 2, "dpShard": 2, "tp": 4}, 6, {"tp", "dpShard", "pp"}),  # a node's end splits a group of tp
+    ],
+)
+def test_axes_that_do_not_fit_into_a_node_are_between_nodes(
+    degrees: dict[str, int], ranks_per_node: int, axes: set[str]
+) -> None:
+    layout = Layout(config(batch=64, parallelism=degrees), math.prod(degrees.values()))
+    assert layout.axes_between_nodes(ranks_per_node) == axes
+
+
+def test_experts_that_are_dealt_out_within_a_node_stay_within_it() -> None:
+    layout = Layout(config("moe", batch=64, parallelism={"dpShard": 16, "ep": 4}), 16)
+    assert layout.axes_between_nodes(8) == {"dpShard"}
+
+
+def test_only_what_goes_to_other_nodes_takes_longer_over_slow_links() -> None:
+    layout = Layout(config(parallelism={"pp": 2, "dpShard": 2}), 4)
+    same, slow = Machine(1e30, 1e9, None), Machine(1e30, 1e9, None, between=1e8, ranks_per_node=2)
+    found, reference = (estimate(layout, survey(), machine) for machine in (slow, same))
+    assert found.seconds == pytest.approx((found.sent["dpShard"] + 10 * found.sent["pp"]) / 1e9)
+    assert reference.seconds == pytest.approx((found.sent["dpShard"] + found.sent["pp"]) / 1e9)
 
 
 @pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 1.0, 1.0), ("bf16", 0.4, 0.75), ("fp8", 0.3, 0.65)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+import io
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 
 from tests.trainer.test_planner import config
 from trainmaster import models, parallel
+from trainmaster.tools.planner import __main__ as command
 from trainmaster.tools.planner import calibration, layout_table
 from trainmaster.tools.planner.calibration import _Count
 from trainmaster.tools.planner.estimate import CALLS_OF_OPTIMIZER, Estimate, estimate
@@ -40,6 +43,15 @@ def test_what_is_given_is_told_apart_from_what_is_assumed() -> None:
     machine = assumed(300.0, None, None)
     assert (machine.flops, machine.bandwidth) == (3e14, 25e9)
     assert "--tflops as given, --bandwidth assumed" in machine.basis
+    assert (machine.between_nodes, machine.ranks_per_node) == (25e9, 0)
+
+
+def test_links_between_nodes_are_told_with_the_ranks_of_a_node() -> None:
+    machine = assumed(400.0, 200.0, None, between_nodes=12.5, ranks_per_node=8)
+    assert (machine.bandwidth, machine.between_nodes, machine.ranks_per_node) == (200e9, 12.5e9, 8)
+    assert "--between-nodes as given, 8 ranks on each node (ranksPerPod)" in machine.basis
+    heading = layout_table.heading("llama", 10, 16, machine)
+    assert "sends 200 GB/s (12.5 GB/s to other nodes), one after the other" in heading
 
 
 def test_operations_are_counted_as_a_rank_runs_them() -> None:
@@ -87,9 +99,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The measurements that were made, by precision."""
     made: list[str] = []
 
-    def run(_: Any, job: Any, work: Any) -> list[Figures]:
+    def run(_: Any, job: Any, work: Any) -> list[list[Figures]]:
         made.append(job.precision)
-        return [LAPTOP, Figures(0, 0, 0, 0)]
+        return [[LAPTOP, LAPTOP], []]
 
     monkeypatch.setattr(calibration, "run", run)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -98,28 +110,112 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 def test_a_machine_is_measured_once_for_each_precision(measured: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for precision in ("fp32", "fp32", "bf16", "bf16"):
-        assert calibration.figures(config(precision=precision)) == LAPTOP
+        assert calibration.figures(config(precision=precision)) == (LAPTOP, "")
     assert measured == ["fp32", "bf16"]
     monkeypatch.setattr(calibration.platform, "node", lambda: "another machine")
     calibration.figures(config())
     assert measured == ["fp32", "bf16", "fp32"]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"flops": "many"}', '{"flops": 0, "bandwidth": 1, "operation_s": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"flops": "many"}',
+        '{"flops": 0, "bandwidth": 1, "operation_s": 1}',
+        '{"flops": 1e7, "bandwidth": 1e9, "operation_s": 1e-5, "collective_s": 1e-4}',
+    ],
+)
 def test_figures_that_cannot_be_right_are_measured_again(measured: list[str], tmp_path: Path, text: str) -> None:
     calibration.figures(config())
     (file,) = (tmp_path / "cache" / "trainmaster").iterdir()
     file.write_text(text)
-    assert calibration.figures(config()) == LAPTOP
+    assert calibration.figures(config()) == (LAPTOP, "")
     assert measured == ["fp32", "fp32"]
-    assert calibration.figures(config()) == LAPTOP
+    assert calibration.figures(config()) == (LAPTOP, "")
     assert len(measured) == 2
+
+
+BUSY = Figures(flops=1e10, bandwidth=1e8, operation_s=9e-5, collective_s=9e-3)
+
+
+def test_the_best_of_all_rounds_counts_for_each_figure() -> None:
+    one, other = replace(BUSY, flops=5e10, bandwidth=1e9), replace(BUSY, operation_s=1e-5, collective_s=2e-4)
+    assert calibration.best_of([one, BUSY, other]) == LAPTOP
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        ([LAPTOP, LAPTOP, BUSY, BUSY, BUSY], ""),  # the two fastest agree
+        ([LAPTOP, replace(LAPTOP, collective_s=9e-3, bandwidth=1e7)], ""),  # as on a quiet machine
+        (
+            [replace(BUSY, operation_s=1e-5), LAPTOP, BUSY],
+            "a product of matrices took 5 times as long in the second fastest round as in the fastest one",
+        ),
+        (
+            [replace(BUSY, flops=5e10), LAPTOP, BUSY],
+            "a small operation took 9 times as long in the second fastest round as in the fastest one",
+        ),
+        ([replace(LAPTOP, flops=9.4e7)] * 3, "0.094 GFLOP/s is too slow for a core of a CPU"),
+    ],
+)
+def test_rounds_that_disagree_or_cannot_be_right_are_doubtful(rounds: list[Figures], words: str) -> None:
+    assert calibration.doubts(rounds) == words
+
+
+def test_a_doubtful_measurement_is_used_and_not_kept(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(calibration, "run", lambda *_, **__: [[LAPTOP, BUSY], []])
+    found, doubt = calibration.figures(config())
+    assert found == LAPTOP
+    assert "a product of matrices took 5 times as long" in doubt
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_doubtful_measurement_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = config()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(job.model_dump_json()))
+    monkeypatch.setattr(command, "figures", lambda _: (LAPTOP, "it was slow"))
+    assert command.main(["--ranks", "1", "--top", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 layout is legal." in out
+    assert err.startswith("trainmaster: this machine's speed is doubtful: it was slow. Other programs probably use")
+    assert "run the command again when the machine is quiet" in err
+    assert "--tflops and --bandwidth" in err
+
+
+@pytest.mark.parametrize(("flops", "is_told"), [(1.0, True), (5e10, False)])
+def test_steps_of_hours_on_this_cpu_are_told_to_be_no_guide_to_gpus(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flops: float, is_told: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(config().model_dump_json()))
+    monkeypatch.setattr(command, "figures", lambda _: (replace(LAPTOP, flops=flops), ""))
+    assert command.main(["--ranks", "1", "--top", "1"]) == 0
+    assert ("a step would take more than an hour" in capsys.readouterr().out) is is_told
+
+
+def test_layouts_that_fit_are_counted_among_all_that_are_legal() -> None:
+    small, large = planned(Machine(1e12, 1e9, None)), planned(Machine(1e12, 1e9, 1))
+    assert layout_table.counted([small, small], 2) == "2 layouts are legal."
+    assert layout_table.counted([small, large], 1) == (
+        "2 layouts are legal; 1 of these 2 fits into the memory of a rank, 1 needs more.\n"
+        "The table shows the best 1; --top N changes that."
+    )
+    assert layout_table.counted([small, small, large, large], 4) == (
+        "4 layouts are legal; 2 of these 4 fit into the memory of a rank, 2 need more."
+    )
+    assert layout_table.counted([large], 1) == "1 layout is legal."  # the next line says that none fits
 
 
 def test_without_a_place_for_the_figures_they_are_measured_each_time(measured: list[str], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     for _ in range(2):
-        assert astuple(calibration.figures(config())) == astuple(LAPTOP)
+        assert calibration.figures(config()) == (LAPTOP, "")
     assert measured == ["fp32", "fp32"]
 
 

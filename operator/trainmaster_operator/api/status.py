@@ -230,7 +230,8 @@ class GoodputStatus(Group):
     lostSeconds: Annotated[dict[str, float], Field(max_length=64)] | None = Field(
         None,
         description="Number of seconds that were lost, by cause: the time of recoveries and of steps that were done "
-        "twice, Checkpoint and Evaluation if training stood still for them, Other for the start after a resume.",
+        "twice, Checkpoint and Evaluation if training stood still for them, Resume for the start of a job "
+        "that was suspended, up to its next step.",
     )
     since: Time | None = Field(None, description="The time of the first step of the job, from which time is counted.")
 

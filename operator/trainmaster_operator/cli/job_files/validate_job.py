@@ -48,8 +48,8 @@ def load_job(
     return document, DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
 
 
-def load_training(file: Path) -> tuple[TrainingSpec | None, int]:
-    """(what a job trains, its number of ranks), for a plan of its layout: its degrees and its number of ranks needn't
+def load_training(file: Path) -> tuple[TrainingSpec | None, WorkersSpec]:
+    """(what a job trains, its workers), for a plan of its layout: its degrees and its number of ranks needn't
     suit each other.
 
     Raises Refusal with all problems of the job, one a line.
@@ -61,8 +61,7 @@ def load_training(file: Path) -> tuple[TrainingSpec | None, int]:
         problems += _of_the_trainer(spec, planned=True)
     refuse(document, problems)
     assert isinstance(spec, dict)
-    workers = WorkersSpec.model_validate(spec.get("workers", {}))
-    return _training(spec), workers.replicas * workers.ranksPerPod
+    return _training(spec), WorkersSpec.model_validate(spec.get("workers", {}))
 
 
 def validate(file: Path, *, cluster: Where | None = None) -> int:

@@ -202,6 +202,11 @@ def _goodput(status: JobState) -> str:
             "once: if a failure makes it run again, the second time is lost to that failure. The time in which no step "
             "runs is lost as well."
         ),
+        html_page.meanings(
+            (name, goodput_table.MEANINGS[name])
+            for name, _ in goodput_table.parts(status)
+            if name in goodput_table.MEANINGS
+        ),
     )
 
 

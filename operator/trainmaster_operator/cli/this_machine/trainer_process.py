@@ -40,7 +40,7 @@ def check_file(option: str, file: Path | None) -> None:
 
 
 def run(module: str, arguments: Iterable[str], given: bytes | None = None, threads: int | None = None) -> int:
-    """The exit code of a module of the trainer. given: its input; threads: of each of its processes."""
+    """The exit code of a module of `trainmaster.tools`. given: its input; threads: of each of its processes."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)} if threads else None
-    command = [sys.executable, "-m", f"trainmaster.{module}", *arguments]
+    command = [sys.executable, "-m", f"trainmaster.tools.{module}", *arguments]
     return subprocess.run(command, input=given, env=environment, check=False).returncode

@@ -17,7 +17,8 @@ def declare(command: Parser) -> None:
         "Lists the parallel layouts that a job can have, the fastest first, with the memory that a rank needs and the "
         "bytes that it sends. The job's data and weights are not needed. The time of a step is an estimate for this "
         "machine, whose CPU is measured once; with --tflops and --bandwidth, it is an estimate for the machine that "
-        "they describe.",
+        "they describe. With --between-nodes, the links between nodes are slower than those within a node; a node has "
+        "as many ranks as a pod of the job (ranksPerPod).",
         ("trainmaster plan job.yaml", "layouts of the job on its own number of ranks"),
         ("trainmaster plan job.yaml --ranks 8 --memory 40Gi", "on 8 ranks; those that need more memory come last"),
     )
@@ -31,6 +32,12 @@ def declare(command: Parser) -> None:
     )
     command.add_argument(
         "--bandwidth", type=float, metavar="X", help="what a rank can send, in GB per second (default: measured)"
+    )
+    command.add_argument(
+        "--between-nodes",
+        type=float,
+        metavar="X",
+        help="what a rank can send to a rank on another node, in GB per second (default: as within a node)",
     )
     command.add_argument("--top", type=int, default=16, metavar="N", help="number of layouts to list (default: 16)")
     command.add_argument(
@@ -57,6 +64,7 @@ def _plan(options: argparse.Namespace) -> int:
             options.memory,
             options.tflops,
             options.bandwidth,
+            options.between_nodes,
             options.top,
             options.measure,
             options.json,

@@ -23,6 +23,7 @@ class PlanOptions:
     memory: str | None  # of a rank, as a quantity
     tflops: float | None  # of a rank, 10^12 operations a second; None: as measured on this machine
     bandwidth: float | None  # of a rank, 10^9 bytes a second; None: the same
+    between_nodes: float | None  # of a rank to ranks on other nodes, 10^9 bytes a second; None: as within a node
     top: int
     measure: int  # of the best ones, by real processes
     json: Path | None
@@ -31,7 +32,7 @@ class PlanOptions:
 def plan(options: PlanOptions) -> int:
     """Raises Refusal."""
     _check(options)
-    config, ranks = load_training(options.job)
+    config, workers = load_training(options.job)
     if config is None:
         raise Refusal(
             f"{options.job}: only a job with spec.training has a layout to plan; a script decides itself how its "
@@ -43,11 +44,17 @@ def plan(options: PlanOptions) -> int:
             f"one island; without island and communication.outer, and with --ranks of one island, they can be"
         )
     trainer_process.check_installed("plan")
-    ranks = ranks if options.ranks is None else options.ranks
+    ranks = workers.replicas * workers.ranksPerPod if options.ranks is None else options.ranks
     _check_layouts(config, ranks)
     arguments = ["--ranks", str(ranks)]
-    for name, value in (("--tflops", options.tflops), ("--bandwidth", options.bandwidth)):
+    figures = (
+        ("--tflops", options.tflops),
+        ("--bandwidth", options.bandwidth),
+        ("--between-nodes", options.between_nodes),
+    )
+    for name, value in figures:
         arguments += [] if value is None else [name, str(value)]
+    arguments += ["--ranks-per-node", str(workers.ranksPerPod)]
     arguments += ["--top", str(options.top), "--measure", str(options.measure)]
     if options.memory is not None:
         arguments += ["--memory", str(bytes_of(options.memory))]
@@ -63,10 +70,10 @@ def _check(options: PlanOptions) -> None:
         raise Refusal(f"--memory {options.memory}: a quantity above 0 is expected, for example 40Gi or 512M")
     if options.measure < 0:
         raise Refusal(f"--measure {options.measure}: must be 0 or more")
-    for name in ("tflops", "bandwidth", "top"):
+    for name in ("tflops", "bandwidth", "between_nodes", "top"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
-            raise Refusal(f"--{name} {getattr(options, name)}: must be above 0")
+            raise Refusal(f"--{name.replace('_', '-')} {value}: must be above 0")
     trainer_process.check_file("--json", options.json)
 
 

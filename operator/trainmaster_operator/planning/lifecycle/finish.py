@@ -30,8 +30,8 @@ def complete(view: View) -> Change | None:
     )
 
 
-def overdue(view: View) -> Change | None:
-    """Failed when it runs longer than activeDeadlineSeconds."""
+def fail_after_deadline(view: View) -> Change | None:
+    """Fail the job when it has run longer than activeDeadlineSeconds."""
     due = overdue_s(view)
     if due is None or due > 0:
         return None

@@ -19,8 +19,8 @@ SMOOTHING_S = 10.0
 """Time constant of the rates."""
 
 
-def first_step(view: View) -> Change | None:
-    """Running, and every open recovery over, once a rank has completed a step of this round.
+def record_first_step(view: View) -> Change | None:
+    """Set phase Running and close every open recovery once a rank has completed a step of this round.
 
     One rank is enough: ranks step together.
     """

@@ -26,8 +26,8 @@ IN_PODS = (
 )
 
 
-def noted(view: View) -> Change | None:
-    """Write down at once that a save has failed, or that storage does not answer. The conditions are `update`'s."""
+def report_save_problem(view: View) -> Change | None:
+    """Record a failed save, or warn that storage does not answer, at once. `update` writes the conditions."""
     failed = view.observed.failed_save
     if failed is not None and failed.round == view.status.round and _is_news(view.status, failed.step, failed.message):
         save = FailedSave(step=failed.step, round=failed.round, message=failed.message[:900], time=rfc3339(view.now))

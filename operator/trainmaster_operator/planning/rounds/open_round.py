@@ -38,7 +38,7 @@ def open_round(view: View) -> Change | None:
     return changed(
         view.status,
         normal("RoundOpened", f"round {number}: {_starting(len(order) * view.spec.workers.ranksPerPod)}"),
-        *sizes.told(view, len(order)),
+        *sizes.report_resize(view, len(order)),
         phase=phase,
         round=number,
         **opened(view, store, order),

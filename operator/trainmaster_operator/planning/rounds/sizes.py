@@ -119,8 +119,8 @@ def sized(view: View, size: int) -> WorkersStatus:
     return workers.model_copy(update={"replicas": size, "resizedAt": rfc3339(view.now), "shrunkAt": shrunk})
 
 
-def told(view: View, size: int) -> tuple[PlannedEvent, ...]:
-    """What people hear of a round of another size."""
+def report_resize(view: View, size: int) -> tuple[PlannedEvent, ...]:
+    """Return the event that reports a round of `size` pods; () if the size does not change."""
     before = view.status.workers.replicas
     if size == before or view.status.phase is JobPhase.PENDING:
         return ()

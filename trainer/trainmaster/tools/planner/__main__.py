@@ -25,6 +25,9 @@ from trainmaster.tools.planner.machine import Machine, assumed, shared
 from trainmaster.tools.planner.measure import Measurer, measurer
 from trainmaster.tools.planner.survey import Survey
 
+TOO_SLOW_S = 3600.0
+"""Nobody trains on this machine's CPU with steps that take longer: the person means other machines."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="trainmaster plan")
@@ -32,18 +35,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", type=int, metavar="BYTES")
     parser.add_argument("--tflops", type=float)
     parser.add_argument("--bandwidth", type=float, metavar="GB/S")
+    parser.add_argument("--between-nodes", type=float, metavar="GB/S")
+    parser.add_argument("--ranks-per-node", type=int, default=1, metavar="N")
     parser.add_argument("--top", type=int, required=True, metavar="N")
     parser.add_argument("--measure", type=int, default=0, metavar="N")
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args(arguments)
     config = TrainingConfig.model_validate_json(sys.stdin.read())
     try:
-        machine = _machine(config, options)  # before anything here runs an operation of torch
+        machine, doubt = _machine(config, options)  # before anything here runs an operation of torch
     except RuntimeError as error:
         sys.stderr.write(
             f"trainmaster: this machine couldn't be measured: {error}; describe it by --tflops and --bandwidth\n"
         )
         return 1
+    if doubt:
+        sys.stderr.write(
+            f"trainmaster: this machine's speed is doubtful: {doubt}. Other programs probably use the CPU. The times "
+            f"below rest on this measurement, which isn't kept; run the command again when the machine is quiet, or "
+            f"describe the machine that will train by --tflops and --bandwidth.\n"
+        )
     try:
         with measurer() if options.measure else nullcontext() as measuring:
             return _plan(config, options, machine, measuring)
@@ -65,7 +76,7 @@ def _plan(config: TrainingConfig, options: argparse.Namespace, machine: Machine,
         return 2
     sys.stdout.write(layout_table.heading(config.model.name, survey.inventory.size, options.ranks, machine))
     sys.stdout.write("\n" + "".join(f"{row}\n" for row in layout_table.rows(estimates[: options.top])))
-    _end(estimates, options.top, survey, config)
+    _end(estimates, options.top, survey, config, machine)
     fitting = [e for e in estimates if e.fits][: options.measure]
     return _measure(fitting, measuring) if fitting and measuring else 0
 
@@ -94,25 +105,30 @@ def _measure(estimates: Sequence[Estimate], measuring: Measurer) -> int:
     return 0
 
 
-def _machine(config: TrainingConfig, options: argparse.Namespace) -> Machine:
-    """This machine, as measured, unless another one is described, or its ranks would have devices."""
-    if options.tflops is not None or options.bandwidth is not None or torch.cuda.is_available():
-        return assumed(options.tflops, options.bandwidth, options.memory)
-    return shared(figures(config), available_cpus(), options.ranks, options.memory)
+def _machine(config: TrainingConfig, options: argparse.Namespace) -> tuple[Machine, str]:
+    """(this machine as measured, unless another one is described or its ranks would have devices; why the measurement
+    is doubtful, "" if it isn't)."""
+    described = (options.tflops, options.bandwidth, options.between_nodes)
+    if any(value is not None for value in described) or torch.cuda.is_available():
+        described_one = assumed(
+            options.tflops, options.bandwidth, options.memory, options.between_nodes, options.ranks_per_node
+        )
+        return described_one, ""
+    found, doubt = figures(config)
+    return shared(found, available_cpus(), options.ranks, options.memory), doubt
 
 
-def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: TrainingConfig) -> None:
-    too_large = sum(not e.fits for e in estimates)
-    words = [f"{len(estimates)} legal layouts"]
-    if len(estimates) > shown:
-        words.append(f"the best {shown} are shown (--top N)")
-    if too_large:
-        words.append(f"{too_large} of them need more memory than a rank has")
-    sys.stdout.write(f"\n{'; '.join(words)}.\n")
+def _end(estimates: Sequence[Estimate], shown: int, survey: Survey, config: TrainingConfig, machine: Machine) -> None:
+    sys.stdout.write(f"\n{layout_table.counted(estimates, shown)}\n")
     best = estimates[0]
     if not best.fits:
         sys.stdout.write(f"None fits: {layout_table.ways_out(config)} would help.\n")
         return
+    if not machine.queues and best.seconds > TOO_SLOW_S:
+        sys.stdout.write(
+            "On the CPU of this machine a step would take more than an hour. These times don't show which layout is "
+            "the\nfastest on GPUs: describe a GPU by --tflops and --bandwidth.\n"
+        )
     sys.stdout.write(
         f"The best one, for spec.training:\n  parallelism: {_flow(best.layout.fields)}\n"
         f"  batch: {{global: {best.layout.config.batch.global_}, micro: {best.layout.micro_batches[0]}}}\n"

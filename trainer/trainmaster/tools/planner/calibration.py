@@ -1,4 +1,8 @@
-"""How fast this machine's CPU is: measured once by two ranks, in about a second, and kept in a file.
+"""How fast this machine's CPU is: measured once by two ranks, in some seconds, and kept in a file.
+
+Other programs may use the machine at the same time. So each figure is measured in several rounds, and the best one
+counts. If the rounds don't agree, or the best one can't be right, the figures are used but not kept, and the planner
+says so.
 
 The file lies in the user's cache folder and is named after what the figures depend on: the machine, its cores, torch's
 version and the type that blocks compute in.
@@ -14,7 +18,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +33,66 @@ from trainmaster.parallel.blocks.precision import DTYPES
 from trainmaster.tools.parity import Row, run
 from trainmaster.tools.planner.machine import Figures
 
-PRODUCT = 512  # rows and columns of the matrices that are multiplied
+PRODUCT = 256  # rows and columns of the matrices that are multiplied
+SMALLEST = 64  # to which they are halved as long as a product takes longer than SLICE_S
+SLICE_S = 0.005
+"""A product that takes longer may be interrupted by other programs each time, so that no round is right."""
 LARGE = 8 << 20  # bytes that are summed to learn the bandwidth
-ENOUGH_S = 0.1  # for each figure
+ROUNDS = 5
+ENOUGH_S = 0.05  # for each figure in each round
+
+AGREES = 2.0
+"""The second fastest round may be this many times slower than the fastest one. Rounds on a machine that has a core to
+spare differ by far less."""
+
+LEAST_FLOPS = 1e8
+"""Of one thread. The slowest that was seen is bf16 on a CPU that has no instructions for it: about 1e9."""
 
 
-def figures(config: TrainingConfig) -> Figures:
-    """The kept figures of this machine, or else measured ones, which are kept. Forks: call it before this process runs
-    an operation of torch. Raises RuntimeError when a rank dies."""
+def figures(config: TrainingConfig) -> tuple[Figures, str]:
+    """(the kept figures of this machine, or else measured ones, why these are doubtful). Measured figures are kept
+    unless there is such a reason; it is "" if there is none. Forks: call it before this process runs an operation of
+    torch. Raises RuntimeError when a rank dies."""
     file = _file(config.precision)
-    known = _kept(file)
-    if known is None:
-        known, _ = run(Row("calibration", {"dpReplicate": 2}), config, work=_measured)
-        _keep(file, known)
-    return known
+    if (known := _kept(file)) is not None:
+        return known, ""
+    rounds, _ = run(Row("calibration", {"dpReplicate": 2}), config, work=_measured)
+    found, doubt = best_of(rounds), doubts(rounds)
+    if not doubt:
+        _keep(file, found)
+    return found, doubt
+
+
+def best_of(rounds: Sequence[Figures]) -> Figures:
+    """Return the best value of each figure: nothing but other programs makes a round slower."""
+    return Figures(
+        flops=max(one.flops for one in rounds),
+        bandwidth=max(one.bandwidth for one in rounds),
+        operation_s=min(one.operation_s for one in rounds),
+        collective_s=min(one.collective_s for one in rounds),
+    )
+
+
+def doubts(rounds: Sequence[Figures]) -> str:
+    """Return why the best of these rounds can't be trusted, as a clause; "" if it can.
+
+    Only what one thread computes is judged: the time of a collective differs much on a quiet machine, too.
+    """
+    best = best_of(rounds)
+    if not _is_possible(best):
+        return f"{best.flops / 1e9:.3g} GFLOP/s is too slow for a core of a CPU"
+    for name, times in (
+        ("a product of matrices", [1 / one.flops for one in rounds]),
+        ("a small operation", [one.operation_s for one in rounds]),
+    ):
+        fastest, second = sorted(times)[:2]
+        if second > AGREES * fastest:
+            return f"{name} took {second / fastest:.2g} times as long in the second fastest round as in the fastest one"
+    return ""
+
+
+def _is_possible(found: Figures) -> bool:
+    return all(0 < value < 1e18 for value in dataclasses.astuple(found)) and found.flops >= LEAST_FLOPS
 
 
 def _file(precision: str) -> Path:
@@ -66,7 +116,7 @@ def _kept(file: Path) -> Figures | None:
         found = Figures(**{field.name: float(values[field.name]) for field in dataclasses.fields(Figures)})
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if all(0 < value < 1e18 for value in dataclasses.astuple(found)) else None
+    return found if _is_possible(found) else None
 
 
 def _keep(file: Path, found: Figures) -> None:
@@ -74,21 +124,35 @@ def _keep(file: Path, found: Figures) -> None:
         atomic_write.write(file, json.dumps(dataclasses.asdict(found)) + "\n")
 
 
-def _measured(config: TrainingConfig, row: Row, rank: int) -> Figures:
-    """On a rank of two. The other one waits while rank 0 computes alone, as one thread of an idle machine does."""
+def _measured(config: TrainingConfig, row: Row, rank: int) -> list[Figures]:
+    """On a rank of two: a list of ROUNDS figures from rank 0. The other one waits while rank 0 computes alone, as one
+    thread of an idle machine does."""
+    return [figures for _ in range(ROUNDS) if (figures := _round(config, rank)) is not None]
+
+
+def _round(config: TrainingConfig, rank: int) -> Figures | None:
     few, many = torch.zeros(16), torch.zeros(LARGE // 4)
-    collective_s = _median_s(lambda: dist.all_reduce(few), 100)
-    large_s = _median_s(lambda: dist.all_reduce(many), 5)
+    collective_s = _median_s(lambda: dist.all_reduce(few), 20)
+    large_s = _median_s(lambda: dist.all_reduce(many), 3)
     if rank:
-        return Figures(0.0, 0.0, 0.0, 0.0)
-    matrix = torch.ones(PRODUCT, PRODUCT, dtype=DTYPES[config.precision])
-    product_s = _best_s(lambda: matrix @ matrix)
+        return None
     return Figures(
-        flops=2 * PRODUCT**3 / product_s,
+        flops=_flops(DTYPES[config.precision]),
         bandwidth=LARGE / max(large_s - collective_s, 1e-9),  # of two ranks, each sends as much as it has
         operation_s=_operation_s(),
         collective_s=collective_s,
     )
+
+
+def _flops(dtype: torch.dtype) -> float:
+    """Operations per second in a product of matrices."""
+    size = PRODUCT
+    while True:
+        matrix = torch.ones(size, size, dtype=dtype)
+        product_s = _best_s(lambda: matrix @ matrix)  # noqa: B023 called before the next turn
+        if product_s <= SLICE_S or size <= SMALLEST:
+            return 2 * size**3 / product_s
+        size //= 2
 
 
 def _operation_s() -> float:

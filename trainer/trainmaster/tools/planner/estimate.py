@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainmaster.parallel.stages.partition import partition
 from trainmaster.parallel.stages.pipeline import own_stages
 from trainmaster.tools.planner import communication, memory_estimate, schedules
-from trainmaster.tools.planner.layouts import Layout, smaller_micro_batches
+from trainmaster.tools.planner.layouts import Layout, micro_batches_to_compare, smaller_micro_batches
 from trainmaster.tools.planner.machine import Machine
 from trainmaster.tools.planner.memory_estimate import Group, Memory
 from trainmaster.tools.planner.survey import Survey
@@ -41,9 +41,20 @@ class Estimate:
 
 
 def best_first(layouts: Iterable[Layout], survey: Survey, machine: Machine) -> list[Estimate]:
-    """By the time of a step; those that don't fit come last, the smallest of them first."""
-    found = [with_largest_micro_batch(layout, survey, machine) for layout in layouts]
-    return sorted(found, key=lambda e: (not e.fits, e.seconds if e.fits else e.memory.peak, e.memory.peak))
+    """Each layout with its fastest micro-batch size that fits, sorted by the time of a step. Layouts of which no size
+    fits come last, those with the lowest peak first."""
+    return sorted((with_fastest_micro_batch(layout, survey, machine) for layout in layouts), key=_rank)
+
+
+def with_fastest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
+    """Of equally fast sizes the largest is taken: the estimate doesn't know that kernels are slower on small parts."""
+    found = [estimate(candidate, survey, machine) for candidate in micro_batches_to_compare(layout)]
+    return min(found, key=lambda e: _rank(e)[:2])
+
+
+def _rank(found: Estimate) -> tuple[bool, float, int]:
+    """The order of estimates: the lowest is the best."""
+    return not found.fits, found.seconds if found.fits else found.memory.peak, found.memory.peak
 
 
 def with_largest_micro_batch(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
@@ -85,7 +96,8 @@ def estimate(layout: Layout, survey: Survey, machine: Machine) -> Estimate:
     bubble = schedules.bubble(layout.pipeline, pp, count)
     most = max(sent, key=communication.total)
     worst = max(memories, key=lambda m: m.peak)
-    seconds = busiest / (1 - bubble) + machine.sends_s(communication.total(most), called)
+    across = layout.axes_between_nodes(machine.ranks_per_node) if machine.ranks_per_node else set()
+    seconds = busiest / (1 - bubble) + max(machine.sends_s(each, called, across) for each in sent)
     fits = machine.memory is None or worst.peak <= machine.memory
     return Estimate(layout, survey.time, worst, most, bubble, seconds, fits)
 
@@ -131,7 +143,7 @@ def operations(layout: Layout, survey: Survey, own: Sequence[range]) -> float:
         forward += sum(costs.blocks[blocks.start : blocks.stop]) * again
         forward += (costs.stem if blocks.start == 0 else 0.0) + (costs.tail if blocks.stop == survey.layers else 0.0)
     micro, count = layout.micro_batches
-    return 3 * forward * micro * count / (layout.degrees["tp"] * layout.degrees["cp"])
+    return 3 * forward * (micro * count) / (layout.degrees["tp"] * layout.degrees["cp"])
 
 
 def _orthogonalizing(layout: Layout, groups: Sequence[Group]) -> float:
@@ -186,7 +198,7 @@ def _sent(layout: Layout, groups: Sequence[Group], parts: Sequence[Use], stream:
     sent = communication.of_data_parallelism(groups, layout, count)
     for part in parts:
         for axis, each in part.sent.items():
-            sent[axis] = sent.get(axis, 0.0) + each * micro * count
+            sent[axis] = sent.get(axis, 0.0) + each * (micro * count)
     if layout.config.optimizer.name == "muon":
         for axis, bytes_ in communication.of_muon(groups, layout).items():
             sent[axis] = sent.get(axis, 0.0) + bytes_

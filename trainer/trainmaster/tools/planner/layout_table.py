@@ -21,11 +21,12 @@ COLUMNS += f" {'step':>8}"
 
 def heading(name: str, size: int, ranks: int, machine: Machine) -> str:
     limit = f", {amount(machine.memory)} each" if machine.memory is not None else ""
+    elsewhere = f" ({machine.between / 1e9:.3g} GB/s to other nodes)" if machine.between is not None else ""
     return (
         f"{name}, {size:,} parameters, on {ranks} rank{'s' if ranks > 1 else ''}{limit}. Bytes of the fullest rank "
         f"(K = 1024).\n"
-        f"step: if a rank does {machine.flops / 1e12:.3g} TFLOP/s and sends {machine.bandwidth / 1e9:.3g} GB/s, one "
-        f"after the other:\n{textwrap.fill(machine.basis, WIDTH)}.\n"
+        f"step: if a rank does {machine.flops / 1e12:.3g} TFLOP/s and sends {machine.bandwidth / 1e9:.3g} GB/s"
+        f"{elsewhere}, one after the other:\n{textwrap.fill(machine.basis, WIDTH)}.\n"
     )
 
 
@@ -37,6 +38,20 @@ def rows(estimates: Sequence[Estimate]) -> list[str]:
         f"{'layout':{width}} {'micro':>{micro}} {COLUMNS}",
         *(f"{estimate.layout.name:{width}} {_micro(estimate):>{micro}} {_numbers(estimate)}" for estimate in estimates),
     ]
+
+
+def counted(estimates: Sequence[Estimate], shown: int) -> str:
+    """Say how many layouts are legal, how many of these fit, and how many are shown: a sentence on each line."""
+    number, fitting = len(estimates), sum(e.fits for e in estimates)
+    lines = [f"{number} layouts are legal." if number > 1 else "1 layout is legal."]
+    if 0 < fitting < number:
+        lines = [
+            f"{number} layouts are legal; {fitting} of these {number} fit{'s' if fitting == 1 else ''} into the memory "
+            f"of a rank, {number - fitting} need{'s' if number - fitting == 1 else ''} more."
+        ]
+    if shown < number:
+        lines.append(f"The table shows the best {shown}; --top N changes that.")
+    return "\n".join(lines)
 
 
 def _micro(estimate: Estimate) -> str:

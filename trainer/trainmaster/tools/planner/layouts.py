@@ -24,6 +24,10 @@ from trainmaster.contract.config import (
 from trainmaster.errors import ConfigError
 from trainmaster.models import layout
 
+STEP = 1.5
+"""A micro-batch size is compared only if it is at least this many times the next smaller one, so that a share with many
+divisors doesn't make the table slow."""
+
 SHORT = {"dpReplicate": "repl", "dpShard": "shard"}
 
 
@@ -57,6 +61,18 @@ class Layout:
     @property
     def is_plain(self) -> bool:
         return layout.is_plain(self.degrees, self.config.precision)
+
+    def axes_between_nodes(self, ranks_per_node: int) -> set[str]:
+        """Return the axes whose groups don't all fit into one node. Neighbouring ranks share a node, and the axes of
+        the mesh are nested (see `parallel.mesh`): parameters are sharded over dpShard x cp, and ep lies within it."""
+        if self.ranks <= ranks_per_node:
+            return set()
+        degrees, span, spans = self.degrees, 1, {}
+        for axis in ("tp", "cp", "dpShard", "dpReplicate", "pp"):
+            span *= degrees[axis]
+            spans[axis] = span
+        spans["ep"] = degrees["tp"] * degrees["ep"]
+        return {axis for axis, span in spans.items() if degrees[axis] > 1 and ranks_per_node % span}
 
     @property
     def compression(self) -> CompressionConfig | None:
@@ -112,13 +128,36 @@ def smaller_micro_batches(layout: Layout) -> Iterator[Layout]:
     if layout.config.batch.micro is not None:
         return
     for smaller in reversed(divisors(micro * count)):
-        if smaller < micro:
-            other = layout.with_micro_batch(smaller)
-            try:
-                _ = other.micro_batches
-            except ValueError:
-                continue
+        if smaller < micro and (other := _with_legal_micro_batch(layout, smaller)):
             yield other
+
+
+def micro_batches_to_compare(layout: Layout) -> list[Layout]:
+    """Return the layout with each micro-batch size that is worth an estimate, the largest first.
+
+    The sizes are legal ones, each at least STEP times the next smaller one, and the smallest is always among them. If
+    the job sets `batch.micro`, only that size is returned. They don't depend on memory: a rank with more memory has
+    the choices of a rank with less, and some more.
+    """
+    if layout.config.batch.micro is not None:
+        return [layout]
+    micro, count = layout.micro_batches
+    found: list[Layout] = []
+    last = 0
+    for size in divisors(micro * count):
+        if size >= STEP * last and (other := _with_legal_micro_batch(layout, size)):
+            found.append(other)
+            last = size
+    return found[::-1]
+
+
+def _with_legal_micro_batch(layout: Layout, micro: int) -> Layout | None:
+    other = layout.with_micro_batch(micro)
+    try:
+        _ = other.micro_batches
+    except ValueError:
+        return None
+    return other
 
 
 def nearest(config: TrainingConfig, ranks: int) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 TFLOPS, BANDWIDTH = 100.0, 25.0
@@ -33,22 +35,39 @@ class Machine:
     operation_s: float = 0.0  # seconds of each operation besides what it computes
     collective_s: float = 0.0  # seconds of each collective besides what it sends
     queues: bool = False
+    between: float | None = None  # bytes that it sends to other nodes in a second; None: as within a node
+    ranks_per_node: int = 0  # 0: where nodes end makes no difference
     basis: str = ""  # what the figures rest on, in words
+
+    @property
+    def between_nodes(self) -> float:
+        return self.bandwidth if self.between is None else self.between
 
     def computes_s(self, flops: float, operations: float) -> float:
         """Seconds for `operations`, which compute `flops` together."""
         work, calls = flops / self.flops, operations * self.operation_s
         return max(work, calls) if self.queues else work + calls
 
-    def sends_s(self, size: float, collectives: float) -> float:
-        """Seconds for `collectives`, which send `size` bytes together."""
-        return size / self.bandwidth + collectives * self.collective_s
+    def sends_s(self, sent: Mapping[str, float], collectives: float, across: Collection[str] = ()) -> float:
+        """Seconds for `collectives`, which send these bytes together, by axis. `across`: axes between nodes."""
+        slow = math.fsum(size for axis, size in sent.items() if axis in across)
+        fast = math.fsum(size for axis, size in sent.items() if axis not in across)
+        return fast / self.bandwidth + slow / self.between_nodes + collectives * self.collective_s
 
 
-def assumed(tflops: float | None, bandwidth: float | None, memory: int | None) -> Machine:
-    """A rank with a device. Each figure is the given one, or else the usual one."""
+def assumed(
+    tflops: float | None,
+    bandwidth: float | None,
+    memory: int | None,
+    between_nodes: float | None = None,
+    ranks_per_node: int = 1,
+) -> Machine:
+    """A rank with a device. Each figure is the given one, or else the usual one. Without `between_nodes` all links are
+    alike, whatever `ranks_per_node` is."""
     options = (("--tflops", tflops), ("--bandwidth", bandwidth))
     words = [f"{name} as given" if value is not None else f"{name} assumed" for name, value in options]
+    if between_nodes is not None:
+        words.append(f"--between-nodes as given, {_counted(ranks_per_node, 'rank')} on each node (ranksPerPod)")
     words += [f"{LAUNCH_S * 1e6:g} us to start an operation", f"{LINK_S * 1e6:g} us for a collective"]
     return Machine(
         flops=(TFLOPS if tflops is None else tflops) * 1e12,
@@ -57,6 +76,8 @@ def assumed(tflops: float | None, bandwidth: float | None, memory: int | None) -
         operation_s=LAUNCH_S,
         collective_s=LINK_S,
         queues=True,
+        between=None if between_nodes is None else between_nodes * 1e9,
+        ranks_per_node=0 if between_nodes is None else ranks_per_node,
         basis=f"a rank with a device: {', '.join(words)}",
     )
 
