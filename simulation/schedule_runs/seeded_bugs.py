@@ -402,7 +402,7 @@ BUGS = (
     Bug("tell a step that nobody knows", _patched(job_progress, "_resumed", _tell_any_step)),
     Bug("resume from an incomplete checkpoint", _patched(Storage, "newest", _resume_from_the_newest)),
     Bug("resume from a checkpoint off the chain", _patched(Storage, "newest", _leave_the_chain)),
-    Bug("keep away from nodes for ever", _patched(nodes, "relaxed", _keep_away_for_ever), growing=True),
+    Bug("keep away from nodes for ever", _patched(nodes, "relax_avoidance", _keep_away_for_ever), growing=True),
     Bug("give places back by the clock alone", _patched(gang, "_fresh_for_s", _forget_what_appears), growing=True),
     Bug("believe an autoscaler for ever", _patched(gang, "SIGNS_COUNT_FOR", _believe_any_sign), growing=True),
     Bug("count the time of gates", _patched(gates, "hold", _count_gated_time), growing=True),

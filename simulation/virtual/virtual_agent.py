@@ -235,7 +235,7 @@ class SimAgent:
     async def _report(self) -> None:
         while self.alive:
             self._news.clear()
-            report = self._told()
+            report = self._build_report()
             self._sent_at = sent_at = self.world.clock.monotonic()
             try:
                 answered = await self._exchange(report)
@@ -279,7 +279,8 @@ class SimAgent:
             self._obey(directive)
         return True
 
-    def _told(self) -> Report:
+    def _build_report(self) -> Report:
+        """Return what this agent reports to the leader now."""
         if self._retired:
             return Report(
                 self.identity, round=0, epoch=self._epoch, next_store=self._offer(), draining_s=self._draining_s()
@@ -294,7 +295,7 @@ class SimAgent:
             self.identity,
             round=self.round,
             minor=self.grant.minor,
-            granted=self.grant.told(),
+            granted=self.grant.list_granted(),
             epoch=self._epoch,
             ranks=[
                 RankReport(
@@ -321,7 +322,7 @@ class SimAgent:
             stop_passed=passed,
             resumed_step=self._resumed,
             draining_s=self._draining_s(),
-            trained=[past.told(now) for past in (*self._history, *([self._trained()] if self.ranks else []))],
+            trained=[past.build_record(now) for past in (*self._history, *([self._trained()] if self.ranks else []))],
         )
 
     def _trained(self) -> SimTrained:

@@ -76,7 +76,8 @@ class SimGrant:
         )
         self._opened = [(granted, at) for granted, at in self._opened if granted.round > assignment.round]
 
-    def told(self) -> list[Granted]:
+    def list_granted(self) -> list[Granted]:
+        """Return the rounds that this agent opened and no leader has taken over yet, with their ages as of now."""
         now = self._agent.world.clock.monotonic()
         return [dataclasses.replace(granted, age_s=now - at) for granted, at in self._opened]
 
@@ -90,7 +91,7 @@ class SimGrant:
         if isinstance(word, Failed):
             self._asked(word)
         elif isinstance(word, Open):
-            self._told(word)
+            self._join_granted_round(word)
         else:
             self._passed.add(word.round)
 
@@ -138,8 +139,8 @@ class SimGrant:
         self._opened.append((Granted(a.round + 1, store, word.verdict), now))
         self._begin(a, store)
 
-    def _told(self, word: Open) -> None:
-        """At the others: the one before says that a round is open."""
+    def _join_granted_round(self, word: Open) -> None:
+        """Begin the round that the agent before this one in the ring says is open, and acknowledge it."""
         a = self._assignment
         if a is None:
             return

@@ -67,7 +67,8 @@ class SimTrained:
     step: int
     resumed: int | None
 
-    def told(self, now: float) -> Trained:
+    def build_record(self, now: float) -> Trained:
+        """Return the round with its two moments as ages, in seconds before `now`."""
         return Trained(
             round=self.round,
             first_step_s=now - self.first_step_at if self.first_step_at is not None else None,

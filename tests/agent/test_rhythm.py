@@ -7,7 +7,7 @@ import random
 import pytest
 
 from trainmaster.contract.wire.progress_record import Phase, Progress
-from trainmaster.host.step_timing import WARM_UP, Rhythm, told
+from trainmaster.host.step_timing import WARM_UP, Rhythm, merge_pauses
 
 S = 1_000_000_000
 
@@ -42,7 +42,7 @@ def test_the_first_steps_of_a_process_are_not_told() -> None:
         rank.step(40.0)
     assert (rank.progress.step_pauses, rank.progress.step_ns) == (0, 0)
     rank.step(0.5)
-    assert told([rank.progress]) == {"step": [1, pytest.approx(0.5), pytest.approx(0.5), 0.0]}
+    assert merge_pauses([rank.progress]) == {"step": [1, pytest.approx(0.5), pytest.approx(0.5), 0.0]}
 
 
 def test_a_step_is_split_into_computing_and_waiting() -> None:
@@ -64,7 +64,7 @@ def test_saves_and_evaluations_are_told_apart_from_steps() -> None:
             rank.enter(Phase.STEP, after=5.0 * n / 10)
     rank.enter(Phase.EVAL)
     rank.step(100.0)  # a script's evaluation ends with its next step
-    numbers = told([rank.progress])
+    numbers = merge_pauses([rank.progress])
     assert numbers["save"] == [4, pytest.approx(11.07, rel=0.01), 20.0, 50.0]
     assert numbers["step"][2] == pytest.approx(1.0)
     assert rank.progress.step_ns / S == pytest.approx(1.0)
@@ -77,10 +77,10 @@ def test_the_longest_pause_is_forgotten_slowly_and_the_typical_one_is_robust() -
     for n in range(20_000):
         rank.step(60.0 if n == 100 else chance.uniform(0.9, 1.1))
         if n == 1000:
-            early = told([rank.progress])["step"]
+            early = merge_pauses([rank.progress])["step"]
     assert early[1] == pytest.approx(1.0, rel=0.1)
     assert 50 < early[2] <= 60
-    late = told([rank.progress])["step"]
+    late = merge_pauses([rank.progress])["step"]
     assert late[2] < 5
     assert late[0] == 10_000
 
@@ -91,5 +91,5 @@ def test_of_several_ranks_the_most_patient_numbers_are_told() -> None:
         quick.step(1.0)
     for _ in range(20):
         slow.step(3.0)
-    count, typical, longest, _ = told([quick.progress, slow.progress, Progress()])["step"]
+    count, typical, longest, _ = merge_pauses([quick.progress, slow.progress, Progress()])["step"]
     assert (count, typical, longest) == (47, pytest.approx(1.0), pytest.approx(3.0))

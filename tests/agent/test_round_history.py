@@ -33,7 +33,7 @@ def test_ages_are_those_at_the_report() -> None:
     second = Progress(first_step_ns=11 * S, beat_ns=19 * S, step=8, resumed_step=4, eval_total_ns=2 * S)
     history = RoundHistory()
     history.begin(assignment(2, minor=1), of_round(1, first, second))
-    past, current = history.told(of_round(2, Progress(beat_ns=25 * S)), 30 * S)
+    past, current = history.list_rounds(of_round(2, Progress(beat_ns=25 * S)), 30 * S)
     assert (past.round, past.first_step_s, past.last_sign_s) == (1, 19.0, 10.0)
     assert (past.step, past.resumed_step, past.resumed_tier) == (9, 4, "ram")
     assert (past.saved_s, past.evaluated_s) == (1.0, 2.0)
@@ -44,7 +44,7 @@ def test_a_round_of_a_leaders_own_begins_a_new_history() -> None:
     history = RoundHistory()
     history.begin(assignment(2, minor=1), of_round(1, Progress()))
     history.begin(assignment(3, minor=0), of_round(2, Progress()))
-    assert [told.round for told in history.told(of_round(3, Progress()), 0)] == [3]
+    assert [told.round for told in history.list_rounds(of_round(3, Progress()), 0)] == [3]
 
 
 def test_rounds_that_a_leader_has_taken_over_are_forgotten() -> None:
@@ -52,7 +52,7 @@ def test_rounds_that_a_leader_has_taken_over_are_forgotten() -> None:
     for number in (1, 2):
         history.begin(assignment(number + 1, minor=number), of_round(number, Progress()))
     history.confirm(assignment(2, minor=1))
-    assert [told.round for told in history.told(of_round(3, Progress()), 0)] == [2, 3]
+    assert [told.round for told in history.list_rounds(of_round(3, Progress()), 0)] == [2, 3]
 
 
 @pytest.mark.parametrize("rounds", [KEPT - 1, 50])
@@ -60,7 +60,7 @@ def test_it_has_a_fixed_size_however_many_rounds_there_were(rounds: int) -> None
     history = RoundHistory()
     for number in range(1, rounds + 1):
         history.begin(assignment(number + 1, minor=number), of_round(number, Progress()))
-    told = history.told(of_round(rounds + 1, Progress()), 0)
+    told = history.list_rounds(of_round(rounds + 1, Progress()), 0)
     assert [each.round for each in told] == list(range(rounds + 2 - KEPT, rounds + 2))
 
 

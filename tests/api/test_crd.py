@@ -13,7 +13,8 @@ import yaml
 
 from tests.api.jobs import PYTORCH, TRAINMASTER, job
 from trainmaster_operator.api import crd
-from trainmaster_operator.api.job import DistributedTrainingJob
+from trainmaster_operator.api.job import CHECKPOINTS, DistributedTrainingJob
+from trainmaster_operator.manifests import volumes
 from trainmaster_operator.planning.facts.job_state import Failure, JobState, Recovery, Restarts, Rung
 from trainmaster_operator.planning.status_mapping import write_status
 
@@ -156,6 +157,16 @@ def test_kubectl_explain_says_whole_seconds_and_what_else_a_field_needs() -> Non
             assert "seconds" in text, path
             assert "whole number" in text, path
     assert "128 + n, for example 137" in described[".recovery.rules[].exitCodes"]
+    for path in (".checkpoint.timeoutSeconds", ".checkpoint.ram"):
+        assert "if neither checkpoint.directory nor checkpoint.volume is set" in described[path]
+    for path in (".recovery.elastic.waitSeconds", ".recovery.elastic.cooldownSeconds"):
+        assert "if neither workers.min nor workers.max is set" in described[path]
+
+
+def test_kubectl_explain_names_the_paths_that_the_operator_mounts() -> None:
+    described = dict(schemas(crd.job_schema()["properties"]["spec"]))[".workers.template.spec"]["description"]
+    for path in (volumes.IDENTITY_PATH, volumes.AGENT_PATH, volumes.RAM_PATH, CHECKPOINTS):
+        assert f" {path}" in described
 
 
 def test_the_scale_subresource_and_the_columns_point_at_fields_that_exist() -> None:

@@ -70,7 +70,7 @@ SUCCEEDED = status(
     firstStepAt="2026-11-21T15:00:02.000Z",
     accountedAt="2026-11-21T15:01:30.000Z",
     usefulSeconds=81.0,
-    lost={"Crash": 4.5, "Checkpoint": 1.5},
+    lost={"Crash": 4.5, "Checkpoint": 1.5, "Resume": 1.0},
 )
 
 

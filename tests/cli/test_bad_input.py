@@ -190,6 +190,7 @@ def test_a_script_that_does_not_exist_is_refused(
     for command in ("validate", "run"):
         (line,) = refused(capsys, command, str(file))
         assert sentence.format(here=tmp_path.resolve()) in line
+        assert line.endswith("; with --cluster it is not checked)") == (command == "validate")
 
 
 def test_a_folder_with_a_main_is_a_script(

@@ -41,7 +41,8 @@ def test_a_failure_and_its_recovery_are_told_as_they_happen() -> None:
         "recovery: round 2: the ranks restart in place",
     ]
     assert told(failed, again) == [
-        "recovered: round 2 steps again after 287 ms, from step 50; 9 steps run twice",
+        "recovered: training goes on in round 2, 287 ms after the failure; it continues after step 50, and 9 steps "
+        "must be done again",
         "running: from step 60",
     ]
     assert told(again, again) == []
@@ -72,6 +73,33 @@ def test_a_job_of_which_no_step_is_known_stops_after_none() -> None:
     without = status(step=0)
     stopping = without.model_copy(update={"phase": JobPhase.SUSPENDING, "stopAt": 2})
     assert told(without, stopping) == ["stopping: all ranks stop soon"]
+
+
+def test_a_script_that_is_stopped_is_asked_to_and_not_said_to_stop_after_a_step() -> None:
+    stopping, asked = (
+        status(JobPhase.SUSPENDING, stopAt=70),
+        "your script is asked to stop: with run.steps() it saves and",
+    )
+    (piece,) = news(status(), stopping, scripted=True)
+    assert piece.text == f"{asked} stops after step 70 or soon after, otherwise it gets SIGTERM"
+    (unknown,) = news(JobState(), JobState(phase=JobPhase.SUSPENDING, stopAt=2), scripted=True)
+    assert unknown.text == f"{asked} stops soon, otherwise it gets SIGTERM"
+
+
+def test_a_script_that_was_stopped_is_told_with_its_last_torch_save() -> None:
+    stopped = status(JobPhase.SUSPENDED)
+    stopped.progress.lastSave = 50
+    assert told(status(), stopped) == [
+        "suspended: all ranks have ended; the script's last torch.save was after step 50"
+    ]
+
+
+def test_a_script_that_fails_between_two_steps_failed_after_the_one_that_is_known() -> None:
+    """Its optimizer is all that is watched: the rest of a step comes after `optimizer.step()`."""
+    progress = status().progress.model_copy(update={"totalSteps": 0})
+    assert told(status(), status(progress=progress, lastFailure=CRASH)) == [
+        "failure: rank 2: Crash after step 59: killed by SIGKILL"
+    ]
 
 
 def test_a_job_of_which_no_step_is_known_succeeds_after_none() -> None:
@@ -300,13 +328,24 @@ HUGE = {"pid": 4194304, "step": 1_234_567, "loss": 1.23e6, "silent_s": 3723.0, "
 
 
 def test_the_head_of_the_picture_shows_the_step_that_its_rows_show() -> None:
-    progress = status(step=145).progress.model_copy(update={"highestStep": 145})
+    progress = status(step=77).progress.model_copy(update={"highestStep": 145})
     scene = Scene("tiny", 2, "out", 200, status(progress=progress), [rank(0, step=77), rank(1, step=77)])
     text = drawn(picture(scene, 1.0))
     assert "step 77/100, 145 reached before" in text
-    assert "step 145" not in text
+    progress.step = 145
+    scene.status = status(JobPhase.RECOVERING, progress=progress)
+    assert "step 77/100, 145 reached before" in drawn(picture(scene, 1.0))
     scene.ranks = [rank(0, step=0, phase="BUILD", state="starting")]
     assert "step 145/100" in drawn(picture(scene, 1.0))
+
+
+@pytest.mark.parametrize("phase", [JobPhase.RUNNING, JobPhase.SUSPENDING, JobPhase.SUSPENDED])
+def test_ranks_that_were_looked_at_before_the_status_have_not_gone_back(phase: JobPhase) -> None:
+    progress = status(step=53).progress.model_copy(update={"highestStep": 53})
+    scene = Scene("tiny", 2, "out", 100, status(phase, progress=progress), [rank(0, step=50), rank(1, step=50)])
+    text = drawn(picture(scene, 1.0))
+    assert "step 50/100" in text
+    assert "reached before" not in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import WriteJob
 from tests.cli.on_cluster import SPACE, Cluster, put, refused
@@ -42,6 +43,18 @@ def test_a_run_is_named_by_its_folder_or_by_its_name(
     assert capsys.readouterr().out == "[rank 0] hello\n"
     assert main(["report", word]) == 0
     assert capsys.readouterr() == ("runs/tiny/report.html\n", "")
+
+
+def test_a_rank_that_has_printed_nothing_is_told_on_stderr(
+    no_cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_a_log(no_cluster / "tiny")
+    status = no_cluster / "tiny" / "status.yaml"
+    resource = yaml.safe_load(status.read_text())
+    resource["spec"]["workers"] = {"replicas": 2}
+    status.write_text(yaml.safe_dump(resource))
+    assert main(["logs", "tiny", "--rank", "1"]) == 0
+    assert capsys.readouterr() == ("", "trainmaster: rank 1 has printed nothing; --all shows all ranks\n")
 
 
 def test_a_name_that_fits_two_runs_is_refused_with_what_to_write(

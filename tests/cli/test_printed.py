@@ -92,7 +92,7 @@ def test_of_our_loop_evaluations_are_shown_and_steps_are_left_to_the_display(
     line: str, loud: str | None, quiet: str | None, of_a_script: str
 ) -> None:
     def word(*, own_loop: bool, quiet: bool) -> str | None:
-        told = Teller(0, own_loop=own_loop, quiet=quiet).told(line.encode())
+        told = Teller(0, own_loop=own_loop, quiet=quiet).pick_news(line.encode())
         return told.word if told is not None else None
 
     assert word(own_loop=True, quiet=False) == loud
@@ -105,7 +105,7 @@ def test_the_traceback_of_a_rank_that_lost_its_peer_is_left_to_the_news_of_the_f
     lines = ["one", "Traceback (most recent call last):", '  File "x"', "", "    y", "RuntimeError: lost", "two"]
     for own_loop, expected in ((True, ["one", "two"]), (False, lines)):
         teller = Teller(0, own_loop=own_loop, quiet=False)
-        assert [told.text for line in lines if (told := teller.told(line.encode())) is not None] == expected
+        assert [told.text for line in lines if (told := teller.pick_news(line.encode())) is not None] == expected
 
 
 def test_nothing_is_written_into_a_pipe_that_nobody_reads() -> None:

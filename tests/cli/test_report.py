@@ -16,6 +16,7 @@ import yaml
 from tests.cli.runs import CLOSED, CRASH, SHRUNK, SUCCEEDED, failed_run, long_run, output_folder, status
 from trainmaster_operator.cli.display.memory_track import LIMIT, MemoryTrack
 from trainmaster_operator.cli.main import main
+from trainmaster_operator.cli.report.goodput_table import parts
 from trainmaster_operator.cli.report.html_page import STYLE
 from trainmaster_operator.cli.report.run_report import write
 from trainmaster_operator.cli.report.svg_chart import SCALE, Line, Marker, line_chart, ticks
@@ -84,7 +85,7 @@ def test_the_report_tells_how_the_run_went(tmp_path: Path) -> None:
 def test_the_report_tells_where_the_time_went(tmp_path: Path) -> None:
     _, text = page(output_folder(tmp_path / "out"))
     assert "Where the time went" in text
-    for words in ("steps 81.0 s 92.0 %", "Crash 4.5 s 5.1 %", "Checkpoint 1.5 s 1.7 %", "Other 1.0 s 1.1 %"):
+    for words in ("steps 81.0 s 92.0 %", "Crash 4.5 s 5.1 %", "Checkpoint 1.5 s 1.7 %", "Resume 1.0 s 1.1 %"):
         assert words in text
 
 
@@ -178,7 +179,7 @@ def test_a_failed_run_shows_its_cause_its_last_words_and_its_log_before_everythi
     _, text = page(out)
     order = [
         "Failed",
-        "rank 2: Crash in step 60: exit code 1: ValueError: the weights of layer 7 are missing",
+        "rank 2: Crash after step 59: exit code 1: ValueError: the weights of layer 7 are missing",
         "a third try would not help",
         "The last words of rank 2 loading layer 6",
         'raise ValueError("the weights of layer 7 are missing")',
@@ -311,15 +312,15 @@ def test_the_rank_that_came_nearest_to_its_limit_is_named(tmp_path: Path) -> Non
     track.add(1.0, [looked_at(0, **container), looked_at(1, **container, rss_peak_bytes=2**31)])
     # Later it has less: what it came to stays.
     track.add(2.0, [looked_at(number, container_bytes=2**30, container_limit_bytes=4 * 2**30) for number in (0, 1)])
-    assert track.told() == "Rank 1 came nearest to its limit: 3 GiB of its container's 4 GiB (75%)."
+    assert track.describe_nearest() == "Rank 1 came nearest to its limit: 3 GiB of its container's 4 GiB (75%)."
     device = {"device_bytes": 2**20, "device_peak_bytes": 72 * 2**30, "device_limit_bytes": 80 * 2**30}
     track.add(3.0, [looked_at(2, **device, **container)])
-    assert track.told() == "Rank 2 came nearest to its limit: 72 GiB of its device's 80 GiB (90%)."
+    assert track.describe_nearest() == "Rank 2 came nearest to its limit: 72 GiB of its device's 80 GiB (90%)."
     out = output_folder(tmp_path / "out")
     track.write(out / "memory.json")
     assert MemoryTrack.read(out / "memory.json").most == track.most
     _, text = page(out)
-    assert track.told() in text
+    assert track.describe_nearest() in text
     assert "1 2 GiB 3 GiB of its container's 4 GiB (75%)" in text
     assert "rank 2 (at most 72 GiB)" in text
 
@@ -327,7 +328,7 @@ def test_the_rank_that_came_nearest_to_its_limit_is_named(tmp_path: Path) -> Non
 def test_without_a_limit_no_rank_is_near_to_it(tmp_path: Path) -> None:
     track = MemoryTrack()
     track.add(1.0, [looked_at(0, container_bytes=2**30), {"rank": 1, "rss_bytes": 5}])  # the second is an older agent's
-    assert track.told() == ""
+    assert track.describe_nearest() == ""
     out = output_folder(tmp_path / "out")
     track.write(out / "memory.json")
     _, text = page(out)
@@ -352,3 +353,12 @@ def test_nothing_is_said_of_losses_that_a_script_never_told(tmp_path: Path) -> N
     _, text = page(out)
     assert "9 steps ran twice; none reported a loss, so nothing can be compared." in text
     assert "loss nan" not in text
+
+
+def test_what_is_lost_to_no_failure_is_explained_below_where_the_time_went(tmp_path: Path) -> None:
+    _, text = page(output_folder(tmp_path / "out"))
+    table = text.index("Where the time went")
+    assert "Resume The run was stopped and started again" in text[table:]
+    assert "Checkpoint Training stood still for a save." in text[table:]
+    assert "Training stood still for an evaluation." not in text
+    assert parts(SUCCEEDED.model_copy(update={"firstStepAt": "2026-11-01T00:00:00.000Z"})) == parts(SUCCEEDED)

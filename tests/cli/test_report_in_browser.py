@@ -91,7 +91,7 @@ def test_the_page_of_a_failed_run_begins_with_cause_last_words_and_log(found: Fo
     assert lines[:2] == ["tiny", "Failed"]
     assert lines[3:6] == [
         "Why it failed",
-        "rank 2: Crash in step 60: exit code 1: ValueError: the weights of layer 7 are missing",
+        "rank 2: Crash after step 59: exit code 1: ValueError: the weights of layer 7 are missing",
         "pod tiny-worker-2-0 · exit code 1 · round 1",
     ]
     assert lines[7:9] == ["The last words of rank 2", "loading layer 6"]

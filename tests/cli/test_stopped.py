@@ -39,7 +39,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("base", "changes", "saved", "words"),
     [
-        (TRAINMASTER, {}, 40, "from the newest checkpoint; one of step 40 is known"),
+        (TRAINMASTER, {}, 40, "from the newest checkpoint: that of step 40, or of a later step if there is one"),
         (TRAINMASTER, {}, 0, "from the newest checkpoint, if there is one"),
         (
             TRAINMASTER,
@@ -56,3 +56,12 @@ def test_a_run_that_goes_on_tells_of_checkpoints_and_not_of_the_step_that_was_re
     spec = DistributedTrainingJob.model_validate(job(base, **changes)).spec
     left = status(step=60, checkpoint=CheckpointStatus(step=saved, round=1) if saved else None)
     assert from_where(spec, left) == words
+
+
+def test_a_script_that_has_called_torch_save_is_told_with_the_step_of_its_last_save() -> None:
+    spec = DistributedTrainingJob.model_validate(job(PYTORCH)).spec
+    left = status(step=60)
+    left.progress.lastSave = 50
+    saved = "continues from what it has saved itself (its last torch.save was after step 50)"
+    assert from_where(spec, left) == f"the script starts again, and {saved}"
+    assert how_to_go_on(spec, left, "CMD") == f"To start the script again, which {saved}: CMD"

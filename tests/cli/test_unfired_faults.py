@@ -18,7 +18,10 @@ def ended(highest: int, restarts: int = 0) -> JobState:
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (ended(0), "the steps of this job are not known, so a fault cannot wait for one."),
+        (
+            ended(0),
+            "the job ended before step 20, and no step of it was seen. A script that continues from a checkpoint",
+        ),
         (ended(19), "the job ended after step 19, before step 20"),
         (
             ended(40, restarts=1),

@@ -66,7 +66,8 @@ def test_every_field_of_the_schema_is_on_the_page_once() -> None:
 def test_a_field_is_shown_with_its_type_its_limits_and_its_description() -> None:
     page = fields_page.render()
     assert (
-        "- **`replicas`** (integer, at least 1, at most 100000): Number of pods that train. If `workers.min` or" in page
+        "- **`replicas`** (integer, at least 1, at most 100000): Number of pods that are to train: the target. If "
+        "neither `workers.min` nor" in page
     )
     assert "- **`steps`** (integer, required, at least 1): Number of optimizer steps" in page
     assert "- **`batch`** (object, required): see [training.batch](#trainingbatch)." in page

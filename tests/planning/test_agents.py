@@ -112,6 +112,21 @@ def test_when_no_node_answers_it_is_the_control_plane_that_is_lost() -> None:
     assert not world.plan().intent
 
 
+@pytest.mark.parametrize(
+    ("deleting", "words"),
+    [
+        (True, "pod job-worker-1-0 ended with exit code 90 after it was deleted"),
+        (False, "pod job-worker-1-0 ended with exit code 90"),
+    ],
+)
+def test_a_pod_that_ended_because_somebody_deleted_it_is_told_so(deleting: bool, words: str) -> None:
+    world = running()
+    world.pod(1, phase="Failed", exit_code=90, deleting=deleting)
+    world.write()
+    assert world.status.lastFailure is not None
+    assert (world.status.lastFailure.cause, world.status.lastFailure.message) == ("Preempted", words)
+
+
 def test_proof_counts_however_many_are_silent() -> None:
     world = running()
     for slot in world.slots:

@@ -56,3 +56,4 @@ def test_a_job_that_starts_does_not_know_yet_whether_its_pods_find_a_place() -> 
     world.write()
     scheduled = {c.type: c for c in world.status.conditions}["Scheduled"]
     assert (scheduled.status, scheduled.reason) == ("Unknown", "PodsStarting")
+    assert scheduled.message.endswith("once all of them run and their agents are ready, the ranks start")

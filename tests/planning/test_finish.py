@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec, verdict
+from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.job_state import JobPhase
+from trainmaster_operator.planning.status_mapping import write_status
 
 
 def done(spec_fields: dict[str, object] | None = None) -> World:
@@ -31,6 +33,15 @@ def test_a_job_has_succeeded_when_every_agent_is_done_in_this_round() -> None:
     assert world.status.completionTime
     holds = {c.type: c.status for c in world.status.conditions}
     assert holds == {"Scheduled": "True", "Running": "False", "Complete": "True"}
+
+
+def test_a_job_that_has_ended_counts_no_pod_as_ready() -> None:
+    world = running(job_spec(2))
+    assert write_status(world.status)["workers"]["summary"] == "2/2"
+    world.agent(1, verdict=verdict(1, Cause.CONFIG_ERROR))
+    world.write()
+    assert world.status.phase is JobPhase.FAILED
+    assert write_status(world.status)["workers"]["summary"] == "0/2"
 
 
 def test_a_recovery_that_the_end_overtakes_did_not_come_to_a_step() -> None:

@@ -104,10 +104,24 @@ def test_the_account_goes_on_after_a_resume_and_leaves_out_the_time_of_the_suspe
     world.now = 2_335_219_200.0 + 6
     step_to(world, 22, 1)
     assert world.status.firstStepAt == first
-    assert (world.status.lost, world.status.usefulSeconds) == ({"Crash": lost, "Other": 7.0}, pytest.approx(10.0))
+    assert (world.status.lost, world.status.usefulSeconds) == ({"Crash": lost, "Resume": 7.0}, pytest.approx(10.0))
     step_to(world, 32, 10)
     assert world.status.usefulSeconds == pytest.approx(20.0)
     assert world.status.goodput == f"{20 / (20 + lost + 7):.2f}"
+
+
+def test_steps_that_a_resumed_run_does_again_are_lost_to_the_resume_and_to_no_earlier_failure() -> None:
+    world = running(step=10)
+    fail(world)
+    recovered(world, step=11, resumed=10)
+    step_to(world, 20, 9)
+    crash = world.status.lost.get("Crash", 0.0)
+    world.status.phase, world.status.startTime = JobPhase.STARTING, "2044-01-01T00:00:00.000Z"
+    world.now = 2_335_219_200.0 + 6
+    step_to(world, 16, 1, resumed_step=15)
+    step_to(world, 20, 4, resumed_step=15)
+    assert world.status.lost.get("Crash", 0.0) == crash
+    assert world.status.lost["Resume"] == pytest.approx(7 + 4)
 
 
 def test_steps_before_the_first_one_of_a_resumed_run_is_known_are_not_counted() -> None:

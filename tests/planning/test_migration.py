@@ -25,7 +25,10 @@ from trainmaster_operator.planning.status_mapping import write_status
     ids=lambda status: str(status.get("phase", status))[:20],
 )
 def test_a_status_without_groups_is_a_former_one(status: dict[str, Any]) -> None:
-    assert "An earlier version of Trainmaster wrote the status of this job" in former_status(status)
+    told = former_status(status)
+    assert "An earlier version of Trainmaster wrote the status of this job" in told
+    assert "the phase and the step in this status are no longer updated" in told
+    assert "trainmaster migrate" in told
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.planning.world import World, job_spec, running, script_spec
 from trainmaster.contract.wire.progress_record import Phase, Progress
-from trainmaster.host.step_timing import Rhythm, told
+from trainmaster.host.step_timing import Rhythm, merge_pauses
 from trainmaster_operator.planning.facts.job_state import JobPhase, Pause
 from trainmaster_operator.planning.facts.view import look
 from trainmaster_operator.planning.liveness import hang_thresholds
@@ -89,7 +89,7 @@ class Run:
                 "stack": f'  File "t.py", line {3 + moves * int(ns % 7)}, in f\n',
                 "still_s": 0 if moves else looked,
             }
-        numbers = told([self.progress])
+        numbers = merge_pauses([self.progress])
         for slot in world.slots:
             world.agent(slot, ranks=world.ranks(slot, **fields), pauses=numbers)
         world.write()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.planning.world import World, opened, recovered, running, script_spec, verdict
+from tests.planning.world import World, job_spec, opened, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import Cause, RankState, Recurrence
+from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.failure.repetition import OTHERS_WAIT_S, UNSEEN_S
 
@@ -179,3 +180,99 @@ def test_a_signal_that_ends_a_rank_twice_is_the_same_failure() -> None:
     assert world.status.phase is JobPhase.FAILED
     assert world.status.lastFailure is not None
     assert world.status.lastFailure.exitCode == 139
+
+
+def fails_after_a_step(
+    world: World, message: str = "ValueError: a sample of 7 tokens", resumed: int | None = 20, **fields: Any
+) -> None:
+    """Rank 2 raises after step 30, and if the job goes on, its ranks come to step 30 again."""
+    said = {"recurs": Recurrence.LIKELY, "exit_code": 1, "step": 30, "message": message, **fields}
+    world.agent(
+        2,
+        verdict=verdict(2, round=world.status.round, **said),
+        ranks=world.ranks(2, step=30, state=RankState.EXITED, exit_code=1),
+    )
+    world.write()
+    if world.status.phase is not JobPhase.FAILED:
+        recovered(world, step=30, resumed=resumed)
+
+
+def restarts(world: World) -> tuple[int, int, int]:
+    return world.status.restarts.inPlace, world.status.restarts.pod, world.status.restarts.full
+
+
+@pytest.mark.parametrize("spec", [job_spec(), script_spec()])
+def test_the_same_exception_after_the_same_step_is_tried_once_in_place_and_once_with_a_new_pod(spec: JobSpec) -> None:
+    world = running(spec, step=30)
+    counted = []
+    for tokens in (7, 8, 9):
+        fails_after_a_step(world, f"ValueError: a sample of {tokens} tokens")
+        counted.append(restarts(world))
+    assert counted == [(1, 0, 0), (1, 1, 0), (1, 1, 0)]
+    assert world.status.phase is JobPhase.FAILED
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message == (
+        "the same failure came 3 times after step 30, the last time with a new pod, so another restart would not help: "
+        "ValueError: a sample of 9 tokens. To end the job at the first such failure, add the rule "
+        "{causes: [Crash], message: ValueError, action: Fail} to spec.recovery.rules"
+    )
+
+
+def test_the_rule_that_the_message_advises_is_one_that_ends_the_job_at_the_first_such_failure() -> None:
+    rule = {"causes": ["Crash"], "message": "ValueError", "action": "Fail"}
+    world = running(job_spec(recovery={"rules": [rule]}), step=30)
+    fails_after_a_step(world)
+    assert (world.status.phase, restarts(world)) == (JobPhase.FAILED, (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        {"message": "KeyError: 'lr'"},
+        {"step": 29},
+        {"exit_code": 3},
+        {"recurs": Recurrence.UNKNOWN},
+    ],
+)
+def test_a_failure_that_differs_is_restarted_in_place_as_the_budget_allows(another: dict[str, Any]) -> None:
+    world = running(step=30)
+    fails_after_a_step(world)
+    fails_after_a_step(world, **another)
+    assert restarts(world) == (2, 0, 0)
+
+
+def test_a_step_of_progress_makes_the_same_exception_a_first_failure_again() -> None:
+    world = running(step=30)
+    fails_after_a_step(world)
+    for slot in world.slots:
+        world.agent(slot, ranks=world.ranks(slot, step=31))
+    world.settle()
+    fails_after_a_step(world)
+    assert restarts(world) == (2, 0, 0)
+
+
+def test_a_script_whose_step_after_a_restart_is_not_known_is_restarted_as_the_budget_allows() -> None:
+    world = running(script_spec(), step=30)
+    for _ in range(2):
+        fails_after_a_step(world, resumed=None)
+    assert restarts(world) == (2, 0, 0)
+
+
+def test_a_job_that_may_have_fewer_pods_shrinks_before_the_same_exception_ends_it() -> None:
+    workers = {"replicas": 4, "min": 2, "ranksPerPod": 1}
+    world = running(job_spec(workers=workers), step=30)
+    for _ in range(3):
+        fails_after_a_step(world)
+    assert restarts(world) == (1, 1, 0)
+    assert world.status.restarts.shrink == 1
+
+
+def test_a_spent_budget_tells_that_the_failures_were_the_same() -> None:
+    world = running(job_spec(recovery={"budget": {"inPlace": 1, "pod": 0, "full": 0}}), step=30)
+    for _ in range(2):
+        fails_after_a_step(world, "FileNotFoundError: no shard", recurs=Recurrence.UNKNOWN)
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message == (
+        "the recovery budget is spent after 1 restarts in place, 0 of single pods and 0 of all pods; "
+        "the failure before was the same, also after step 30: FileNotFoundError: no shard"
+    )

@@ -164,7 +164,7 @@ def test_a_script_of_which_no_step_is_known_is_not_told_to_stop_after_one() -> N
 
 def test_no_step_is_told_that_the_job_does_not_have() -> None:
     words = stopped(running(stored(), step=99))
-    assert "after step 100" in words[0]
+    assert words[0] == "all ranks save and stop after step 100"
     assert words[-1] == "every rank saved step 100 and stopped"
 
 
@@ -180,7 +180,7 @@ def test_a_deleted_pod_of_a_script_is_not_told_that_anything_was_saved() -> None
     world.write()
     assert world.status.lastFailure is not None
     assert world.status.lastFailure.message == (
-        "every rank stopped; only the script knows what it saved, since slot 1's pod was told to end"
+        "every rank stopped; only the script knows what it saved, because pod job-worker-1-0 was deleted"
     )
 
 
@@ -207,3 +207,34 @@ def test_a_recovery_that_keeps_nothing_says_that_it_began_again() -> None:
         world.obey(slot, step=1, resumed=0)
     (event,) = world.write().events
     assert event.message.endswith("began again at step 0, 422 steps lost")
+
+
+def test_a_stop_tells_the_earliest_step_because_ranks_may_pass_it_before_they_hear() -> None:
+    world = running(stored())
+    words = stopped(world)
+    assert words[0] == f"all ranks save and stop after step {world.status.progress.step + 2} at the earliest"
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        ({"deleting": True}, "pod job-worker-1-0 was deleted"),
+        (
+            {"deleting": True, "disruption": "EvictionByEvictionAPI"},
+            "pod job-worker-1-0 was told to end (EvictionByEvictionAPI)",
+        ),
+    ],
+    ids=["by a person", "by an eviction"],
+)
+def test_a_stop_for_a_pod_that_leaves_names_what_ended_it(pod: dict[str, object], why: str) -> None:
+    world = running(stored())
+    world.pod(1, **pod)
+    world.write()
+    for slot in world.slots:
+        world.agent(slot, stop_ack=world.status.stopAt)
+    world.write()
+    for slot in world.slots:
+        world.agent(slot, saved=True)
+    world.write()
+    assert world.status.lastFailure is not None
+    assert world.status.lastFailure.message.endswith(f", because {why}")

@@ -24,6 +24,22 @@ def test_a_new_job_gets_its_first_status_before_any_pod() -> None:
     assert world.plan().create == tuple(PodToCreate("worker", slot, 0) for slot in range(3))
 
 
+@pytest.mark.parametrize(
+    ("pods", "ranks", "words"),
+    [(1, 1, "1 pod with 1 rank;"), (2, 1, "2 pods with 1 rank each;"), (2, 4, "2 pods with 4 ranks each;")],
+)
+def test_the_size_of_a_new_job_is_told_in_the_right_number(pods: int, ranks: int, words: str) -> None:
+    (event,) = World(job_spec(pods, ranks)).write().events
+    assert event.message.startswith(words)
+
+
+@pytest.mark.parametrize(("ranks", "words"), [(1, "round 1: 1 rank starts"), (2, "round 1: 2 ranks start")])
+def test_the_ranks_of_a_new_round_are_told_in_the_right_number(ranks: int, words: str) -> None:
+    world = pending(job_spec(1, ranks))
+    world.agent(0)
+    assert [event.message for event in world.write().events] == [words]
+
+
 def test_only_missing_pods_are_created() -> None:
     world = pending()
     del world.pods[2]

@@ -284,6 +284,18 @@ def test_a_recovery_is_told_in_milliseconds() -> None:
     assert (told["totalMilliseconds"], told["phaseMilliseconds"]) == (130.4, {"fork": 12.3})
 
 
+def test_the_first_step_is_written_as_the_api_spells_it_and_read_in_both_spellings() -> None:
+    recovery = Recovery(round=2, cause="Crash", rung=Rung.IN_PLACE, clock={"first_step": 0.5})
+    state = job().model_copy(update={"recoveries": [recovery], "totals": Totals(phases={"first_step": 0.5})})
+    written = write_status(state)
+    assert written["recoveries"][0]["phaseMilliseconds"] == {"firstStep": 500.0}
+    assert written["internal"]["totals"]["phases"] == {"firstStep": 0.5}
+    assert read_status(written) == state
+    written["recoveries"][0]["phaseMilliseconds"] = {"first_step": 500.0}
+    written["internal"]["totals"]["phases"] = {"first_step": 0.5}
+    assert read_status(written) == state
+
+
 def test_what_another_version_wrote_survives_a_write() -> None:
     stored = write_status(job())
     stored["newer"] = {"a": 1}

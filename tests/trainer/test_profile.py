@@ -85,6 +85,6 @@ def test_the_profile_of_another_model_does_not_count(clock: Clock, tmp_path: Pat
 
 def test_rank_0_prints_how_a_pipeline_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     for shown in (False, True):
-        StepLog(shown, 10).told("stage  blocks  time")
-    StepLog(True, 10).told("")
+        StepLog(shown, 10).print_note("stage  blocks  time")
+    StepLog(True, 10).print_note("")
     assert capsys.readouterr().out == "stage  blocks  time\n"

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,12 +28,14 @@ from docs.pictures.render.seeded import INCIDENTS, Incident, perform
 from docs.pictures.render.stage import opened, zygote
 from tests.dashboards import asking
 from tests.dashboards.prometheus import serving
+from trainmaster_operator.cli.run import local_processes
 
 RUNS = Path(__file__).parents[3] / "runs"
-FINEST_S = 1.0
-RATE_INTERVAL_S = 6.0
+FINEST_S = 2.0
+RATE_INTERVAL_S = 10.0
 """Some scrapes."""
 WINDOW = "window.json"
+MODULE = "docs.pictures.render.incidents"
 
 Json = dict[str, Any]
 
@@ -56,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--only", type=int, action="append", metavar="N", help="the incident of this number (default: all)")
     add("--out", type=Path, default=RUNS / "incidents", help="folder of the pictures (default: runs/incidents)")
     add("--data", type=Path, default=RUNS / "incidents-data", help="folder of what was scraped")
-    add("--together", type=int, default=4, metavar="N", help="incidents that are seeded at a time (default: 4)")
+    add("--together", type=int, default=2, metavar="N", help="incidents that are seeded at a time (default: 2)")
+    add("--zygote", type=Path, help=argparse.SUPPRESS)  # the socket of one that serves already
     steps = parser.add_mutually_exclusive_group()
     steps.add_argument("--seed", action="store_true", help="seed only, and draw nothing")
     steps.add_argument("--draw", action="store_true", help="draw only, what was seeded before")
@@ -65,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.seed and (program := lacking()):
         sys.stderr.write(f"{program} is not on the PATH; the pictures are drawn with it\n")
         return 2
+    if options.zygote is not None:
+        for incident in chosen:
+            asyncio.run(seed(incident, place(options.data, incident), options.zygote))
+        return 0
     failed: list[str] = []
     if not options.draw:
         failed = asyncio.run(seed_all(chosen, options.data, options.together))
@@ -85,17 +94,22 @@ def place(data: Path, incident: Incident) -> Path:
 
 
 async def seed_all(incidents: Sequence[Incident], data: Path, together: int) -> list[str]:
-    """Seed incidents, the longest first. Return a sentence for each that failed."""
+    """Seed incidents, each in a process of its own, so that none waits for another one's store, the longest first.
+    Return a sentence for each that failed."""
     turns = asyncio.Semaphore(together)
     failed = []
+    logs = data / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
 
     async def one(incident: Incident, socket: Path) -> None:
+        arguments = ["--seed", "--only", str(incident.number), "--data", str(data), "--zygote", str(socket)]
+        log = logs / f"{incident.number:02}.log"
         async with turns:
-            try:
-                await seed(incident, place(data, incident), socket)
+            process = await local_processes.start(MODULE, arguments, log, signal.SIGTERM, os.environ)
+            if await process.wait() == 0:
                 sys.stdout.write(f"incident {incident.number:02} is seeded\n")
-            except Exception as error:  # noqa: BLE001 - the others go on, and it is told at the end
-                failed.append(f"incident {incident.number:02} failed: {type(error).__name__}: {error}")
+            else:
+                failed.append(f"incident {incident.number:02} failed: {local_processes.last_line(log)}")
 
     with zygote(data) as socket:
         order = sorted(incidents, key=lambda incident: -incident.seconds)

@@ -76,7 +76,10 @@ class Replica:
             operator_url=options.agents_url or options.control_url,
             identity=options.identity,
             extra_env=options.extra_env,
-            lease=LeaseSettings(namespace=NAMESPACE, watch=True, address=address),
+            # Longer than a cluster's: this machine may be busy with other things.
+            lease=LeaseSettings(
+                NAMESPACE, duration_s=40.0, renew_deadline_s=25.0, retry_s=4.0, watch=True, address=address
+            ),
         )
         key = bytes.fromhex(os.environ.pop(KEY_VARIABLE, ""))
         if key:

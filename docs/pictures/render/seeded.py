@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docs.pictures.render.stage import LIMIT_S, PACE_S, STEPS, Cast, Stage, paced
-from tests.dashboards.world import SCRAPE_S
+from docs.pictures.render.stage import LIMIT_S, PACE_S, SAVE_EVERY, SCRAPE_S, STEPS, Cast, Stage, paced
 from trainmaster.contract.wire import ExitCode
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden, Object
 from trainmaster_operator.local.pod_process import base_environment
@@ -41,7 +40,7 @@ class Incident:
     cause: str
     command: str
     how: str = RUN
-    seconds: float = 110.0
+    seconds: float = 30.0
     leak_bytes: float = 0.0
 
     @property
@@ -54,20 +53,20 @@ class Incident:
 
 
 async def crash_loop(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], *again("raise", 45))
+    await stage.submit(incident.ill[0], *again("raise", 30))
+    await stage.until(lambda: len(stage.status(incident.ill[0]).recoveries) >= 5)
 
 
 async def held(stage: Stage, incident: Incident) -> None:
     rules = [{"causes": ["DataError"], "action": "Hold"}]
-    bad_data = f"exit:rank=0,step=110,code={ExitCode.DATA_ERROR.value}"
+    bad_data = f"exit:rank=0,step=60,code={ExitCode.DATA_ERROR.value}"
     await stage.submit(incident.ill[0], bad_data, recovery={"rules": rules})
     await stage.until_phase(incident.ill[0], JobPhase.HELD)
 
 
 async def image(stage: Stage, incident: Incident) -> None:
     (job,) = incident.ill
-    for other in incident.healthy:
-        await stage.until_steps(other)
+    await asyncio.sleep(20)
     stage.stop_kubelet()
     await stage.submit(job)
     await stage.until(lambda: len(stage.pods(job)) == 2)
@@ -76,24 +75,24 @@ async def image(stage: Stage, incident: Incident) -> None:
 
 
 async def straggler(stage: Stage, incident: Incident) -> None:
-    slow = paced(90, [1], 2.5 * PACE_S)
+    slow = paced(60, [1], 2.5 * PACE_S)
     await stage.submit(incident.ill[0], *slow, pods=3, recovery={"straggler": {"windowSeconds": 20}})
+    await stage.until(lambda: (found := stage.status(incident.ill[0]).straggler) is not None and found.told)
 
 
 async def no_leader(stage: Stage, incident: Incident) -> None:
-    for job in incident.healthy:
-        await stage.until_steps(job)
     await asyncio.sleep(30)
     stage.store.admission = refuse_lease
 
 
 async def out_of_memory(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], *again("oom", 60, ",where=host"))
+    await stage.submit(incident.ill[0], *again("oom", 36, ",where=host"))
+    await stage.until(lambda: len(stage.status(incident.ill[0]).recoveries) >= 4)
 
 
 async def lost_node(stage: Stage, incident: Incident) -> None:
     for job in incident.ill:
-        await stage.submit(job, recovery={"agentLostSeconds": 15})
+        await stage.submit(job, recovery={"agentLostSeconds": 20})
     for job in incident.ill:
         await stage.until_steps(job, 40)
     for job in incident.ill:
@@ -114,11 +113,13 @@ async def quota(stage: Stage, incident: Incident) -> None:
 
     stage.store.admission = refuse
     await stage.submit(job)
+    await asyncio.sleep(60)
 
 
 async def hang(stage: Stage, incident: Incident) -> None:
     recovery = {"hang": {"limitSeconds": 60, "mode": "Notify"}}
-    await stage.submit(incident.ill[0], "stop:rank=1,step=110", recovery=recovery)
+    await stage.submit(incident.ill[0], "stop:rank=1,step=60", recovery=recovery)
+    await stage.until(lambda: (found := stage.status(incident.ill[0]).suspicion) is not None and found.confirmed)
 
 
 async def operator_out_of_memory(stage: Stage, incident: Incident) -> None:
@@ -134,7 +135,7 @@ async def operator_out_of_memory(stage: Stage, incident: Incident) -> None:
 
 
 async def diverged(stage: Stage, incident: Incident) -> None:
-    await stage.submit(incident.ill[0], "nan:rank=0,step=130")
+    await stage.submit(incident.ill[0], "nan:rank=0,step=80")
     await stage.until_phase(incident.ill[0], JobPhase.FAILED)
 
 
@@ -142,6 +143,7 @@ async def slow_files(stage: Stage, incident: Incident) -> None:
     paths = [str(SLOW), base_environment(os.environ).get("PYTHONPATH", "")]
     variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SLOW_FILES": "30,12"}
     await stage.submit(incident.ill[0], variables=variables)
+    await stage.until_steps(incident.ill[0], 12 * SAVE_EVERY)
 
 
 def again(kind: str, every: int, more: str = "") -> Iterator[str]:
@@ -240,7 +242,7 @@ INCIDENTS: tuple[Incident, ...] = (
         ("vision/diffusion",),
         ("speech/asr", "search/embedder"),
         "storage gets slower: saves take longer and longer",
-        seconds=170.0,
+        seconds=5.0,
     ),
     _incident(
         8,
@@ -270,7 +272,7 @@ INCIDENTS: tuple[Incident, ...] = (
         ("speech/seq2seq",),
         ("vision/tracker", "documents/parser"),
         "a rank hangs: the job makes no step any more",
-        seconds=390.0,
+        seconds=330.0,
     ),
     _incident(
         11,
@@ -297,9 +299,10 @@ INCIDENTS: tuple[Incident, ...] = (
 
 async def perform(stage: Stage, incident: Incident) -> tuple[float, float]:
     """Seed the incident. Return when it began and ended, in seconds since 1970."""
-    began_s = time.time()
     for job, (pods, ranks) in zip(incident.healthy, ((1, 2), (2, 1)), strict=False):
         await stage.submit(job, pods=pods, ranks=ranks)
+        await stage.until_steps(job)
+    began_s = time.time()
     async with asyncio.timeout(LIMIT_S):
         await incident.play(stage, incident)
     await asyncio.sleep(incident.seconds)

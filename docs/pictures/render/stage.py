@@ -21,7 +21,7 @@ from typing import Any
 from docs.pictures.render.replica import NAMESPACE
 from tests import machine_zygote, tied
 from tests.dashboards.prometheus import Prometheus, serving
-from tests.dashboards.world import SCRAPE_S, Records, World, listen
+from tests.dashboards.world import Records, World, listen
 from trainmaster_operator.api.meta import API_VERSION, GROUP
 from trainmaster_operator.cli.run import local_processes
 from trainmaster_operator.cluster.port import JOB, POD, Object
@@ -35,10 +35,13 @@ from trainmaster_operator.planning.status_mapping import read_status
 
 STEPS = 1200
 SAVE_EVERY = 20
-PACE_S = 0.4
+PACE_S = 0.6
 """The length of a step."""
+SCRAPE_S = 2.0
+PATIENCE_S = 90
+"""For so long an agent may be silent on a machine that is busy with other things, and is not lost."""
 LOOK_S = 0.25
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 """Ends a run that never comes to what is waited for."""
 PODS = ("trainmaster-operator-7c9d4-k2xvn", "trainmaster-operator-7c9d4-q8wzt")
 
@@ -98,7 +101,7 @@ class Stage:
                     "device": "CPU",
                 },
                 "checkpoint": {"every": SAVE_EVERY},
-                "recovery": dict(recovery or {}),
+                "recovery": {"agentLostSeconds": PATIENCE_S, **(recovery or {})},
             },
         }
         await self.world.submit(document, (*paced(1, range(pods * ranks)), *faults))

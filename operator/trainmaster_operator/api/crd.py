@@ -64,7 +64,8 @@ _CONTAINER = {
         "name": {"type": "string", "description": "The name of the container in the pod.", "maxLength": 63},
         "image": {
             "type": "string",
-            "description": "The container image. Default: the trainer's image, for framework Trainmaster.",
+            "description": "The container image. Default in the first container: the trainer's image, whatever the"
+            " name of the container is.",
             "maxLength": 1024,
         },
         "command": _words(
@@ -91,8 +92,12 @@ TEMPLATE: dict[str, Any] = {
         },
         "spec": {
             "type": "object",
-            "description": "The specification of the pods, with all fields of a Kubernetes pod. kubectl explain"
-            " pod.spec describes those that are not listed here.",
+            "description": "The specification of the pods, with all fields of a Kubernetes pod. volumes, volumeMounts"
+            " and resources are used as in any pod: for example, resources.limits: {nvidia.com/gpu: 1} in the first"
+            " container requests one GPU for each pod. The operator mounts /var/run/trainmaster, /opt/trainmaster,"
+            " /var/lib/trainmaster/ram and, with checkpoint.volume, /checkpoints or checkpoint.directory; a volumeMount"
+            " at one of these paths has no effect. kubectl explain pod.spec describes the fields that are not listed"
+            " here.",
             _OPEN: True,
             "properties": {
                 "restartPolicy": _short("Never, because the operator restarts the ranks. Default: Never."),

@@ -49,23 +49,26 @@ class WorkersSpec(Strict):
         1,
         ge=1,
         le=100_000,
-        description="Number of pods that train. If workers.min or workers.max is set, the job uses the largest number "
-        "up to this value that the parallelism and the batch allow. Default: 1.",
+        description="Number of pods that are to train: the target. If neither workers.min nor workers.max is set, "
+        "this is the only number of pods with which the job runs, and the parallelism and the batch must allow it. If "
+        "one of them is set, the job uses the largest number up to replicas that the parallelism and the batch allow. "
+        "For example, batch.global 64 allows 4 and 8 data-parallel ranks, but not 5 to 7. Default: 1.",
     )
     min: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="Smallest number of pods with which the job continues. If pods are lost and cannot be replaced, "
-        "the job continues with fewer pods, but never with fewer than this number. It must not be greater "
-        "than workers.replicas. Default: the job does not shrink.",
+        description="The fewest pods with which the job starts or continues. If pods are missing, the job waits for "
+        "recovery.elastic.waitSeconds and then starts or continues with the largest number of pods that are there "
+        "and that the parallelism and the batch allow, but never with fewer than min. It must not be greater than "
+        "workers.replicas. Default: the job does not start or continue with fewer pods by itself.",
     )
     max: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="Largest number of pods that workers.replicas can be set to while the job exists. It must not be "
-        "less than workers.replicas. Default: no limit.",
+        description="Only an upper bound: the largest value to which workers.replicas can be changed while the job "
+        "exists. The job does not grow to it by itself. It must not be less than workers.replicas. Default: no limit.",
     )
     spares: int = Field(
         0,
@@ -96,10 +99,10 @@ class WorkersSpec(Strict):
         Annotated[list[Annotated[str, Field(max_length=131072)]], Field(min_length=1, max_length=1024)] | None
     ) = Field(
         None,
-        description="The command that a script runs after a restart instead of the command in workers.template, as a "
-        "list of words. It is for scripts that continue only with an additional option, such as --resume. "
-        "It is used after every restart, also in a new pod and after a suspended job is resumed. It is "
-        "refused with framework Trainmaster, which continues without it. Default: the command in "
+        description="The command that a script runs after a restart, as a list of words. It replaces both command "
+        "and args of the first container in workers.template. It is for scripts that continue only with an additional "
+        "option, such as --resume. It is used after every restart, also in a new pod and after a suspended job is "
+        "resumed. It is refused with framework Trainmaster, which continues without it. Default: command and args in "
         "workers.template.",
     )
     template: dict[str, Any] = Field(
@@ -155,31 +158,33 @@ class CheckpointSpec(CheckpointConfig):
     )
     directory: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         None,
-        description="The directory for checkpoints, as a path in the pods. With checkpoint.volume it must be an "
-        "absolute path; a directory below /checkpoints is a directory of the volume, so that several jobs "
-        "can share one volume. Default: /checkpoints if checkpoint.volume is set, the output folder in a "
-        "local run, and otherwise no checkpoints are saved.",
+        description="The directory for checkpoints, as a path in the pods. The built-in trainer creates it if it is "
+        "missing. A script finds the path in the environment variable TRAINMASTER_CHECKPOINT_DIR, and must create the "
+        "directory and save there itself. With checkpoint.volume it must be an absolute path; a directory below "
+        "/checkpoints is a directory of the volume, so that several jobs can share one volume. Default: /checkpoints "
+        "if checkpoint.volume is set, the output folder in a local run, and otherwise no checkpoints are saved.",
     )
     volume: CheckpointVolume | None = Field(
         None,
-        description="The storage that the operator mounts for checkpoints. All pods of the job must be able to use it "
-        "at the same time. A local run ignores it and saves to its output folder. Default: nothing is "
-        "mounted.",
+        description="The storage that the operator mounts for checkpoints, for the built-in trainer and for scripts: "
+        "at /checkpoints if checkpoint.directory is left out or is below it, and otherwise at checkpoint.directory. "
+        "All pods of the job must be able to use it at the same time. A local run ignores it and saves to its output "
+        "folder. Default: nothing is mounted.",
     )
     timeoutSeconds: int = Field(
         900,
         ge=1,
         le=10**7,
         description="Number of seconds for which the last checkpoint of the job is retried if the storage is full or "
-        "does not answer. After this time the job fails with the cause CheckpointFailed. A cluster refuses "
-        "it without checkpoint.directory and checkpoint.volume. The value is a whole number. Default: 900.",
+        "does not answer. After this time the job fails with the cause CheckpointFailed. A cluster refuses it if "
+        "neither checkpoint.directory nor checkpoint.volume is set. The value is a whole number. Default: 900.",
     )
     ram: RamSpec | None = Field(
         None,
         description="Checkpoints in the memory of the pods. They are faster than checkpoints on storage and are used "
-        "first after a failure. They are used only if the job also saves to storage, and a cluster refuses "
-        "them without checkpoint.directory and checkpoint.volume. Default: framework Trainmaster keeps them, and "
-        "scripts do not.",
+        "first after a failure. They are used only if the job also saves to storage: a cluster refuses them if "
+        "neither checkpoint.directory nor checkpoint.volume is set. One of the two is enough. Default: framework "
+        "Trainmaster keeps them, and scripts do not.",
     )
 
     @property
@@ -208,11 +213,11 @@ class SchedulingSpec(Strict):
         ge=0,
         le=SECONDS,
         description="Number of seconds for which some pods of the job may hold places while other pods find none. "
-        "After once to twice this time all pods of the job are deleted and created again later, so that "
-        "two jobs do not block each other. The pods are kept for longer while places appear: if in the last 10 minutes "
-        "(or in this time, if it is shorter) a pod of the job found a place, a node joined the cluster, or a node "
-        "autoscaler announced a node for a pod of the job. Time in which a scheduling gate holds back pods does not "
-        "count. The value is a whole number, and 0 means that the places are never released. Default: 900.",
+        "After once to twice this time all pods of the job are deleted and created again later, so that two jobs do "
+        "not block each other. The pods are kept for longer while places appear: if in the last 10 minutes (or in "
+        "this time, if it is shorter) a pod of the job found a place, a node joined the cluster, or a node autoscaler "
+        "announced a node for a pod of the job. Time in which a scheduling gate holds back pods does not count. The "
+        "value is a whole number, and 0 means that the places are never released. Default: 900.",
     )
 
 
@@ -223,8 +228,8 @@ class JobSpec(Strict):
         "describes. Every other framework runs the command of workers.template, in an image that has the framework. "
         "PyTorch, DeepSpeed, HuggingFace: the ranks get the environment variables that torchrun sets. TensorFlow: the "
         "ranks get TF_CONFIG, which MultiWorkerMirroredStrategy reads. JAX: jax.distributed.initialize() needs no "
-        "arguments. XGBoost: xgboost.collective.CommunicatorContext() needs no arguments. This field cannot be changed "
-        "after the job was created. Default: Trainmaster.",
+        "arguments. XGBoost: xgboost.collective.CommunicatorContext() needs no arguments. This field cannot be "
+        "changed after the job was created. Default: Trainmaster.",
     )
     workers: WorkersSpec = Field(
         default_factory=WorkersSpec,
@@ -266,8 +271,9 @@ class JobSpec(Strict):
         ge=1,
         le=SECONDS,
         description="Number of seconds, counted from the start of the job, after which the job fails if it is not "
-        "finished. The time starts again when a suspended job is resumed. The value is a whole number. "
-        "Default: no deadline.",
+        "finished. The time in which the job waits for its pods counts, except while a scheduling gate holds back "
+        "pods. When a suspended job is resumed, the count begins again at 0. The value is a whole number. Default: no "
+        "deadline.",
     )
     pendingDeadlineSeconds: int | None = Field(
         None,

@@ -33,15 +33,16 @@ class HangSpec(Strict):
         le=SECONDS,
         description="Number of seconds without any sign of life after which a rank hangs, if its Python stack does "
         "not change either. After a few steps the job learns shorter limits from its own steps, saves and "
-        "evaluations. With 600 a script hangs only after its first step, because it may prepare data "
-        "before; every other value applies from the start. The value is a whole number. It is refused "
-        "with mode Off. Default: 600.",
+        "evaluations. If the value is 600, a script is not watched before its first step, because it may prepare data "
+        "until then. If it has another value, a script is watched from its start. The value is a whole number. It is "
+        "refused with mode Off. Default: 600.",
     )
     mode: HangMode = Field(
         HangMode.ENFORCE,
-        description="What happens to ranks that hang. Enforce: the ranks are restarted. Notify: a warning event names "
-        "them. Observe: only status and metrics show them. Off: ranks are not watched, and limitSeconds and factor "
-        "must not be set; write it in quotes, because YAML reads Off as false. Default: Enforce.",
+        description="What happens to ranks that hang. Enforce: the ranks are restarted. Notify: a warning event "
+        "names them. Observe: only status and metrics show them. Off: ranks are not watched, and limitSeconds and "
+        "factor must not be set; write it in quotes, because YAML reads Off as false. In every mode a pod whose agent "
+        "is silent is still replaced after recovery.agentLostSeconds. Default: Enforce.",
     )
     factor: float = Field(
         3,
@@ -127,16 +128,16 @@ class ElasticSpec(Strict):
         30,
         ge=0,
         le=SECONDS,
-        description="Number of seconds for which the job waits for missing pods before it continues with fewer pods. "
-        "It also waits so long for further pods before it grows to a part of the wanted size. It is refused "
-        "without workers.min and workers.max. The value is a whole number. Default: 30.",
+        description="Number of seconds for which the job waits for missing pods before it starts or continues with "
+        "fewer pods. It also waits so long for further pods before it grows to a part of the wanted size. It is "
+        "refused if neither workers.min nor workers.max is set. The value is a whole number. Default: 30.",
     )
     cooldownSeconds: int = Field(
         60,
         ge=0,
         le=SECONDS,
         description="Number of seconds for which a job that shrank keeps its size before it uses more pods again. It "
-        "is refused without workers.min and workers.max. The value is a whole number. Default: 60.",
+        "is refused if neither workers.min nor workers.max is set. The value is a whole number. Default: 60.",
     )
 
 
@@ -184,6 +185,6 @@ class RecoverySpec(Strict):
         20,
         ge=1,
         le=SECONDS,
-        description="Number of seconds without a report after which the agent of a pod is considered lost and the pod "
-        "is replaced. The value is a whole number. Default: 20.",
+        description="Number of seconds without a report after which the agent of a pod is considered lost and the "
+        "pod is replaced, whatever recovery.hang.mode is. The value is a whole number. Default: 20.",
     )

@@ -56,8 +56,12 @@ class RuleSpec(Strict):
         default_factory=list,
         max_length=15,
         # kubectl explain does not show which values the entries of a list may have.
-        description=f"The causes of failures that the rule matches: {', '.join(get_args(RuledCause))}. Default: all "
-        "failures of the job itself, but no eviction, preemption, lost node or lost store.",
+        description=f"The causes of failures that the rule matches: {', '.join(get_args(RuledCause))}. Most names say "
+        "what happened. Crash: a rank ended, and no other cause is known. AgentLost: the agent of a pod ended or is "
+        "silent. Evicted and Preempted: a pod was told to end. Refused: a node rejected a pod or could not start it. "
+        "StoreLost: the store at which ranks meet is gone. Fenced: a later round of the job has begun. "
+        "docs/failures.md describes all of them. Default: all failures of the job itself, but no eviction, "
+        "preemption, lost node, lost store or fence.",
     )
     exitCodes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
         default_factory=list,

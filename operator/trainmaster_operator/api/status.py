@@ -48,7 +48,9 @@ class WorkersStatus(Group):
         "counted. The scale subresource shows this number.",
     )
     ready: int | None = Field(
-        None, description="Number of pods with ranks whose agent is connected to the operator. Spares are not counted."
+        None,
+        description="Number of pods with ranks whose agent is connected to the operator. Spares are not counted. It "
+        "is 0 when the job has ended.",
     )
     spares: int | None = Field(
         None, description="Number of pods without ranks that are connected and can take the place of a lost pod."
@@ -211,7 +213,8 @@ class RecoveryRecord(Group):
     phaseMilliseconds: Annotated[dict[str, float], Field(max_length=16)] | None = Field(
         None,
         description="Number of milliseconds in each phase of the recovery: detect, decide, drain, schedule, start, "
-        "fork, imports, rendezvous, build, load, first_step. Of several pods the slowest one counts.",
+        "fork, imports, rendezvous, build, load, firstStep. Of several pods the slowest one counts, so phases may "
+        "overlap and their sum may be more than totalMilliseconds.",
     )
 
 
@@ -227,7 +230,8 @@ class GoodputStatus(Group):
     lostSeconds: Annotated[dict[str, float], Field(max_length=64)] | None = Field(
         None,
         description="Number of seconds that were lost, by cause: the time of recoveries and of steps that were done "
-        "twice, Checkpoint and Evaluation if training stood still for them, Other for the start after a resume.",
+        "twice, Checkpoint and Evaluation if training stood still for them, Resume for the start of a job "
+        "that was suspended, up to its next step.",
     )
     since: Time | None = Field(None, description="The time of the first step of the job, from which time is counted.")
 

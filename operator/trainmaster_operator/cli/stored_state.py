@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import unpack_ranges
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.planning.facts.job_state import JobState
@@ -27,6 +28,11 @@ def state_of(job: Mapping[str, Any]) -> JobState:
     except (OtherLayout, ValidationError) as error:
         first = str(error).splitlines()[0]
         raise Refusal(f"{job['metadata']['name']}: its status is of another version of trainmaster: {first}") from None
+
+
+def is_scripted(job: Mapping[str, Any]) -> bool:
+    """Return whether the ranks of a job run a script of the user, in place of Trainmaster's own training loop."""
+    return bool((job.get("spec") or {}).get("framework", Framework.TRAINMASTER) != Framework.TRAINMASTER)
 
 
 def slots_in_rank_order(job: dict[str, Any]) -> list[int]:

@@ -79,7 +79,7 @@ class Connection:
         except NETWORK_ERRORS as error:
             raise unanswered(request, error) from error
         finally:
-            self._told(request, began, code)
+            self._record_call(request, began, code)
         if not 200 <= code < 300:
             raise refusal(str(request), code, body, response.headers.get("Retry-After"))
         try:
@@ -103,7 +103,7 @@ class Connection:
             except NETWORK_ERRORS as error:
                 raise unanswered(request, error) from error
             finally:
-                self._told(request, began, code)
+                self._record_call(request, began, code)
             if code != 200:
                 raise refusal(str(request), code, body, response.headers.get("Retry-After"))
             yield response.content
@@ -159,7 +159,8 @@ class Connection:
             raise OSError(f"credentials: {error}") from error
         return headers
 
-    def _told(self, request: Request, began: float, code: int) -> None:
+    def _record_call(self, request: Request, began: float, code: int) -> None:
+        """Pass a call's verb, kind, seconds and status code to `calls`, if there is any."""
         if self.calls:
             self.calls(request.verb, request.kind, _now() - began, code)
 

@@ -19,6 +19,8 @@ TRUE_IN = {
 
 
 STARTING = "PodsStarting"  # the reason of Scheduled until it is known whether all pods find a place
+UNTIL_RANKS_START = "pods are starting; once all of them run and their agents are ready, the ranks start"
+"""The message with that reason. It is true until the first round opens, so that a start costs no further write."""
 
 
 def conditions(status: JobState, generation: int, now: float) -> list[Condition]:
@@ -36,7 +38,13 @@ def conditions(status: JobState, generation: int, now: float) -> list[Condition]
         kept[SCHEDULED] = Condition(type=SCHEDULED, status="False", reason="Suspended", lastTransitionTime=rfc3339(now))
     if status.phase is JobPhase.PENDING and (scheduled is None or scheduled.reason == "Suspended"):
         # Unknown: an obstacle that is found later begins to count from then on.
-        unknown = Condition(type=SCHEDULED, status="Unknown", reason=STARTING, lastTransitionTime=rfc3339(now))
+        unknown = Condition(
+            type=SCHEDULED,
+            status="Unknown",
+            reason=STARTING,
+            message=UNTIL_RANKS_START,
+            lastTransitionTime=rfc3339(now),
+        )
         kept = {SCHEDULED: unknown, **{kind: one for kind, one in kept.items() if kind != SCHEDULED}}
     return [
         one if one.observedGeneration == generation else one.model_copy(update={"observedGeneration": generation})

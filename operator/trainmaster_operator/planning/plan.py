@@ -38,29 +38,29 @@ def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> 
 
     A leader whose epoch is over, and a job that is being deleted, decide nothing.
     """
-    decision = _planned(spec, status, observed, now)
+    decision = _plan(spec, status, observed, now)
     counted = job_totals.count(status, decision.status)
     return decision if counted is decision.status else replace(decision, status=counted)
 
 
-def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
+def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
     if observed.epoch < status.leaderEpoch or observed.deleting:
         return Decision(status)
     if not status.phase.finished:
         change = pod_slots.initialise(spec, status, observed, now)
         if change is not None:
-            return _written(spec, status, change, observed, now)
+            return _write_intent(spec, status, change, observed, now)
     view = look(spec, status, observed, now)
     if status.phase.finished:
         if finish.is_expired(view):
             return Decision(status, delete_job=True)
         deletes, due = finish.leftovers(view)
         return Decision(status, delete=deletes, requeue_after_s=_soonest(due, finish.expiry_s(view)))
-    change = _decided(view)
+    change = _decide(view)
     if change is not None:
-        status = _told(view, change.status)
-        return _written(spec, view.status, Change(status, change.events), observed, now)
-    status = _told(view, status)
+        status = _apply_updates(view, change.status)
+        return _write_intent(spec, view.status, Change(status, change.events), observed, now)
+    status = _apply_updates(view, status)
     if status is not view.status:
         status = status.model_copy(update={"leaderEpoch": observed.epoch})
     if status.phase is JobPhase.SUSPENDED:
@@ -92,54 +92,55 @@ def _planned(spec: JobSpec, status: JobState, observed: Observation, now: float)
     )
 
 
-def _decided(view: View) -> Change | None:
+def _decide(view: View) -> Change | None:
+    """Return the change of the first policy that wants one; None if no policy does."""
     if view.status.phase is JobPhase.SUSPENDED:
-        return suspend.resumed(view)
+        return suspend.resume(view)
     if view.status.phase is JobPhase.HELD:
-        return finish.overdue(view) or hold.released(view)
+        return finish.fail_after_deadline(view) or hold.release(view)
     change = (
         finish.complete(view)
-        or finish.overdue(view)
-        or suspend.settled(view)
+        or finish.fail_after_deadline(view)
+        or suspend.suspend_when_saved(view)
         or pod_slots.apply_edits(view)
-        or elastic.resized(view)
-        or pending.hopeless(view)
-        or pending.overdue(view)
+        or elastic.resize_round(view)
+        or pending.fail_if_never_startable(view)
+        or pending.fail_after_pending_deadline(view)
     )
     if change is not None:
         return change
-    change = leaderless_restart.taken_over(view)
-    if change is not None or elastic.unheard(view):
+    change = leaderless_restart.adopt_granted_rounds(view)
+    if change is not None or elastic.has_unheard_pods(view):
         return change
-    fault = None if leaderless_restart.unsettled(view) else recovery_ladder.first_cause(view)
+    fault = None if leaderless_restart.is_unsettled(view) else recovery_ladder.find_first_cause(view)
     if fault is not None:
-        if suspend.wanted(view) and not fault.fatal:
+        if suspend.is_wanted(view) and not fault.fatal:
             return suspend.cut_short(view, fault)
         return recovery_ladder.recover(view, fault)
     return (
         hang.suspect(view)
-        or straggler.told(view)
+        or straggler.report_straggler(view)
         or coordinated_stop.advance(view)
         or open_round.open_round(view)
-        or job_progress.first_step(view)
-        or saving.noted(view)
-        or node_rejection.again(view)
-        or pending.noted(view)
+        or job_progress.record_first_step(view)
+        or saving.report_save_problem(view)
+        or node_rejection.replace_rejected_pods(view)
+        or pending.report_obstacle(view)
         or gang.release(view)
-        or elastic.slots(view)
+        or elastic.resize_slots(view)
         or spares.replace(view)
-        or nodes.relaxed(view)
+        or nodes.relax_avoidance(view)
         or revision.report_edits(view)
     )
 
 
-def _told(view: View, status: JobState) -> JobState:
-    """`status` with what people are told beside the intent."""
+def _apply_updates(view: View, status: JobState) -> JobState:
+    """Return `status` with progress, sizes and conditions as they are now. The intent is not changed."""
     status = operator_absence.update(view, gates.update(view, pending.update(view, job_progress.update(view, status))))
     return revision.update(view, saving.update(view, elastic.update(view, status)))
 
 
-def _written(spec: JobSpec, before: JobState, change: Change, observed: Observation, now: float) -> Decision:
+def _write_intent(spec: JobSpec, before: JobState, change: Change, observed: Observation, now: float) -> Decision:
     status = change.status
     if status.incarnations != before.incarnations and status.avoidNodes == before.avoidNodes:
         status = status.model_copy(update={"avoidNodes": nodes.avoid(spec, status, observed, now)})
@@ -147,7 +148,7 @@ def _written(spec: JobSpec, before: JobState, change: Change, observed: Observat
         status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
         status = status.model_copy(update={"roundMinor": 0})  # a leader's own
-    status = status.model_copy(
+    status = finish.without_pods(status).model_copy(
         update={
             "leaderEpoch": observed.epoch,
             "observedGeneration": observed.generation,

@@ -103,6 +103,10 @@ _GOES_ON = ("Starting", "Running", "Recovering", "Resizing", "Suspending")
 _TROUBLES = ("ReconcileError", "RevisionLost")
 """Conditions that matter more than the phase."""
 
+_PHASES = {"first_step": "firstStep"}
+"""Phases of a recovery's clock whose name in the API is another one. A status of an earlier version has the clock's."""
+_PHASES_READ = {new: old for old, new in _PHASES.items()}
+
 _NOTHING: Object = {}
 _REMEMBERED = {"recoveries"}
 _REMEMBERED_RECOVERIES = 4096
@@ -137,6 +141,8 @@ def write_status(state: JobState, kept: Object | None = None) -> Object:
             internal.setdefault(group, {})[new] = value
         elif name in _TOP:
             found[name] = value
+    if phases := internal.get("totals", _NOTHING).get("phases"):
+        internal["totals"]["phases"] = {_PHASES.get(name, name): seconds for name, seconds in phases.items()}
     for name, value in flat.get("workers", _NOTHING).items():
         group, new = _WORKERS[name]
         found[group][new] = value
@@ -209,6 +215,9 @@ def _flat(status: Object) -> Object:
     for old, (group, new) in _INNER.items():
         if group in internal and new in internal[group]:
             flat[old] = internal[group][new]
+    if phases := flat.get("totals", _NOTHING).get("phases"):
+        phases = {_PHASES_READ.get(name, name): seconds for name, seconds in phases.items()}
+        flat["totals"] = {**flat["totals"], "phases": phases}
     flat["workers"] = {old: groups[group][new] for old, (group, new) in _WORKERS.items() if new in groups[group]}
     flat["restarts"] = groups["restarts"]
     flat["progress"] = progress = dict(groups["progress"])
@@ -235,7 +244,7 @@ def _recovery_written(recovery: Recovery) -> Object:
     if seconds is not None:
         result["totalMilliseconds"] = round(seconds * 1000, 1)
     if clock:
-        result["phaseMilliseconds"] = {name: round(seconds * 1000, 1) for name, seconds in clock.items()}
+        result["phaseMilliseconds"] = {_PHASES.get(name, name): round(s * 1000, 1) for name, s in clock.items()}
     if len(_written) >= _REMEMBERED_RECOVERIES:
         _written.clear()
     _written[id(recovery)] = (recovery, result)
@@ -253,7 +262,8 @@ def _recovery_of(fields: tuple[tuple[str, Any], ...]) -> Recovery:
     total, phases = recovery.pop("totalMilliseconds", None), recovery.pop("phaseMilliseconds")
     if total is not None:
         recovery["totalSeconds"] = round(total / 1000, 4)
-    return Recovery.model_validate({**recovery, "clock": {name: round(ms / 1000, 4) for name, ms in phases}})
+    clock = {_PHASES_READ.get(name, name): round(ms / 1000, 4) for name, ms in phases}
+    return Recovery.model_validate({**recovery, "clock": clock})
 
 
 def duration(seconds: float) -> str:

@@ -136,7 +136,7 @@ class Ledger:
         now = self._clock.now()
         scores = {node: score(marks, now, self._half_life_s) for node, marks in self._marks.items()}
         worst = sorted(scores, key=lambda node: (-scores[node], node))[:NODES]
-        told = {node: _told(self._marks[node], scores[node]) for node in worst}
+        told = {node: _summarise_marks(self._marks[node], scores[node]) for node in worst}
         self._leader.check()
         await self._cluster.apply(
             CONFIG_MAP,
@@ -153,8 +153,8 @@ class Ledger:
         )
 
 
-def _told(marks: list[Mark], score: float) -> dict[str, Any]:
-    """For people, and the reasons themselves for the next leader."""
+def _summarise_marks(marks: list[Mark], score: float) -> dict[str, Any]:
+    """Return what is stored of a node: score, time and causes for people, and the marks for the next leader."""
     causes: dict[str, int] = {}
     for mark in marks:
         causes[mark.cause] = causes.get(mark.cause, 0) + 1

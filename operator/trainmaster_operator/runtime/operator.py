@@ -234,15 +234,17 @@ class Operator:
 
     def render_metrics(self) -> bytes:
         """The text for Prometheus."""
-        return self.metrics.render(self._clock.monotonic()) + self.job_metrics.render(self._told(), self._clock.now())
+        return self.metrics.render(self._clock.monotonic()) + self.job_metrics.render(
+            self._list_jobs_with_metrics(), self._clock.now()
+        )
 
     async def collect_metrics(self) -> bytes:
         """As `render_metrics`, and others have their turn meanwhile."""
         text = self.metrics.render(self._clock.monotonic())
-        return text + await self.job_metrics.collect(self._told(), self._clock.now())
+        return text + await self.job_metrics.collect(self._list_jobs_with_metrics(), self._clock.now())
 
-    def _told(self) -> list[JobRecord]:
-        """The jobs that have metrics of their own: only the leader tells of them."""
+    def _list_jobs_with_metrics(self) -> list[JobRecord]:
+        """Return the jobs to export metrics for; [] if job metrics are off or this operator does not lead."""
         if not self.settings.job_metrics or not self.leader.leading:
             return []
         return [record for record in self.jobs.values() if not record.is_managed_elsewhere]

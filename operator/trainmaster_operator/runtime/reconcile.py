@@ -303,7 +303,7 @@ class Reconciler:
             deleting=record.deleting,
             epoch=self._leader.epoch,
             absence=self._leader.absence,
-            pods=pods if self._troubles is None else self._troubles.told(record.key, pods),
+            pods=pods if self._troubles is None else self._troubles.add_reasons(record.key, pods),
             agents=agents,
             checkpoint=self._fleet.checkpoint(record.key),
             failed_save=self._fleet.failed_save(record.key),

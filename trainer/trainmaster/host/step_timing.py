@@ -65,9 +65,11 @@ class Rhythm:
         setattr(progress, f"{name}_longest_ns", max(pause, int(getattr(progress, f"{name}_longest_ns") * _FORGETS)))
 
 
-def told(ranks: Iterable[Progress]) -> dict[str, list[float]]:
-    """Of all ranks of a pod, by phase: [how many pauses, the typical one, the longest one, all together], in seconds.
-    Where ranks differ, what asks for more patience."""
+def merge_pauses(ranks: Iterable[Progress]) -> dict[str, list[float]]:
+    """Return the pauses of a pod's ranks, by phase: [count, typical, longest, total], the last three in seconds.
+
+    Where ranks differ, the number that asks for more patience is taken.
+    """
     found: dict[str, list[float]] = {}
     for progress in ranks:
         for name in ("step", "save", "eval"):

@@ -143,7 +143,7 @@ class ImportLog:
         if threading.current_thread() is threading.main_thread():
             self.seconds_ns += time.monotonic_ns() - self._began_ns
             self._busy(False)
-        told = [(entry.name, _container(entry)) for entry in self._threads.seen if _told(entry)]
+        told = [(entry.name, _container(entry)) for entry in self._threads.seen if _is_reported(entry)]
         if told or not self.forkable:
             self._told(told)
 
@@ -178,14 +178,15 @@ def changes_of(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> d
     return {os.fsdecode(name): os.fsdecode(after[name]) if name in after else None for name in names}
 
 
-def _told(entry: Import) -> bool:
+def _is_reported(entry: Import) -> bool:
+    """Whether the zygote is to hear of this import: a zygote may do it, and it did not fail."""
     return entry.learnable and not entry.failed
 
 
 def _container(entry: Import) -> str:
-    """The name of the import that is told of and that this one was part of; "" if there is none."""
+    """Return the name of the reported import that this one was part of; "" if there is none."""
     within = entry.within
-    while within is not None and not _told(within):
+    while within is not None and not _is_reported(within):
         within = within.within
     return within.name if within is not None else ""
 

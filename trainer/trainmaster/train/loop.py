@@ -88,7 +88,7 @@ class Training:
         self.config = config = config.at(world.size)
         self.sums = LastSums(world.store, world.size, self.rescue.asked_s)
         self.log = StepLog(world.rank == 0, config.steps, unit_of(config.data.source))
-        self.log.told(world.words)
+        self.log.print_note(world.words)
         self.profiler = Profiler(config.profile, reporter, world, config.steps)
         directory = os.environ.get(environment.CHECKPOINT_DIR, "")
         # Beside the checkpoints: what a world that restarts needn't find out again, and wouldn't find the same.
@@ -110,7 +110,7 @@ class Training:
             self.micro, self.accumulation = config.accumulation(world.size, divisor)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        self.log.told(words)
+        self.log.print_note(words)
         self.noise = NoiseScale.of(config, self.degrees, self.micro, self.accumulation)
         self.first_squared: Tensor | None = None  # of the step's first micro-batch, where it is asked for
         self.source = data.build(config)
@@ -132,8 +132,8 @@ class Training:
         self.reducer = self.parallel.reducer
         self.island = self.parallel.mesh.coordinate("island")
         self.outer = Outer(model, self.parallel.mesh, config.outer, config.steps) if config.outer is not None else None
-        self.log.told(self.parallel.stages)
-        self.log.told("the first step compiles the model's blocks before it trains" if config.compile else "")
+        self.log.print_note(self.parallel.stages)
+        self.log.print_note("the first step compiles the model's blocks before it trains" if config.compile else "")
         self.model: nn.Module = self.parallel.model
         self.optimizer = optimizer.ShardOptimizer(self.model, config.optimizer, config.precision)
         self.activations = memory_report.Activations(self.model)
@@ -517,7 +517,7 @@ class Training:
 
     def _finish(self) -> None:
         self._settle(wait=True)
-        self.log.told(self.noise.words() if self.noise is not None else "")
+        self.log.print_note(self.noise.words() if self.noise is not None else "")
         self.reporter.phase(Phase.DRAIN)
         digest = self.session.digest()
         self.session.finish()

@@ -77,7 +77,7 @@ def validate(document: Any, *, sized: bool = True, on_cluster: bool = False) -> 
     problems += _metadata(document.get("metadata"))
     mounted = _at(document, ("spec", "checkpoint"))
     mounts = (
-        partial_model.told(lambda: _mounts(partial_model.read(CheckpointSpec, mounted)))
+        partial_model.collect_findings(lambda: _mounts(partial_model.read(CheckpointSpec, mounted)))
         if isinstance(mounted, dict)
         else []
     )
@@ -277,11 +277,11 @@ def _across(value: Any, sized: bool, on_cluster: bool) -> Iterator[Problem]:
         launch_command.of_launcher,
         *of_degrees,
     ):
-        for path, words in partial_model.told(lambda rule=rule: rule(spec)):  # type: ignore[misc]
+        for path, words in partial_model.collect_findings(lambda rule=rule: rule(spec)):  # type: ignore[misc]
             yield Problem((*_SPEC, *path), words)
     training = getattr(spec, "training", None)
     for refusal in training.refusals() if training is not None else ():
-        for told in partial_model.told(lambda refusal=refusal: filter(None, [refusal()])):  # type: ignore[misc]
+        for told in partial_model.collect_findings(lambda refusal=refusal: filter(None, [refusal()])):  # type: ignore[misc]
             place, words = placed(told)
             yield Problem((*_TRAINING, *place), words)
 

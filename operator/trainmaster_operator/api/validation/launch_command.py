@@ -46,7 +46,7 @@ def of_launcher(spec: JobSpec) -> Iterator[Breach]:
 
 def complete(spec: Any) -> None:
     """Write into a spec, as a person wrote it, how many ranks each pod has, if only its launcher was told."""
-    found = _told(spec)
+    found = _parse_command_without_ranks(spec)
     if found is None:
         return
     command, workers = found
@@ -62,7 +62,7 @@ def complete(spec: Any) -> None:
 
 def uncounted(spec: Any) -> Iterator[Breach]:
     """Told when torchrun was to count the devices or cores itself, and nobody says how many ranks that makes."""
-    found = _told(spec)
+    found = _parse_command_without_ranks(spec)
     if found is not None and launcher_options.is_counted(found[0].given):
         told = found[0].given["nproc_per_node"]
         yield (
@@ -71,8 +71,8 @@ def uncounted(spec: Any) -> Iterator[Breach]:
         )
 
 
-def _told(spec: Any) -> tuple[Command, dict[str, Any]] | None:
-    """(the command, the workers) of a script's spec that does not say how many ranks a pod has; None for any other."""
+def _parse_command_without_ranks(spec: Any) -> tuple[Command, dict[str, Any]] | None:
+    """Return (the command, the workers) of a script's spec that leaves out ranksPerPod; None for any other spec."""
     if not isinstance(spec, dict) or spec.get("framework", "Trainmaster") == "Trainmaster":
         return None
     workers = spec.get("workers")
@@ -83,7 +83,7 @@ def _told(spec: Any) -> tuple[Command, dict[str, Any]] | None:
         argv = [*(container.get("command") or []), *(container.get("args") or [])]
         return parse(argv), workers
     except (KeyError, IndexError, TypeError, AttributeError, LaunchRefused):
-        return None  # that is told elsewhere
+        return None  # another check reports that
 
 
 def _devices(container: dict[str, Any]) -> int:

@@ -42,8 +42,8 @@ def read(model: type[M], value: dict[str, Any]) -> M:
     return found
 
 
-def told(rule: Callable[[], Iterable[T]]) -> list[T]:
-    """Return what a rule tells of such a model, until it needs a field that is absent."""
+def collect_findings(rule: Callable[[], Iterable[T]]) -> list[T]:
+    """Return what `rule` finds in a partial model until it needs a field that is absent."""
     found: list[T] = []
     try:
         for each in rule():

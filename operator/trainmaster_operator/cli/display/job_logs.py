@@ -19,6 +19,7 @@ from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cli.cluster_connection import Target, connected, find, one_line
 from trainmaster_operator.cli.container_logs import Line, Read, Source, in_order, parsed, source
 from trainmaster_operator.cli.display.rank_output import rank_of
+from trainmaster_operator.cli.display.run_logs import silent
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.stored_state import slots_in_rank_order
@@ -43,11 +44,19 @@ async def _logs(where: Where, name: str, rank: int | None, follow: bool) -> int:
     async with connected(where) as target:
         job = await find(target, name)
         chosen = Choice(job, rank)
-        write = sys.stdout.buffer.write
+        wrote = False
+
+        def write(text: bytes) -> None:
+            nonlocal wrote
+            wrote = True
+            sys.stdout.buffer.write(text)
+
         last = await history(target, job, chosen, write, may_be_empty=follow)
         sys.stdout.buffer.flush()
         if follow:
             await Follower(target, job, chosen, write, last).run()
+        if rank is not None and not wrote:
+            sys.stderr.write(silent(rank))
         return 0
 
 

@@ -91,6 +91,14 @@ class Scene:
         return rank_rows.step_of(self.status, self.ranks)
 
     @property
+    def has_gone_back(self) -> bool:
+        """Whether ranks do steps again. They are looked at less often than the status, so they seem to lag behind it
+        where nothing has gone back; only before the first step of a round do they know of it earlier."""
+        progress = self.status.progress
+        begins = self.status.phase in (JobPhase.STARTING, JobPhase.RECOVERING)
+        return (self.step if begins else max(self.step, progress.step)) < progress.highestStep
+
+    @property
     def eta_s(self) -> float | None:
         """Seconds until the end, where somebody watches over it."""
         return None if self.unled else self.status.progress.etaSeconds
@@ -242,7 +250,7 @@ class _Progress:
     def __init__(self, scene: Scene) -> None:
         status, progress, total = scene.status, scene.status.progress, scene.total
         step = f"step {scene.step}" + (f"/{total}" if total else "")
-        if progress.highestStep > scene.step:
+        if scene.has_gone_back:
             step += f", {progress.highestStep} reached before"
         words = [(step, "")]
         if progress.loss:

@@ -68,8 +68,8 @@ class MemoryTrack:
         found = [(most.share, most.size, -rank) for rank, most in self.most.items() if most.limit]
         return (rank := -max(found)[2], self.most[rank]) if found else None
 
-    def told(self) -> str:
-        """That rank, as a sentence; "" without one."""
+    def describe_nearest(self) -> str:
+        """Return a sentence about the rank that came nearest to its limit; "" if no limit is known."""
         nearest = self.nearest()
         return f"Rank {nearest[0]} came nearest to its limit: {nearest[1].beside}." if nearest is not None else ""
 

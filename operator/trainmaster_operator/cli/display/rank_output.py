@@ -133,8 +133,8 @@ class Teller:
         self._quiet = quiet
         self._in_traceback = False
 
-    def told(self, line: bytes) -> News | None:
-        """Return what is shown of the next line; None: nothing is."""
+    def pick_news(self, line: bytes) -> News | None:
+        """Return what the terminal shows of the next line; None if it shows nothing of it."""
         text = shown(line)
         if self._own_loop:
             if text.startswith(_EVALUATION):

@@ -27,14 +27,22 @@ def of_run(out: Path, rank: int | None, follow: bool, sleep: Callable[[float], A
     if not follow and not pod_logs(logs):
         raise Refusal(f"{out}: its ranks have printed nothing: none of its pods has started; --follow waits for output")
     tails: dict[Path, Tail] = {}
+    wrote = 0
     while True:
         goes_on = follow and output_folder.is_held(out)  # asked first: what comes before the end is read after it
-        while _write_new(logs, tails, rank):
-            pass
+        while (lines := _write_new(logs, tails, rank)) is not None:
+            wrote += lines
         sys.stdout.buffer.flush()
         if not goes_on:
+            if rank is not None and not wrote:
+                sys.stderr.write(silent(rank))
             return 0
         sleep(LOOK_S)
+
+
+def silent(rank: int) -> str:
+    """The line for a person who asked for what a rank prints, and would see nothing."""
+    return f"trainmaster: rank {rank} has printed nothing; --all shows all ranks\n"
 
 
 def _check(resource: dict[str, Any], rank: int | None) -> None:
@@ -46,16 +54,17 @@ def _check(resource: dict[str, Any], rank: int | None) -> None:
         raise Refusal(f"--rank {rank}: {resource['metadata']['name']} has ranks 0 to {ranks - 1}")
 
 
-def _write_new(logs: Path, tails: dict[Path, Tail], rank: int | None) -> bool:
-    """Returns whether there was something."""
-    found = False
+def _write_new(logs: Path, tails: dict[Path, Tail], rank: int | None) -> int | None:
+    """Return the number of lines that were written; None: no pod has printed anything since."""
+    found: int | None = None
     for path in pod_logs(logs):
         tail = tails.setdefault(path, Tail(path))
         while (lines := tail.read()) is not None:
-            found = True
+            found = found or 0
             for line in lines:
                 if (text := _shown(path, line, rank)) is not None:
                     sys.stdout.buffer.write(text + b"\n")
+                    found += 1
     return found
 
 

@@ -31,7 +31,7 @@ def of_run(out: Path) -> int:
     resource = output_folder.read_run(out)
     job = state_of(resource)
     scene = scene_of_run(resource, out)
-    scene.memory = MemoryTrack.read(out / output_folder.MEMORY).told()
+    scene.memory = MemoryTrack.read(out / output_folder.MEMORY).describe_nearest()
     scene.words = rank_output.last_words(out, job)
     goes_on = output_folder.is_held(out)
     state, sentence = standing(out, job, goes_on)

@@ -52,8 +52,9 @@ class News:
     tone: Tone = Tone.PLAIN
 
 
-def news(old: JobState, new: JobState) -> Iterator[News]:
-    """What happened between two statuses of a job, in the order in which it happened."""
+def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[News]:
+    """What happened between two statuses of a job, in the order in which it happened. `scripted`: its ranks run a
+    script of the user, which decides itself where it stops and what it saves."""
     failure = new.lastFailure
     if failure and failure != old.lastFailure:
         yield News("failure", described(failure, new.progress.totalSteps), Tone.BAD)
@@ -73,7 +74,7 @@ def news(old: JobState, new: JobState) -> Iterator[News]:
     if checkpoint and (old.checkpoint is None or checkpoint.step > old.checkpoint.step):
         yield News("checkpoint", f"step {checkpoint.step} is saved")
     if new.phase is not old.phase:
-        told = _phase(new)
+        told = _phase(new, scripted)
         if told:
             yield told
     for condition in new.conditions:
@@ -117,10 +118,13 @@ def ending(failure: Failure) -> str:
 
 def when(failure: Failure, total_steps: int) -> str:
     """The step of a failure. The first steps of a script that tells none may be long over; after the last of
-    `total_steps` there is no other."""
-    if failure.cause == Cause.CHECKPOINT_FAILED or 0 < total_steps <= failure.step:
+    `total_steps` there is no other. A script without a known last step is watched at its optimizer alone: what it does
+    after `optimizer.step()` may belong to the same step or to the next one."""
+    if not failure.step and failure.cause != Cause.CHECKPOINT_FAILED:
+        return "before any completed step was seen"
+    if failure.cause == Cause.CHECKPOINT_FAILED or total_steps <= failure.step:
         return f"after step {failure.step}"
-    return f"in step {failure.step + 1}" if failure.step else "before any completed step was seen"
+    return f"in step {failure.step + 1}"
 
 
 def cut(words: str) -> str:
@@ -132,11 +136,12 @@ def cut(words: str) -> str:
 def recovered(recovery: Recovery) -> str:
     """A closed recovery as a clause."""
     assert recovery.totalSeconds is not None
-    text = f"round {recovery.round} steps again after {seconds(recovery.totalSeconds)}"
+    text = f"training goes on in round {recovery.round}, {seconds(recovery.totalSeconds)} after the failure"
     if recovery.resumedStep is not None:
-        text += f", from step {recovery.resumedStep}"
+        text += f"; it continues after step {recovery.resumedStep}"
     if recovery.lostSteps is not None:
-        text += f"; {count(recovery.lostSteps, 'step')} run twice" if recovery.lostSteps else "; no step was lost"
+        lost = f"{count(recovery.lostSteps, 'step')} must be done again" if recovery.lostSteps else "no step was lost"
+        text += f", and {lost}"
     return text
 
 
@@ -145,19 +150,17 @@ def has_steps(status: JobState) -> bool:
     return bool(status.progress.step or status.progress.highestStep)
 
 
-def _phase(status: JobState) -> News | None:
+def _phase(status: JobState, scripted: bool) -> News | None:
     if status.phase is JobPhase.STARTING:
         return News("starting", f"round {status.round}")
     if status.phase is JobPhase.RUNNING:
         return News("running", f"from step {status.progress.step}")
     if status.phase is JobPhase.RESIZING:
-        return News("resizing", f"all ranks stop {_stop(status)}" if status.stopAt else "the number of pods changes")
+        return News("resizing", _stopping(status, scripted) if status.stopAt else "the number of pods changes")
     if status.phase is JobPhase.SUSPENDING:
-        return News("stopping", f"all ranks stop {_stop(status)}", Tone.WARNING)
+        return News("stopping", _stopping(status, scripted), Tone.WARNING)
     if status.phase is JobPhase.SUSPENDED:
-        # What a script has saved by itself is not known here.
-        saved = f"saved at step {status.checkpoint.step}" if status.checkpoint else "all ranks have ended"
-        return News("suspended", saved, Tone.WARNING)
+        return News("suspended", _stopped(status), Tone.WARNING)
     if status.phase is JobPhase.HELD:
         held = next((c.message for c in status.conditions if c.type == "Held"), "")
         return News("held", held, Tone.WARNING)
@@ -178,6 +181,23 @@ def reached(status: JobState) -> str:
         return f"{steps} since the last restart; the step where that restart began is not known"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
+
+
+def _stopping(status: JobState, scripted: bool) -> str:
+    """What ranks do that are asked to stop. Of a script nobody knows here whether it uses run.steps()."""
+    if not scripted:
+        return f"all ranks stop {_stop(status)}"
+    return (
+        f"your script is asked to stop: with run.steps() it saves and stops {_stop(status)}, otherwise it gets SIGTERM"
+    )
+
+
+def _stopped(status: JobState) -> str:
+    """What ranks did that were asked to stop. What a script has saved by itself is known only of torch.save."""
+    if status.checkpoint is not None:
+        return f"saved at step {status.checkpoint.step}"
+    saved = status.progress.lastSave
+    return "all ranks have ended" + (f"; the script's last torch.save was after step {saved}" if saved else "")
 
 
 def _stop(status: JobState) -> str:

@@ -16,7 +16,7 @@ from trainmaster_operator.cli.display.scenes import scene_of_job
 from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cli.stored_state import is_scripted, state_of
 from trainmaster_operator.cluster.port import JOB, POD, ApiError, Object
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
@@ -108,7 +108,7 @@ class _Follower:
             self._scene.status = new
             if self._gone is not None:
                 self._scene.pods = [*pods, *operator_presence.missing_pods(self._key.name, new, pods, self._gone)]
-            for piece in news(old, new):
+            for piece in news(old, new, scripted=is_scripted(job)):
                 self._display.tell(piece)
             if new.phase is JobPhase.FAILED:
                 self._display.tell(News("logs", logs_command(f"{self._key.name} -n {self._key.namespace}", new)))

@@ -12,7 +12,7 @@ from trainmaster_operator.cli.display import live_display
 from trainmaster_operator.cli.display.scenes import scene_of_run
 from trainmaster_operator.cli.display.show_status import of_run, standing
 from trainmaster_operator.cli.display.status_diff import News, Tone, logs_command, news
-from trainmaster_operator.cli.stored_state import state_of
+from trainmaster_operator.cli.stored_state import is_scripted, state_of
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 
 
@@ -41,9 +41,10 @@ def watch_run(
 
 
 def _look(out: Path, scene: live_display.Scene, shown: live_display.Display) -> None:
-    old, new = scene.status, state_of(output_folder.read_run(out))
+    job = output_folder.read_run(out)
+    old, new = scene.status, state_of(job)
     scene.status = new
-    for piece in news(old, new):
+    for piece in news(old, new, scripted=is_scripted(job)):
         shown.tell(piece)
 
 

@@ -22,9 +22,12 @@ def sentences(waiting: Iterable[Fault], status: JobState) -> Iterator[str]:
 def _reason(fault: Fault, status: JobState) -> str:
     highest, step, rank = status.progress.highestStep, fault["step"], fault["rank"]
     if not highest:
+        # From outside, a script that resumes at its last step looks like one whose steps nobody can count.
         return (
-            "the steps of this job are not known, so a fault cannot wait for one. Steps are counted at optimizers of "
-            "torch, in run.steps(), and not in processes that a script starts itself"
+            f"the job ended before step {step}, and no step of it was seen. A script that continues from a checkpoint "
+            "of its own may have no steps left: --fresh does not delete a checkpoint outside of the output folder. "
+            "Otherwise its steps cannot be counted: they are counted at optimizers of torch and in run.steps(), and "
+            "not in processes that a script starts itself"
         )
     if highest < step:
         return f"the job ended after step {highest}, before step {step}"

@@ -69,7 +69,8 @@ class Document:
             path = path[:-1]
         return self.lines.get(path, 1)
 
-    def told(self, problem: job_validation.Problem) -> str:
+    def describe_problem(self, problem: job_validation.Problem) -> str:
+        """Return "FILE:LINE: PROBLEM"."""
         return f"{self.file}:{self.line(problem.path)}: {problem}"
 
 
@@ -213,7 +214,7 @@ def refuse(document: Document, problems: Iterable[job_validation.Problem]) -> No
     """Raises Refusal with the problems in the order of their lines, each once, if there are any."""
     told = sorted(dict.fromkeys(problems), key=lambda problem: document.line(problem.path))
     if told:
-        raise Refusal(*[document.told(problem) for problem in told])
+        raise Refusal(*[document.describe_problem(problem) for problem in told])
 
 
 def in_namespace(document: Document, default: str, asked: str | None) -> dict[str, Any]:

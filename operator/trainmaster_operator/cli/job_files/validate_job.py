@@ -18,12 +18,15 @@ from trainmaster_operator.cli.job_files.job_document import Document, in_namespa
 from trainmaster_operator.cli.kubeconfig import Where
 from trainmaster_operator.cli.this_machine import preflight, trainer_checks
 
+LOCAL_ONLY = " (checked for a run on this machine; with --cluster it is not checked)"
+"""Ends what `trainmaster validate` says of this machine: the job's image may have what is missing here."""
+
 
 def load_job(
-    file: Path, *, here: Path | None = None, on_cluster: bool = False
+    file: Path, *, here: Path | None = None, on_cluster: bool = False, hint: str = ""
 ) -> tuple[Document, DistributedTrainingJob]:
     """The job in a file. here: the folder that completes its paths, if it is to run on this machine. on_cluster: it is
-    to run on a cluster.
+    to run on a cluster. hint: ends each problem that only a run on this machine has.
 
     Without `here` a cluster is to judge the names in its pod template. Raises Refusal with all problems of the job, one
     a line.
@@ -36,7 +39,10 @@ def load_job(
     if isinstance(spec, dict):
         problems += _of_the_trainer(spec, planned=False)
         if here is not None:
-            problems += preflight.problems(partial_model.read(JobSpec, spec), here)
+            local = preflight.problems(partial_model.read(JobSpec, spec), here)
+            # What is wrong everywhere was found before, and the hint is not true of it.
+            found = [one for one in local if one not in problems]
+            problems += [job_validation.Problem(one.path, one.message + hint) for one in found]
             problems += _names_in_template(spec)
     refuse(document, problems)
     return document, DistributedTrainingJob.model_validate({k: v for k, v in document.value.items() if k != "status"})
@@ -64,7 +70,8 @@ def validate(file: Path, *, cluster: Where | None = None) -> int:
     cluster: the job needn't run on this machine; a dry run of the job and of one of its pods is made on that cluster,
     unless there is no kubeconfig.
     """
-    document, job = load_job(file, here=None if cluster else Path.cwd(), on_cluster=cluster is not None)
+    here = None if cluster else Path.cwd()
+    document, job = load_job(file, here=here, on_cluster=cluster is not None, hint=LOCAL_ONLY)
     tried = ""
     if cluster is not None:
         if cluster.given or kubeconfig.is_there():

@@ -5,24 +5,27 @@ from __future__ import annotations
 from trainmaster_operator.cli.display.recovery_tables import Table
 from trainmaster_operator.cli.display.status_diff import seconds
 from trainmaster_operator.planning.facts.job_state import JobState
-from trainmaster_operator.planning.facts.times import seconds_of, since
-from trainmaster_operator.planning.lifecycle.goodput import OTHER
+from trainmaster_operator.planning.lifecycle.goodput import CHECKPOINT, EVALUATION, OTHER, RESUME
 
 STEPS = "steps"
 
+MEANINGS = {
+    CHECKPOINT: "Training stood still for a save.",
+    EVALUATION: "Training stood still for an evaluation.",
+    RESUME: "The run was stopped and started again: the time from that start to its first step, and the steps that it "
+    "did again because the stop came after the last save. The time between the stop and the start is not counted.",
+    OTHER: "The time was lost to nothing that this version knows.",
+}
+"""Of what is not the cause of a failure."""
+
 
 def parts(status: JobState) -> list[tuple[str, float]]:
-    """(what, seconds) from the first step to the last account, the largest loss first; [] before there is anything.
-
-    The rest that nothing explains is the time between an account and the failure that followed, and the like.
-    """
+    """(what, seconds) from the first step to the last account without the time of stops, the largest loss first; []
+    before there is anything."""
     if not status.firstStepAt or not status.accountedAt:
         return []
-    wall = since(status.firstStepAt, seconds_of(status.accountedAt))
-    lost = sorted(((s, name) for name, s in status.lost.items() if name != OTHER), key=lambda item: (-item[0], item[1]))
-    rest = max(0.0, wall - status.usefulSeconds - sum(s for s, _ in lost))
-    found = [(STEPS, status.usefulSeconds), *((name, s) for s, name in lost), (OTHER, rest)]
-    return [(name, s) for name, s in found if s >= 0.0005]
+    lost = sorted(status.lost.items(), key=lambda item: (item[0] == OTHER, -item[1], item[0]))
+    return [(name, s) for name, s in [(STEPS, status.usefulSeconds), *lost] if s >= 0.0005]
 
 
 def table(status: JobState) -> Table:

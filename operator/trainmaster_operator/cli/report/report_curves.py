@@ -137,7 +137,7 @@ def _memory(track: MemoryTrack) -> str:
     if track.nearest() is not None:
         rows = [[str(rank), memory(peaks[rank]), most[rank].beside or "-"] for rank in shown]
         content += [
-            html_page.note(track.told()),
+            html_page.note(track.describe_nearest()),
             html_page.table(["rank", "at most", "nearest to its limit"], rows, [True, True, False]),
         ]
     return html_page.section("Memory by rank", *content)

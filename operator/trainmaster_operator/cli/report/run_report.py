@@ -202,6 +202,11 @@ def _goodput(status: JobState) -> str:
             "once: if a failure makes it run again, the second time is lost to that failure. The time in which no step "
             "runs is lost as well."
         ),
+        html_page.meanings(
+            (name, goodput_table.MEANINGS[name])
+            for name, _ in goodput_table.parts(status)
+            if name in goodput_table.MEANINGS
+        ),
     )
 
 
@@ -229,7 +234,10 @@ def _recoveries(status: JobState) -> str:
             bars(shares, seconds),
             html_page.legend(Key("box", style, part) for part, style in colours(shares).items()),
             html_page.table(clocks.header, clocks.rows, clocks.numeric),
-            html_page.note("A phase that every rank goes through has the time of the slowest rank."),
+            html_page.note(
+                "A phase that every rank goes through has the time of the slowest rank, so phases may overlap and "
+                "their sum may be more than the total."
+            ),
         ]
     every = status.restarts.total + status.restarts.free
     if every > len(status.recoveries):

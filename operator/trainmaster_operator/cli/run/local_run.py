@@ -78,11 +78,12 @@ class LocalRun:
             out=_short(self._folder.path),
             status=state_of(prepared.resource),
         )
+        self._scripted = job.spec.framework is not Framework.TRAINMASTER
         self._peer_key = secrets.token_hex(KEY_BYTES)
         self._display = live_display.choose(self._scene, plain)
         self._memory = MemoryTrack.read(self._folder.path / MEMORY)
         self._printed = rank_output.RankOutput(self._folder.logs, 0, job.spec.workers.ranksPerPod)
-        self._teller = rank_output.Teller(0, own_loop=job.spec.framework is Framework.TRAINMASTER, quiet=quiet)
+        self._teller = rank_output.Teller(0, own_loop=not self._scripted, quiet=quiet)
         status_file = _short(self._folder.path / STATUS)
         self._status_file = StatusFile(self._folder, status_file, self._display.tell)
         self._unsaved = asyncio.Event()
@@ -225,7 +226,7 @@ class LocalRun:
             self._scene.status = new
             self._unsaved.set()
             self._show_printed()  # last words come before what is said of the end
-            for piece in news(old, new):
+            for piece in news(old, new, scripted=self._scripted):
                 self._display.tell(piece)
             stopped = new.phase is JobPhase.SUSPENDED and event.object["spec"].get("suspend")
             if new.phase.finished or stopped:
@@ -291,7 +292,7 @@ class LocalRun:
             return False
         lines = self._printed.read(self._scene.status)
         for line in lines or ():
-            if (piece := self._teller.told(line)) is not None:
+            if (piece := self._teller.pick_news(line)) is not None:
                 self._display.tell(piece)
         return lines is not None
 
@@ -313,8 +314,8 @@ class LocalRun:
             self._display.tell(News("stopping", f"{name} again: the run stops at once", Tone.BAD))
             self._ended.set()
             return
-        ours = self._prepared.job.spec.framework is Framework.TRAINMASTER
-        how = "saves a checkpoint, then stops" if ours else "the scripts get SIGTERM and their grace period"
+        ours = not self._scripted
+        how = "saves a checkpoint, then stops" if ours else "your script is asked to stop"
         self._display.tell(News("stopping", f"{name}: {how}; a second one stops the run at once", Tone.WARNING))
         # The memory store's patch takes effect at once and can't conflict.
         self._store.patch(JOB, *self._key, {"spec": {"suspend": True}})
@@ -328,7 +329,7 @@ class LocalRun:
             self._memory.write(path / MEMORY)
         except OSError as error:
             sys.stderr.write(f"trainmaster: {_short(path / MEMORY)} can't be written: {why(error)}\n")
-        self._scene.memory = self._memory.told()
+        self._scene.memory = self._memory.describe_nearest()
         self._scene.words = rank_output.last_words(Path(_short(path)), self._scene.status)
         page = _short(path / REPORT)
         try:

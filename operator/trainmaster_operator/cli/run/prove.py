@@ -59,7 +59,7 @@ def prove(options: ProveOptions) -> int:
         raise Refusal(f"{options.job}: nothing can be compared{_why_nothing(job)}")
 
     faults = _faults(random.Random(seed), steps, job.spec.world_size, options.kills)
-    _say(f"\nNow {', '.join(_told(fault) for fault in faults)} (--seed {seed} repeats this).")
+    _say(f"\nNow {', '.join(_describe_fault(fault) for fault in faults)} (--seed {seed} repeats this).")
     code = _run(options, out / "killed", [f"kill:rank={rank},step={step}" for rank, step in faults])
     if code == STOPPED:
         return code
@@ -169,7 +169,8 @@ def _faults(chance: random.Random, steps: int, world_size: int, kills: int) -> l
     return [(chance.randrange(world_size), step) for step in chosen]
 
 
-def _told(fault: tuple[int, int]) -> str:
+def _describe_fault(fault: tuple[int, int]) -> str:
+    """Return in words which rank is killed in which step."""
     return f"rank {fault[0]} is killed in step {fault[1]}"
 
 

@@ -12,10 +12,10 @@ def from_where(spec: JobSpec, status: JobState) -> str:
     if spec.checkpoint.resume == "Never":
         return "from the first step, since spec.checkpoint.resume is Never"
     if status.checkpoint is not None:
-        return f"from the newest checkpoint; one of step {status.checkpoint.step} is known"
+        return f"from the newest checkpoint: that of step {status.checkpoint.step}, or of a later step if there is one"
     if spec.framework is Framework.TRAINMASTER:
         return "from the newest checkpoint, if there is one"
-    return "the script starts again, and continues from what it has saved itself"
+    return f"the script starts again, and continues from what it has saved itself{_last_torch_save(status)}"
 
 
 def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
@@ -26,4 +26,10 @@ def how_to_go_on(spec: JobSpec, status: JobState, command: str) -> str:
         return f"To continue after step {status.checkpoint.step}: {command}"
     if spec.framework is Framework.TRAINMASTER:
         return f"Nothing was saved yet. To start again from the first step: {command}"
-    return f"To start the script again, which continues from what it has saved itself: {command}"
+    saved = _last_torch_save(status)
+    return f"To start the script again, which continues from what it has saved itself{saved}: {command}"
+
+
+def _last_torch_save(status: JobState) -> str:
+    step = status.progress.lastSave
+    return f" (its last torch.save was after step {step})" if step else ""

@@ -25,7 +25,8 @@ def declare(command: Parser) -> None:
         "Runs a job on this machine. If DIR holds an earlier run of the job, that run continues from its last "
         "checkpoint. The terminal shows the progress and what rank 0 prints. DIR gets logs/ with the output of all "
         "ranks (`trainmaster logs DIR` shows it), checkpoints/, metrics.jsonl, status.yaml and report.html. Ctrl-C "
-        "saves a checkpoint and stops the run; a second Ctrl-C stops it at once.",
+        "stops the run after the built-in trainer has saved a checkpoint; a script gets SIGTERM and saves only if it "
+        "does so itself. A second Ctrl-C stops the run at once.",
         ("trainmaster run job.yaml", "writes to runs/JOB-NAME, and continues what is there"),
         (
             "trainmaster run job.yaml --fresh --fault kill:rank=1,step=30",

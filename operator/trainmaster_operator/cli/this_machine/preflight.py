@@ -64,7 +64,7 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
         _checkpoint_problems,
     )
     for check in checks:
-        yield from partial_model.told(lambda check=check: check(spec, directory))  # type: ignore[misc]
+        yield from partial_model.collect_findings(lambda check=check: check(spec, directory))  # type: ignore[misc]
 
 
 def _suspended(spec: JobSpec, directory: Path) -> Iterator[Problem]:
@@ -90,7 +90,7 @@ def _data_problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if evaluation is not None:
         evaluation = evaluation.model_copy(update={"data": _located(evaluation.data, directory)})
     changes = {"data": _located(training.data, directory), "evaluation": evaluation}
-    known = partial_model.told(lambda: [spec.world_size])
+    known = partial_model.collect_findings(lambda: [spec.world_size])
     yield from trainer_checks.data_problems(training.model_copy(update=changes), known[0] if known else 1)
 
 

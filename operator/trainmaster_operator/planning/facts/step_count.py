@@ -33,7 +33,7 @@ def last_save(view: View) -> int:
     """The step after which the script last saved, as far as it is known; 0: it never did. One that began again at step
     0 saves earlier steps than the process before it."""
     saved = max((a.last_save for a in view.in_round()), default=0)
-    return saved or max(view.status.progress.lastSave, _told_late(view.status, view.agents))
+    return saved or max(view.status.progress.lastSave, _find_late_save(view.status, view.agents))
 
 
 def is_known(status: JobState) -> bool:
@@ -63,14 +63,17 @@ def _before(status: JobState, agents: Sequence[AgentRecord | None], number: int)
     """Where a round began. Those after the one of the status were opened by agents, and go on from what was known."""
     if number > status.round:
         return status.progress.lastSave
-    return max(status.roundLastSave, _told_late(status, agents))
+    return max(status.roundLastSave, _find_late_save(status, agents))
 
 
-def _told_late(status: JobState, agents: Sequence[AgentRecord | None]) -> int:
-    """The step of a save in the round before the one of the status, as agents tell in this one. A round can end before
-    the agent of the rank that saved has told; 0: none was told."""
-    told = [agent.saved_before for agent in agents if agent is not None and agent.round == status.round]
-    latest = max(told, default=0)
+def _find_late_save(status: JobState, agents: Sequence[AgentRecord | None]) -> int:
+    """Return the step of the last save in the round before the status' one; 0 if no agent knows of any.
+
+    A round can end before the agent of the rank that saved has reported the save, so that agent reports it in the next
+    round.
+    """
+    steps = [agent.saved_before for agent in agents if agent is not None and agent.round == status.round]
+    latest = max(steps, default=0)
     return status.roundSavedFrom + latest if latest else 0
 
 

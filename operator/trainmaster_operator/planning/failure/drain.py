@@ -33,7 +33,7 @@ def saved(view: View) -> Fault | None:
     pod = view.pods[slots[0]] if slots else None
     return Fault(
         cause=Cause.PREEMPTED,
-        message=saving.stopped_words(view) + (f", since slot {slots[0]}'s pod was told to end" if slots else ""),
+        message=saving.stopped_words(view) + (f", because {_why(view, slots[0])}" if slots else ""),
         slots=slots or view.members[:1],
         floor=Rung.POD if slots else Rung.IN_PLACE,
         free=bool(slots),
@@ -46,3 +46,13 @@ def saved(view: View) -> Fault | None:
 def _goes(view: View, slot: int) -> bool:
     pod, agent = view.pods[slot], view.agents[slot]
     return pod is None or pod.deleting or pod.phase in ENDED or (agent is not None and agent.draining)
+
+
+def _why(view: View, slot: int) -> str:
+    """Why the slot's pod ends, as far as the pod tells."""
+    pod = view.pods[slot]
+    if pod is None:
+        return f"the pod of slot {slot} was deleted"
+    if pod.disruption:
+        return f"pod {pod.name} was told to end ({pod.disruption})"
+    return f"pod {pod.name} was deleted" if pod.deleting else f"pod {pod.name} was told to end"

@@ -30,8 +30,8 @@ def held(view: View, fault: Fault) -> Change:
     )
 
 
-def released(view: View) -> Change | None:
-    """Suspended, once a person wants that. Whoever looked at a failure has answered it: its cause counts afresh."""
+def release(view: View) -> Change | None:
+    """Suspend a held job once a person asks for it. That answers the failure, so its cause counts from zero again."""
     if not view.spec.suspend and not revision.restart_asked(view):
         return None
     change = suspend.stopped(view, "it was held, and nothing had to be saved")

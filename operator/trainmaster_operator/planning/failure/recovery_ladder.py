@@ -53,8 +53,8 @@ _ADVICE = {
 }
 
 
-def first_cause(view: View) -> Fault | None:
-    """The one failure to answer: never the cascade behind it.
+def find_first_cause(view: View) -> Fault | None:
+    """Return the one failure to answer, never the cascade behind it; None if there is none.
 
     Words that a restart can't help with come first, then pods whose software differs, then proof (pods that ended, a
     lost store), then the earliest verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing
@@ -146,21 +146,33 @@ def _by_cause(view: View, fault: Fault) -> Change:
     divisor = retry.halved(view, fault)
     if divisor is not None:
         return _free_restart(view, fault, f"with micro-batches {divisor} times smaller", microDivisor=divisor)
-    return _climb(view, fault, fault.floor)
+    tried = repetition.restarts_in_vain(view, fault)
+    if repetition.is_certain(tried):
+        # Fewer pods share the data in another way, so where the job allows them they are still worth a try.
+        return elastic.shrink(view, fault) or fail(view, fault, repetition.explain_end(tried, fault))
+    if not tried:
+        return _climb(view, fault, fault.floor)
+    how = "because the restart before ended in the same failure after the same step"
+    return _climb(view, fault, max(Rung.POD, fault.floor, key=failure_budget.LADDER.index), how)
 
 
-def _climb(view: View, fault: Fault, floor: Rung) -> Change:
+def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
     """The lowest rung from `floor` on that the budget allows; when none is left, fewer pods, or the end."""
     limits, spent, step = view.spec.recovery.budget, view.status.spent, view.highest_step()
     rung = failure_budget.affordable(limits, spent, fault.cause.value, floor, step, view.now)
     if rung is not Rung.FREE:
-        return _restart(view, fault, rung, rung)
+        return _restart(view, fault, rung, rung, how)
     shrunk = elastic.shrink(view, fault)
     if shrunk is not None:
         return shrunk
     r = view.status.restarts
     tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
-    return fail(view, fault, f"the recovery budget is spent after {tried}: {fault.message}")
+    again = (
+        f"; the failure before was the same, also after step {fault.step}"
+        if repetition.is_last_again(view, fault)
+        else ""
+    )
+    return fail(view, fault, f"the recovery budget is spent after {tried}{again}: {fault.message}")
 
 
 def _skip(view: View, fault: Fault) -> Change | None:

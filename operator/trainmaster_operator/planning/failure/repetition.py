@@ -1,4 +1,4 @@
-"""Failures that a restart would only repeat: before the first step of a round, and in the same way.
+"""Failures that a restart would only repeat: in the same way, before the first step of a round or after the same step.
 
 The same way means: the same cause, exit code and words, once what differs from rank to rank is taken out of the words.
 Agents say which last words are of the program itself (`Recurrence`). Where memory, a device, a network or a file may
@@ -12,7 +12,9 @@ import re
 from collections.abc import Sequence
 
 from trainmaster.contract.wire import RankState, Recurrence, Verdict
+from trainmaster_operator.planning.facts import step_count
 from trainmaster_operator.planning.facts.fault import MESSAGE, Fault
+from trainmaster_operator.planning.facts.job_state import Recovery, Rung
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.times import seconds_of, since
 from trainmaster_operator.planning.facts.view import View, stepped_to
@@ -30,6 +32,9 @@ TWICE = "the job failed twice in this way before its first step, so a third try 
 
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|(?:/[^\s'\":,;()]+)+|\b[0-9a-fA-F]{8,}\b|\d+")
 """What differs from rank to rank and from try to try: addresses, paths, identifiers, numbers."""
+
+_EXCEPTION = re.compile(r"[A-Za-z_]\w*(?=:)")
+"""The type of an exception at the beginning of its words."""
 
 
 def on_every_rank(view: View, verdicts: Sequence[AgentRecord]) -> AgentRecord | None:
@@ -58,6 +63,54 @@ def is_repeated(view: View, fault: Fault) -> bool:
         return False
     way = (fault.cause.value, fault.shell_code, _shape(fault.message))
     return last.round < view.status.round and (last.cause, last.exitCode, _shape(last.message)) == way
+
+
+def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
+    """Return what was restarted for this same failure since the job last made progress, the latest at the end.
+
+    The list is empty unless this failure is the last one again. It is also empty for a script whose step after a
+    restart is not known: such a script may train on without visible progress.
+    """
+    if fault.recurs is Recurrence.UNKNOWN or not is_last_again(view, fault) or not step_count.is_known(view.status):
+        return []
+    step = view.highest_step()
+    rungs: list[Rung] = []
+    for recovery in reversed(view.status.recoveries):
+        if not _answered(recovery, fault, step):
+            break
+        rungs.append(recovery.rung)
+    return rungs[::-1]
+
+
+def is_last_again(view: View, fault: Fault) -> bool:
+    """Whether the last failure had the same cause, exit code and words, and came after the same step."""
+    last = view.status.lastFailure
+    if last is None or not fault.step or last.round >= view.status.round:
+        return False
+    way = (fault.cause.value, fault.shell_code, fault.step, _shape(fault.message))
+    return (last.cause, last.exitCode, last.step, _shape(last.message)) == way
+
+
+def is_certain(tried: Sequence[Rung]) -> bool:
+    """Whether a failure would come again after every restart: a restart did not help, and a new pod did not either."""
+    return len(tried) > 1 and any(rung is not Rung.IN_PLACE for rung in tried)
+
+
+def explain_end(tried: Sequence[Rung], fault: Fault) -> str:
+    """Say why the job ends, with the rule that ends it at the first of these failures."""
+    named = _EXCEPTION.match(fault.message)
+    message = f", message: {named[0]}" if named else ""
+    return (
+        f"the same failure came {len(tried) + 1} times after step {fault.step}, the last time with a new pod, so "
+        f"another restart would not help: {fault.message[:700]}. To end the job at the first such failure, add the "
+        f"rule {{causes: [{fault.cause.value}]{message}, action: Fail}} to spec.recovery.rules"
+    )
+
+
+def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:
+    """Whether this restart answered a failure with the cause of `fault`, and no step beyond `step` was made since."""
+    counted = recovery.rung in (Rung.IN_PLACE, Rung.POD, Rung.FULL)
+    return counted and recovery.cause == fault.cause.value and recovery.step == step
 
 
 def _two_without_a_step(view: View) -> bool:

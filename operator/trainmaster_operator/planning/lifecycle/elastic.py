@@ -12,6 +12,7 @@ from trainmaster_operator.planning.facts.change import (
     Change,
     changed,
     condition,
+    counted,
     known_condition,
     normal,
     warning,
@@ -59,16 +60,16 @@ def due_s(view: View) -> float | None:
     """When pods that are there may be taken though they could not be so far."""
     if not view.round_is_open or sizes.wanted(view) <= len(view.members):
         return None
-    if unheard(view):
+    if has_unheard_pods(view):
         return HEARD_AFTER_S - view.observed.leading_s
     wait = view.spec.recovery.elastic.waitSeconds - since(view.status.workers.resizedAt, view.now)
     return next((left for left in (sizes.cooldown_s(view), wait) if left > 0), None)
 
 
-def resized(view: View) -> Change | None:
-    """The round of another size, once every rank has stopped for it after a checkpoint. It counts no failure."""
+def resize_round(view: View) -> Change | None:
+    """Begin a round of another size once every rank has stopped for it after a checkpoint. It counts no failure."""
     status = view.status
-    if not _stopped(view) or unheard(view):
+    if not _stopped(view) or has_unheard_pods(view):
         return None
     number = status.round + 1
     after = f" after step {status.stopAt}" if status.stopAt is not None else ""
@@ -86,7 +87,7 @@ def resized(view: View) -> Change | None:
     return changed(
         status,
         normal("Resizing", f"every rank stopped{after} (round {number})"),
-        *(sizes.told(view, len(order)) if order is not None else ()),
+        *(sizes.report_resize(view, len(order)) if order is not None else ()),
         round=number,
         restarts=status.restarts.model_copy(update={"free": status.restarts.free + 1}),
         recoveries=[*status.recoveries, recovery][-RECOVERIES:],
@@ -98,9 +99,12 @@ def _stopped(view: View) -> bool:
     return view.status.phase is JobPhase.RESIZING and view.round_is_open and view.all_saved
 
 
-def unheard(view: View) -> bool:
-    """A new leader has not heard all of the pods yet for which its predecessor has stopped the ranks, or that it has
-    stopped. A round without them would be followed by another one."""
+def has_unheard_pods(view: View) -> bool:
+    """Whether a job that grows has running pods whose agents this leader has not heard yet.
+
+    Ranks were stopped for these pods, perhaps by the leader before this one. A round without them would be followed
+    by another one.
+    """
     grows = sizes.wanted(view) > len(view.members)
     if not grows or not _stopped(view) or view.observed.leading_s >= HEARD_AFTER_S:
         return False
@@ -143,8 +147,8 @@ def shrink(view: View, fault: Fault) -> Change | None:
     )
 
 
-def slots(view: View) -> Change | None:
-    """As many slots as the job's size needs: more before it grows, fewer after it has shrunk."""
+def resize_slots(view: View) -> Change | None:
+    """Set the number of slots to what the job's size needs: more before it grows, fewer after it has shrunk."""
     status, size, wish = view.status, len(view.members), sizes.wanted(view)
     fresh = status.roundMap == ""  # no round has opened since the job began, or since all pods were replaced
     if fresh and status.workers.replicas != wish:
@@ -162,8 +166,11 @@ def _with_slots(view: View, count: int, size: int) -> Change:
     following = max(workers.nextIncarnation, *(n + 1 for n in removed)) if removed else workers.nextIncarnation
     kept = view.incarnations[:count]
     wish = sizes.wanted(view)
-    words = f"{count - view.slots} pods more" if count > view.slots else f"{view.slots - count} pods fewer"
-    reason = f"from {size} to {wish} pods; training goes on until they are ready" if wish > size else f"{size} pods run"
+    more = count > view.slots
+    words = f"{counted(abs(count - view.slots), 'pod')} {'more' if more else 'fewer'}"
+    reason = f"{counted(size, 'pod')} {'runs' if size == 1 else 'run'}"
+    if wish > size:
+        reason = f"from {size} to {wish} pods; training goes on until they are ready"
     return changed(
         view.status,
         normal("PodsChanged", f"{words}: {reason}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_operator.planning.facts.change import Change, changed, normal, warning
-from trainmaster_operator.planning.facts.job_state import Failure, JobPhase
+from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodToDelete
 from trainmaster_operator.planning.facts.times import rfc3339, since
 from trainmaster_operator.planning.facts.view import ENDED, View
@@ -21,7 +21,7 @@ def complete(view: View) -> Change | None:
         return None
     return changed(
         view.status,
-        normal("Succeeded", f"all {len(agents) * view.spec.workers.ranksPerPod} ranks are done"),
+        normal("Succeeded", _done(len(agents) * view.spec.workers.ranksPerPod)),
         phase=JobPhase.SUCCEEDED,
         completionTime=rfc3339(view.now),
         stopAt=None,
@@ -30,8 +30,8 @@ def complete(view: View) -> Change | None:
     )
 
 
-def overdue(view: View) -> Change | None:
-    """Failed when it runs longer than activeDeadlineSeconds."""
+def fail_after_deadline(view: View) -> Change | None:
+    """Fail the job when it has run longer than activeDeadlineSeconds."""
     due = overdue_s(view)
     if due is None or due > 0:
         return None
@@ -101,3 +101,14 @@ def leftovers(view: View) -> tuple[tuple[PodToDelete, ...], float | None]:
         else:
             waiting = True
     return tuple(deletes), FINISH_GRACE_S - waited if waiting else None
+
+
+def without_pods(status: JobState) -> JobState:
+    """The status of a job that has ended, which counts no pod as ready any more. What it was to have stays."""
+    if not status.phase.finished or (status.workers.ready, status.workers.spares) == (0, 0):
+        return status
+    return status.model_copy(update={"workers": status.workers.model_copy(update={"ready": 0, "spares": 0})})
+
+
+def _done(ranks: int) -> str:
+    return "its rank is done" if ranks == 1 else f"all {ranks} ranks are done"

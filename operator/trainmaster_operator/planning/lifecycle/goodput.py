@@ -20,6 +20,7 @@ from trainmaster_operator.planning.liveness import hang_thresholds
 
 CHECKPOINT = "Checkpoint"  # saving, as far as training stood still for it
 EVALUATION = "Evaluation"
+RESUME = "Resume"  # from the start of a run that goes on after a stop to its first step, and what it does again
 OTHER = "Other"
 
 PAUSES = {"save": CHECKPOINT, "eval": EVALUATION}
@@ -31,6 +32,7 @@ class Account:
 
     def __init__(self, status: JobState) -> None:
         self._counts = bool(status.firstStepAt)
+        self._without_failure = RESUME if is_resumed(status) else OTHER
         self._first = status.firstStepAt  # as it is written: a time that is read and written again loses digits
         # The time of a suspend is nobody's: after a resume the account goes on when the job was started again.
         self._at = seconds_of(max(status.accountedAt, status.startTime)) if self._counts else 0.0
@@ -47,7 +49,7 @@ class Account:
             return
         until = max(until, self._at)
         ends = [until - min(since(r.startedAt, until), until - self._at) for r in under_way[1:]]
-        causes = [r.cause for r in under_way] or [OTHER]
+        causes = [r.cause for r in under_way] or [self._without_failure]
         for cause, begin, end in zip(causes, [self._at, *ends], [*ends, until], strict=True):
             self._lose(cause, max(0.0, end - begin))
         self._at = until
@@ -94,6 +96,11 @@ def has_begun(status: JobState) -> bool:
     return bool(status.accountedAt) and status.accountedAt >= status.startTime
 
 
+def is_resumed(status: JobState) -> bool:
+    """Whether the job goes on after it was suspended, or after its run on one machine was stopped."""
+    return bool(status.firstStepAt) and status.firstStepAt < status.startTime
+
+
 def at_first_step(view: View) -> dict[str, object]:
     """The fields when a round has made its first step: up to then nothing was useful. What it has done since, while no
     leader listened, is accounted as well."""
@@ -103,7 +110,9 @@ def at_first_step(view: View) -> dict[str, object]:
     times = rounds_that_trained(view).get(status.round)
     if times is None or times.step <= times.resumed_step + 1:
         return account.fields()
-    since_first(account, times, status.progress, _cause(status), repeats=step_count.repeats(view, times.resume_told))
+    since_first(
+        account, times, status.progress, cause_of_repeats(status), repeats=step_count.repeats(view, times.resume_told)
+    )
     return {**account.fields(), "pauses": hang_thresholds.learned(view), "pausesRound": status.round}
 
 
@@ -123,13 +132,15 @@ def stepped(view: View, status: JobState, old: ProgressStatus, new: ProgressStat
     paused = {name: _paused(view, status, name) for name in PAUSES}
     told = any(agent.resumed_step is not None for agent in view.in_round())
     fresh = new.step - max(old.highestStep, old.step) if step_count.repeats(view, told) else steps
-    account.train(last_sign_at(view), steps, fresh, paused, _cause(view.status))
+    account.train(last_sign_at(view), steps, fresh, paused, cause_of_repeats(view.status))
     return account.fields()
 
 
-def _cause(status: JobState) -> str:
-    """For which steps are done again."""
-    return status.recoveries[-1].cause if status.recoveries else OTHER
+def cause_of_repeats(status: JobState) -> str:
+    """For what steps are done again: the last failure since the job was started, else the resume."""
+    if status.recoveries and status.recoveries[-1].startedAt >= status.startTime:
+        return status.recoveries[-1].cause
+    return RESUME if is_resumed(status) else OTHER
 
 
 def _paused(view: View, status: JobState, name: str) -> float:

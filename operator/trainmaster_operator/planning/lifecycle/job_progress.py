@@ -6,7 +6,7 @@ import math
 
 from trainmaster.contract.wire import RankReport
 from trainmaster_operator.planning.facts import step_count
-from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import CheckpointStatus, JobPhase, JobState, ProgressStatus, Recovery
 from trainmaster_operator.planning.facts.observation import AgentRecord
 from trainmaster_operator.planning.facts.round_times import first_step_at
@@ -19,8 +19,8 @@ SMOOTHING_S = 10.0
 """Time constant of the rates."""
 
 
-def first_step(view: View) -> Change | None:
-    """Running, and every open recovery over, once a rank has completed a step of this round.
+def record_first_step(view: View) -> Change | None:
+    """Set phase Running and close every open recovery once a rank has completed a step of this round.
 
     One rank is enough: ranks step together.
     """
@@ -84,7 +84,7 @@ def _resumed(recovery: Recovery) -> str:
     if recovery.resumedStep is None:
         return "the script does not tell at which step it goes on"
     how = "resumed at" if recovery.resumedStep else "began again at"
-    return f"{how} step {recovery.resumedStep}, {recovery.lostSteps} steps lost"
+    return f"{how} step {recovery.resumedStep}, {counted(recovery.lostSteps or 0, 'step')} lost"
 
 
 def _trains(view: View) -> bool:

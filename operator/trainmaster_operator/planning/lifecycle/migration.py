@@ -17,8 +17,9 @@ _AT_THE_TOP = ("incarnations", "roundMap", "roundStore", "leaderEpoch")
 """Fields of the former status that are parts of groups now."""
 
 _WAY_OUT = (
-    "so the operator leaves the job and its pods as they are. Let the job end by itself or delete it, rewrite its "
-    "manifest with trainmaster migrate, and submit it again"
+    "so the operator leaves the job and its pods as they are: the phase and the step in this status are no longer "
+    "updated. Let the job end by itself or delete it, rewrite its manifest with trainmaster migrate, and submit it "
+    "again"
 )
 
 

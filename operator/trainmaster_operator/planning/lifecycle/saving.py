@@ -26,8 +26,8 @@ IN_PODS = (
 )
 
 
-def noted(view: View) -> Change | None:
-    """Write down at once that a save has failed, or that storage does not answer. The conditions are `update`'s."""
+def report_save_problem(view: View) -> Change | None:
+    """Record a failed save, or warn that storage does not answer, at once. `update` writes the conditions."""
     failed = view.observed.failed_save
     if failed is not None and failed.round == view.status.round and _is_news(view.status, failed.step, failed.message):
         save = FailedSave(step=failed.step, round=failed.round, message=failed.message[:900], time=rfc3339(view.now))
@@ -61,10 +61,11 @@ def stop_words(view: View, step: int) -> str:
     step = min(step, view.status.progress.totalSteps or step)
     saves = "stop" if view.spec.checkpoint.folder is None else "save and stop"
     if view.scripted:
-        where = f"after step {step}" if view.highest_step() else "after their next steps"
+        where = f"after step {step} at the earliest" if view.highest_step() else "after their next steps"
         return f"ranks that use run.steps() {saves} {where}, others get SIGTERM"
     lost = "; nothing is saved, since the job has no spec.checkpoint" if view.spec.checkpoint.folder is None else ""
-    return f"all ranks {saves} after step {step}{lost}{_lost_with_pods(view)}"
+    last = step == view.status.progress.totalSteps
+    return f"all ranks {saves} after step {step}{'' if last else ' at the earliest'}{lost}{_lost_with_pods(view)}"
 
 
 def stopped_words(view: View) -> str:

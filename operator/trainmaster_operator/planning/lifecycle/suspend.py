@@ -18,15 +18,15 @@ from trainmaster_operator.planning.placement import pod_slots
 from trainmaster_operator.planning.rounds import open_round, sizes
 
 
-def wanted(view: View) -> bool:
-    """The job is to stop, or has gone too far to turn back."""
+def is_wanted(view: View) -> bool:
+    """Whether the job is to be suspended, or its common stop is bound and can no longer be called off."""
     asked = view.spec.suspend or revision.restart_asked(view)
     return asked or (view.status.phase is JobPhase.SUSPENDING and view.status.stopBound)
 
 
-def settled(view: View) -> Change | None:
-    """Suspended, if all has been saved or there is nothing to save."""
-    if not wanted(view):
+def suspend_when_saved(view: View) -> Change | None:
+    """Suspend the job once every rank has saved, or at once if no round is open."""
+    if not is_wanted(view):
         return None
     if not view.round_is_open:
         return stopped(view, "nothing had to be saved")
@@ -47,9 +47,11 @@ def cut_short(view: View, fault: Fault) -> Change:
     )
 
 
-def resumed(view: View) -> Change | None:
-    """Fresh pods for a suspended job that is to go on, with what its spec says now. The clock of activeDeadlineSeconds
-    starts anew, as a Job's."""
+def resume(view: View) -> Change | None:
+    """Replace the pods of a suspended job that is to go on, by what its spec says now.
+
+    The clock of activeDeadlineSeconds starts again, as it does for a Kubernetes Job.
+    """
     status = view.status
     if view.spec.suspend:
         return None

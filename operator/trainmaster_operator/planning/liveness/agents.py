@@ -206,7 +206,8 @@ def _words(slot: int, pod: PodRecord | None, said: Verdict | None, count: int) -
         code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
         message = said.message if said is not None else "" if verdict_text.parse(pod.message) else pod.message
         why = ": ".join(part for part in (pod.reason, message) if part)
-        words = f"pod {pod.name} ended{code}" + (f": {why}" if why else "")
+        deleted = " after it was deleted" if pod.deleting and not pod.disruption else ""
+        words = f"pod {pod.name} ended{code}{deleted}" + (f": {why}" if why else "")
     else:
         words = f"pod {pod.name} is being deleted" + (f" ({pod.disruption})" if pod.disruption else "")
     return words if count == 1 else f"{words} (and {count - 1} more)"

@@ -77,7 +77,7 @@ def suspect(view: View) -> Change | None:
     if known is None:
         return _raised(view, over)
     enforced = view.spec.recovery.hang.mode is HangMode.ENFORCE
-    return None if enforced or known.confirmed or not _confirmed(view, over) else _told(view, known, over)
+    return None if enforced or known.confirmed or not _confirmed(view, over) else _report_hang(view, known, over)
 
 
 def asks_stacks(status: JobState) -> bool:
@@ -101,7 +101,7 @@ def hang_due_s(view: View) -> float | None:
         return None
     silences = _silences(view)
     due = [max(view.interval_s, s.limit_s - s.rank.silent_s - s.agent.silent_s) for s in silences]
-    late = spec.limitSeconds - _told_for_s(view)
+    late = spec.limitSeconds - _measure_round_age_s(view)
     if late > 0 and len(view.in_round()) < len(view.members):
         due.append(late)
     return min(due, default=None)
@@ -224,7 +224,8 @@ def _dropped(view: View, known: Suspicion) -> Change:
     return changed(view.status, *_events(view, over), suspicion=None)
 
 
-def _told(view: View, known: Suspicion, over: list[Silence]) -> Change:
+def _report_hang(view: View, known: Suspicion, over: list[Silence]) -> Change:
+    """Confirm the suspicion and emit a warning event; restart nothing, because recovery.hang.mode says so."""
     first = over[0]
     words = f"{_words(first)}{_where(first)}"
     suspicion = known.model_copy(
@@ -296,13 +297,16 @@ def _waiting(silences: list[Silence], first: Silence) -> str:
     return f"; {len(ahead)} of {len(silences)} ranks wait for it (at step {furthest.step}{where})"
 
 
-def _told_for_s(view: View) -> float:
-    """How long agents have been told of the round: the leader that opened it may have died before it told anyone."""
+def _measure_round_age_s(view: View) -> float:
+    """Return for how many seconds agents can have known of the round.
+
+    The leader that opened it may have died before it sent any directive, so the time before this leader does not count.
+    """
     return min(since(view.status.roundOpenedAt, view.now), view.observed.leading_s)
 
 
 def _never_started(view: View, limit: float) -> Fault | None:
-    waited = _told_for_s(view)
+    waited = _measure_round_age_s(view)
     if waited < limit:
         return None
     for slot in view.members:

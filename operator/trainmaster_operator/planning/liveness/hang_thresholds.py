@@ -43,7 +43,7 @@ def learned(view: View) -> dict[str, Pause]:
     """By phase: this round's pauses; while there are few, with what earlier rounds left."""
     known = {}
     for name in ENOUGH:
-        told = _told(view, name)
+        told = _merge_pauses(view, name)
         before = view.status.pauses.get(name)
         if told is not None and before is not None and told.count < WELL_FOUNDED:
             told = Pause(
@@ -107,8 +107,11 @@ def tail_index(pause: Pause) -> float:
     return min(1.0, math.log(pause.longest / pause.typical) / math.log(pause.count))
 
 
-def _told(view: View, name: str) -> Pause | None:
-    """Of all agents of this round: the longest of all, and typical is what is shortest, which errs towards patience."""
+def _merge_pauses(view: View, name: str) -> Pause | None:
+    """Return the pauses in phase `name` over all agents of this round; None if no agent reports any.
+
+    The longest pause is the longest of all agents. The typical one is the shortest of all, which errs towards patience.
+    """
     given = (_numbers(numbers) for agent in view.in_round() if (numbers := agent.pauses.get(name)))
     told = [numbers for numbers in given if numbers[0] > 0]
     if not told:

@@ -56,8 +56,8 @@ def straggler(view: View) -> Fault | None:
     )
 
 
-def told(view: View) -> Change | None:
-    """Say so once, when it has been one for the whole window."""
+def report_straggler(view: View) -> Change | None:
+    """Emit one warning event once a rank has been a straggler for the whole window."""
     known = _known(view)
     if known is None or known.told or not _is_proven(view, known):
         return None

@@ -33,8 +33,8 @@ def due_s(view: View) -> float | None:
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def again(view: View) -> Change | None:
-    """Fresh pods for the slots of those, after a while."""
+def replace_rejected_pods(view: View) -> Change | None:
+    """Replace pods that their node rejected or took no note of; the wait before it doubles each time."""
     if view.round_is_open:
         return None
     pods = [pod for pod in view.pods if pod is not None]

@@ -90,7 +90,7 @@ def _most(known: Suspicion) -> int:
     return 0 if known.nodes < 2 else min(MOST, max(1, int(known.share * known.nodes)))
 
 
-def relaxed(view: View) -> Change | None:
+def relax_avoidance(view: View) -> Change | None:
     """Let pods go anywhere when they find no place elsewhere: a suspect node is better than none.
 
     At once for pods whose affinity excludes nodes by name: an autoscaler might bring another node, but Karpenter

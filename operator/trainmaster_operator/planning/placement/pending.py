@@ -11,7 +11,7 @@ from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, J
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.times import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.job_conditions import STARTING
+from trainmaster_operator.planning.job_conditions import STARTING, UNTIL_RANKS_START
 from trainmaster_operator.planning.lifecycle import finish
 from trainmaster_operator.planning.placement import gates
 from trainmaster_operator.planning.placement.gang import SCHEDULED
@@ -65,8 +65,8 @@ def _count(view: View, pods: int) -> str:
     return f"{pods} of {view.slots} pods" if view.slots > 1 else "the pod"
 
 
-def noted(view: View) -> Change | None:
-    """Something new stands in the way: told at once, and as an event. The condition itself is `update`'s."""
+def report_obstacle(view: View) -> Change | None:
+    """Emit an event as soon as a new obstacle keeps pods from running. `update` writes the condition itself."""
     if view.round_is_open:
         return None
     found = obstacle(view)
@@ -75,8 +75,8 @@ def noted(view: View) -> Change | None:
     known = known_condition(view.status, SCHEDULED)
     if known is not None and (known.status, known.reason) == ("False", found.reason):
         return None
-    told = normal if found.reason == gates.GATED else warning
-    return changed(view.status, told(found.reason, found.message))
+    event = normal if found.reason == gates.GATED else warning
+    return changed(view.status, event(found.reason, found.message))
 
 
 def update(view: View, status: JobState) -> JobState:
@@ -113,6 +113,7 @@ def _created(view: View, status: JobState) -> JobState:
         type=SCHEDULED,
         status="Unknown",
         reason=STARTING,
+        message=UNTIL_RANKS_START,
         lastTransitionTime=rfc3339(view.now),
         observedGeneration=status.observedGeneration,
     )
@@ -124,16 +125,16 @@ def first_of(status: JobState, wanted: Condition) -> list[Condition]:
     return [wanted, *(c for c in status.conditions if c.type != SCHEDULED)]
 
 
-def hopeless(view: View) -> Change | None:
-    """Failed when its pods can't be created, now or later."""
+def fail_if_never_startable(view: View) -> Change | None:
+    """Fail the job if its pods would be refused each time and the job itself is to blame, not a quota or a policy."""
     refusal = view.refusal
     if refusal is None or not refusal.fatal or view.round_is_open:
         return None
     return finish.failed(view, refusal.reason, refusal.message)
 
 
-def overdue(view: View) -> Change | None:
-    """Failed when its pods don't all run within pendingDeadlineSeconds."""
+def fail_after_pending_deadline(view: View) -> Change | None:
+    """Fail the job when its pods have not all run within pendingDeadlineSeconds."""
     due = overdue_s(view)
     if due is None or due > 0:
         return None

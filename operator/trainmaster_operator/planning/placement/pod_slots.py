@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmaster_operator.api.job import Framework
 from trainmaster_operator.api.meta import pack_counts
-from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState, WorkersStatus
 from trainmaster_operator.planning.facts.observation import JobSpec, Observation, PodRecord, PodToCreate, PodToDelete
 from trainmaster_operator.planning.facts.times import rfc3339
@@ -41,7 +41,9 @@ def initialise(spec: JobSpec, status: JobState, observed: Observation, now: floa
             "restore the status, or delete the job and submit it again"
         )
     size, spares = sizes.wished(spec), spec.workers.spares
-    words = f"{size} pods with {spec.workers.ranksPerPod} ranks each" + (f", and {spares} spares" if spares else "")
+    ranks = spec.workers.ranksPerPod
+    words = f"{counted(size, 'pod')} with {counted(ranks, 'rank')}{' each' if size > 1 else ''}"
+    words += f", and {counted(spares, 'spare')}" if spares else ""
     if spec.checkpoint.folder is None:
         what = "nothing is saved, and a restart begins at step 0"
         if spec.framework is not Framework.TRAINMASTER:

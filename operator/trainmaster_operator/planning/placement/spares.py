@@ -26,7 +26,7 @@ def replace(view: View) -> Change | None:
     again = workers.replacedAt != "" and since(workers.replacedAt, view.now) < FORGIVEN_AFTER_S
     return changed(
         view.status,
-        normal("SpareReplaced", f"{len(lost)} pods without a rank are replaced: slot {', '.join(map(str, lost[:8]))}"),
+        normal("SpareReplaced", f"{_replaced(len(lost))}: slot {', '.join(map(str, lost[:8]))}"),
         incarnations=pod_slots.raised(view, lost),
         workers=workers.model_copy(
             update={"replacedAt": rfc3339(view.now), "replacements": workers.replacements + 1 if again else 1}
@@ -63,3 +63,7 @@ def _wait_s(view: View) -> float:
         return 0.0
     wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(workers.replacements - 1, 16))
     return max(0.0, wait - since(workers.replacedAt, view.now))
+
+
+def _replaced(pods: int) -> str:
+    return "1 pod without a rank is replaced" if pods == 1 else f"{pods} pods without a rank are replaced"

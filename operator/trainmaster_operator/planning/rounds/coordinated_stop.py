@@ -21,7 +21,7 @@ MARGIN_S = 0.5
 def advance(view: View) -> Change | None:
     """The next step towards a common stop, or the way back while it isn't bound."""
     status = view.status
-    if suspend.wanted(view):
+    if suspend.is_wanted(view):
         phase, reason = JobPhase.SUSPENDING, "Suspending" if view.spec.suspend else "Restarting"
     elif elastic.next_size(view) is not None or (status.phase is JobPhase.RESIZING and status.stopBound):
         phase, reason = JobPhase.RESIZING, "Resizing"
@@ -34,8 +34,7 @@ def advance(view: View) -> Change | None:
         event = normal(reason, saving.stop_words(view, stop_at))
         return changed(status, event, phase=phase, stopAt=stop_at, stopBound=False)
     if phase is not status.phase:
-        where = f" after step {status.stopAt}" if view.highest_step() else ""
-        return changed(status, normal(reason, f"all ranks stop{where}"), phase=phase)
+        return changed(status, normal(reason, saving.stop_words(view, status.stopAt)), phase=phase)
     if status.stopBound:
         return None
     members = view.in_round()

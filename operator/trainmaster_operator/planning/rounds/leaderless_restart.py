@@ -45,8 +45,8 @@ def highest(spec: JobSpec, status: JobState) -> int:
     return status.roundMinor + max(0, min(GRANT, limits.perCause, limits.inPlace - spent))
 
 
-def taken_over(view: View) -> Change | None:
-    """The granted round becomes the status' own; one that not all members came to is followed by another."""
+def adopt_granted_rounds(view: View) -> Change | None:
+    """Make granted rounds the status' own; follow one that not all members came to by another round."""
     if not view.round_is_open:
         return _outnumbered(view)
     ahead = _ahead(view)
@@ -94,8 +94,8 @@ def _outnumbered(view: View) -> Change | None:
     return changed(status, round=taken + 1, recoveries=recoveries)
 
 
-def unsettled(view: View) -> bool:
-    """What members say of the status' round may be no longer so."""
+def is_unsettled(view: View) -> bool:
+    """Whether what members report of the status' round may be out of date."""
     return bool(_ahead(view)) or _too_young_s(view) > 0
 
 

@@ -14,7 +14,7 @@ from trainmaster_operator.planning.facts.round_times import RoundTimes, rounds_t
 from trainmaster_operator.planning.facts.step_count import repeats
 from trainmaster_operator.planning.facts.times import rfc3339, since
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.lifecycle.goodput import OTHER, PAUSES, Account, since_first, since_known
+from trainmaster_operator.planning.lifecycle.goodput import PAUSES, Account, cause_of_repeats, since_first, since_known
 
 _TRAINS = (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)
 
@@ -33,7 +33,7 @@ def accounted(view: View, recoveries: Sequence[Recovery]) -> dict[str, Any]:
         else:
             under_way = [r for r in known if r.totalSeconds is None and r.round <= number]
             account.stand_still(times.first_step_at, under_way)
-            again = under_way[-1].cause if under_way else OTHER
+            again = under_way[-1].cause if under_way else cause_of_repeats(status)
             since_first(account, times, progress, again, repeats=repeats(view, times.resume_told))
             known = [_closed(view, r, times) if r in under_way else r for r in known]
         progress = _reached(progress, times)
@@ -60,7 +60,7 @@ def _go_on(account: Account, times: RoundTimes, status: JobState, *, repeats: bo
     if steps > 0:
         now = _pauses(status, times)["pauses"]
         paused = {name: since_known(status, now.get(name), name, times.round) for name in PAUSES}
-        again = status.recoveries[-1].cause if status.recoveries else OTHER
+        again = cause_of_repeats(status)
         fresh = times.step - max(status.progress.highestStep, status.progress.step) if repeats else steps
         account.train(times.last_sign_at, steps, fresh, paused, again)
 

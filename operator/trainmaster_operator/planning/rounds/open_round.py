@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from trainmaster.contract.wire import StoreAddress
 from trainmaster_operator.api.meta import pack_ranges
 from trainmaster_operator.planning.facts import step_count
-from trainmaster_operator.planning.facts.change import Change, changed, normal
+from trainmaster_operator.planning.facts.change import Change, changed, counted, normal
 from trainmaster_operator.planning.facts.job_state import JobPhase
 from trainmaster_operator.planning.facts.observation import AgentRecord, PodRecord
 from trainmaster_operator.planning.facts.times import rfc3339, since
@@ -37,8 +37,8 @@ def open_round(view: View) -> Change | None:
     phase = JobPhase.STARTING if view.status.phase is JobPhase.PENDING else view.status.phase
     return changed(
         view.status,
-        normal("RoundOpened", f"round {number}: {len(order) * view.spec.workers.ranksPerPod} ranks start"),
-        *sizes.told(view, len(order)),
+        normal("RoundOpened", f"round {number}: {_starting(len(order) * view.spec.workers.ranksPerPod)}"),
+        *sizes.report_resize(view, len(order)),
         phase=phase,
         round=number,
         **opened(view, store, order),
@@ -228,3 +228,7 @@ def _used(view: View) -> Iterable[str]:
 
 def address(store: StoreAddress) -> str:
     return f"{store.host}:{store.port}"
+
+
+def _starting(ranks: int) -> str:
+    return f"{counted(ranks, 'rank')} {'starts' if ranks == 1 else 'start'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from trainmaster.contract.config import BatchConfig, ParallelismConfig, share_of_each_rank
-from trainmaster_operator.planning.facts.change import normal, warning
+from trainmaster_operator.planning.facts.change import counted, normal, warning
 from trainmaster_operator.planning.facts.job_state import JobPhase, WorkersStatus
 from trainmaster_operator.planning.facts.observation import JobSpec, PlannedEvent
 from trainmaster_operator.planning.facts.once import once
@@ -119,16 +119,16 @@ def sized(view: View, size: int) -> WorkersStatus:
     return workers.model_copy(update={"replicas": size, "resizedAt": rfc3339(view.now), "shrunkAt": shrunk})
 
 
-def told(view: View, size: int) -> tuple[PlannedEvent, ...]:
-    """What people hear of a round of another size."""
+def report_resize(view: View, size: int) -> tuple[PlannedEvent, ...]:
+    """Return the event that reports a round of `size` pods; () if the size does not change."""
     before = view.status.workers.replicas
     if size == before or view.status.phase is JobPhase.PENDING:
         return ()
     if size > before:
-        return (normal("Grown", f"from {before} to {size} pods"),)
+        return (normal("Grown", f"from {before} to {counted(size, 'pod')}"),)
     if size >= wanted(view):
-        return (normal("Shrunk", f"from {before} to {size} pods"),)
-    return (warning("Shrunk", f"from {before} to {size} pods, since the others are missing"),)
+        return (normal("Shrunk", f"from {before} to {counted(size, 'pod')}"),)
+    return (warning("Shrunk", f"from {before} to {counted(size, 'pod')}, since the others are missing"),)
 
 
 def waits_s(view: View) -> tuple[float, ...]:

@@ -46,8 +46,8 @@ class Troubles:
         self._clock = clock
         self._waiting: dict[JobKey, _Waiting] = {}
 
-    def told(self, key: JobKey, pods: tuple[PodRecord, ...]) -> tuple[PodRecord, ...]:
-        """The pods with what their Events said, where their status says nothing."""
+    def add_reasons(self, key: JobKey, pods: tuple[PodRecord, ...]) -> tuple[PodRecord, ...]:
+        """Return `pods`, each waiting one with the reason and message of its Events where its status gives none."""
         waiting = self._waiting.get(key)
         words = waiting.told if waiting is not None else {}
         if not words:
@@ -60,7 +60,7 @@ class Troubles:
         )
 
     async def look(self, key: JobKey, pods: Sequence[PodRecord]) -> tuple[bool, float]:
-        """(whether there is news, seconds until the next look). `pods`: of the job, as observed without `told`."""
+        """Return (whether there is news, seconds until the next look). `pods`: of the job, before `add_reasons`."""
         stuck = [pod for pod in pods if _waits(pod)]
         if not stuck:
             self._waiting.pop(key, None)

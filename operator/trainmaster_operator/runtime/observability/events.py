@@ -231,14 +231,14 @@ class EventWriter:
             )
 
     def _try_later(self, told: _Told, wait_s: float) -> None:
-        def again() -> None:
+        def requeue() -> None:
             del self._later[number]
             self._queue(told)
 
         told.waiting = True
         self._number += 1
         number = self._number
-        self._later[number] = asyncio.get_running_loop().call_later(wait_s, again)
+        self._later[number] = asyncio.get_running_loop().call_later(wait_s, requeue)
 
     async def _create(self, told: _Told, count: int) -> None:
         try:

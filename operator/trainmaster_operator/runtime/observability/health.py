@@ -98,10 +98,10 @@ class HealthServer:
     async def _livez(self, request: web.Request) -> web.Response:
         late_s = asyncio.get_running_loop().time() - self._turned_at  # both loops have the machine's clock
         stuck = [f"the main loop has not turned for {late_s:.0f} s"] if late_s >= TURNS_WITHIN_S else []
-        return _told(stuck or await self._asked(self._wrong))
+        return _build_response(stuck or await self._asked(self._wrong))
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        return _told(await self._asked(self._missing))
+        return _build_response(await self._asked(self._missing))
 
     async def _render(self, request: web.Request) -> web.Response:
         if self._metrics is None:
@@ -123,5 +123,6 @@ class HealthServer:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made(), self._main))
 
 
-def _told(problems: list[str]) -> web.Response:
+def _build_response(problems: list[str]) -> web.Response:
+    """Return 503 with one problem per line, or 200 with "ok" if there is none."""
     return web.Response(status=503 if problems else 200, text="".join(f"{line}\n" for line in problems or ["ok"]))

@@ -90,7 +90,7 @@ STATE: tuple[Family, ...] = (
     Family(
         "lost_seconds_total", "counter", ("category",), "seconds", STATUS,
         f"Time since the first step that was lost: {', '.join(LOSS_WORDS)}. detection, queue and the loading part of "
-        "checkpoint are told apart for failures of the program; other: evaluations, and what nothing explains.",
+        "checkpoint are told apart for failures of the program; other: evaluations, starts after a resume, the rest.",
         "The largest category is the one to work on: docs/goodput.md.",
     ),
     Family(

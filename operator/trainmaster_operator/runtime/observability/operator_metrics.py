@@ -13,7 +13,7 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.port import KINDS
 from trainmaster_operator.control.http_server import RESULTS
 from trainmaster_operator.planning.facts.job_state import JobState, Recovery, Rung
-from trainmaster_operator.planning.lifecycle.goodput import CHECKPOINT, EVALUATION
+from trainmaster_operator.planning.lifecycle.goodput import CHECKPOINT, EVALUATION, RESUME
 from trainmaster_operator.runtime.cache.informer import JobKey
 
 _FAST_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -22,7 +22,7 @@ _RECOVERY_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 18
 OTHER = "other"  # what isn't known here: names that come from agents or from a newer operator's status
 _CAUSES = frozenset(cause.value for cause in Cause)
 _SILENCE = (Cause.AGENT_LOST.value, Cause.NODE_LOST.value)
-_LOSSES = _CAUSES | {CHECKPOINT, EVALUATION}
+_LOSSES = _CAUSES | {CHECKPOINT, EVALUATION, RESUME}
 _PHASES = frozenset(
     ("detect", "decide", "drain", "schedule", "start", "fork", "imports", "rendezvous", "build", "load", "first_step")
 )

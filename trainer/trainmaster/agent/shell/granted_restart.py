@@ -60,8 +60,8 @@ class Grant:
         if self._ring.next is None:
             self._ring.begin(assignment.ring)
 
-    def told(self) -> list[Granted]:
-        """For a leader."""
+    def list_granted(self) -> list[Granted]:
+        """Return the rounds that this agent opened and no leader has taken over yet, with their ages as of now."""
         now = time.monotonic()
         return [dataclasses.replace(granted, age_s=now - at) for granted, at in self._opened]
 
@@ -80,7 +80,7 @@ class Grant:
         if kind == FAILED:
             self._asked(message)
         elif kind == OPEN:
-            self._told(message, sender)
+            self._join_granted_round(message, sender)
         elif kind == OPENED:
             self._passed.add(message["round"])
 
@@ -131,8 +131,8 @@ class Grant:
         self._opened.append((granted, time.monotonic()))
         self._begin(a, store)
 
-    def _told(self, message: dict[str, Any], sender: StoreAddress) -> None:
-        """At the others: the one before in the ring says that a round is open."""
+    def _join_granted_round(self, message: dict[str, Any], sender: StoreAddress) -> None:
+        """Begin the round that the agent before this one in the ring says is open, and acknowledge it."""
         a = self._assignment
         if a is None:
             return

@@ -133,7 +133,7 @@ class Supervisor:
                 self._unconfirmed = False
                 self.grant.confirm(assignment)
                 self.history.confirm(assignment)
-                self.peers.again(assignment)
+                self.peers.update_peers(assignment)
                 self._stop(directive)
         self.looks.want(directive.ask_stacks and self.round is not None and directive.round == self.round.number)
         if directive.keep_store and self._store_timer is None:

@@ -56,7 +56,8 @@ class BatchConfig(Grown):
         ge=1,
         le=2**31,
         description="Number of sequences in one optimizer step, over all ranks. It must be a multiple of the number "
-        "of data-parallel ranks, which is island × dpReplicate × dpShard.",
+        "of data-parallel ranks, which is island × dpReplicate × dpShard. For example, 64 allows 4 and 8 of them, but "
+        "not 5 to 7.",
     )
     micro: int | None = Field(
         None,

@@ -20,8 +20,8 @@ class EarlyStopConfig(Strict):
         0.0,
         ge=0,
         le=1e6,
-        description="A loss is an improvement only if it is lower than the last improvement by more than this value. "
-        "Default: 0.0.",
+        description="A loss is an improvement only if it is lower than the loss of the last improvement by more than "
+        "this value. Default: 0.0.",
     )
 
 

@@ -17,8 +17,11 @@ class ModelConfig(Strict):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Options of the model, such as layers and width. The trainer checks them before any rank starts, "
-        "and docs/models.md describes them. Default: the options of the model.",
+        description="Options of the model. gpt has layers (default 4), heads (4), width (128), context (128), "
+        "reversible (false) and dropout (0). llama has layers, heads, width, context and reversible with the same "
+        "defaults, and kv_heads (as many as heads), hidden (8/3 of width), vocabulary (256), rope_theta (10000) and "
+        "norm_eps (1e-5). docs/models.md has the options of all models. The trainer checks them before any rank "
+        "starts. Default: the options of the model.",
     )
 
 

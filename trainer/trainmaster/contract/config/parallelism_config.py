@@ -101,9 +101,9 @@ class ShardingConfig(Strict):
     stage: Literal[1, 2, 3] = Field(
         3,
         description="The stage of ZeRO, which trades memory for communication within a step. 3: parameters are "
-        "gathered block by block. 2: parameters are gathered once in a step. 1: whole gradients are kept "
-        "until the last micro-batch too. Between steps everything is sharded in all stages. It is refused "
-        "in a pipeline. Default: 3.",
+        "gathered block by block. 2: parameters are gathered once in a step. 1: whole gradients are kept until the "
+        "last micro-batch too. Between steps everything is sharded in all stages. Every value is refused if pp is "
+        "above 1, because a pipeline gathers parameters once in a step in any case. Default: 3.",
     )
     offload: bool = Field(
         False,
@@ -125,16 +125,15 @@ class ParallelismConfig(Grown):
         None,
         ge=1,
         le=RANKS,
-        description="Number of replicas of the model, each of which may be divided into shards. If both dpReplicate "
-        "and dpShard are left out, the remaining ranks are replicas. Default: what the other degrees "
-        "leave.",
+        description="Number of replicas of the model, each of which may be divided into shards. Default: the number "
+        "of ranks divided by the product of the other degrees.",
     )
     dpShard: int | None = Field(
         None,
         ge=1,
         le=RANKS,
-        description="Number of shards of parameters, gradients and optimizer state (FSDP). Default: what the other "
-        "degrees leave if dpReplicate is set, and otherwise 1.",
+        description="Number of shards of parameters, gradients and optimizer state (FSDP). Default: if dpReplicate is "
+        "set, the number of ranks divided by the product of the other degrees, and otherwise 1.",
     )
     island: int | None = Field(
         None,
@@ -160,8 +159,11 @@ class ParallelismConfig(Grown):
         None,
         ge=1,
         le=1024,
-        description="Number of tensor-parallel ranks, each of which holds a part of each matrix. They should be in "
-        "one pod, because they exchange the most data. Default: 1.",
+        description="Number of tensor-parallel ranks, each of which holds a part of each matrix. They are "
+        "neighbouring ranks and exchange the most data, so let tp divide workers.ranksPerPod: then each group is "
+        "within one pod. Nothing else ensures that. tp must divide the numbers of heads and of key and value heads, "
+        "the width of the MLP and the vocabulary of the model. It must also divide the tokens of a sequence that each "
+        "rank has, unless tensor.sequence is false. Default: 1.",
     )
     ep: int | None = Field(
         None,
@@ -181,8 +183,8 @@ class ParallelismConfig(Grown):
     )
     sharding: ShardingConfig | None = Field(
         None,
-        description="Settings of sharded data parallelism. They are refused if dpShard × cp is 1. Default: stage 3 "
-        "without offload.",
+        description="Settings of sharded data parallelism. Set dpShard to 2 or more to shard: the settings alone "
+        "shard nothing, and they are refused if dpShard × cp is 1. Default: stage 3 without offload.",
     )
 
     @model_validator(mode="after")
@@ -237,6 +239,7 @@ class ParallelismConfig(Grown):
         if rest or not left:
             (missing,) = {"dpReplicate", "dpShard"} - {*data} if data else {""}
             end = f", so {missing} can't be derived" if missing else f"; {multiples_near(world_size, product)}"
-            raise ValueError(f"{names}{equals} doesn't divide the job's {world_size} ranks{end}")
+            ranks = f"{world_size} rank" if world_size == 1 else f"{world_size} ranks"
+            raise ValueError(f"{names}{equals} doesn't divide the job's {ranks}{end}")
         derived = {"dpReplicate": left, "dpShard": 1} if "dpReplicate" not in data else {"dpShard": left}
         return {**derived, **given}

@@ -120,9 +120,9 @@ class Profiler:
             folder.mkdir(parents=True, exist_ok=True)
             recorded.export_chrome_trace(str(folder / f"rank-{self._world.rank:05d}.trace.json.gz"))
         found = summary(list(recorded.events()))
-        splits = [Split(**values) for values in self._told("split", dataclasses.asdict(found[0]))]
+        splits = [Split(**values) for values in self._gather("split", dataclasses.asdict(found[0]))]
         order = sorted(range(len(splits)), key=lambda rank: -splits[rank].own)
-        timelines = self._told("timeline", found[1], order[:_SHOWN])
+        timelines = self._gather("timeline", found[1], order[:_SHOWN])
         if self._world.rank == 0:
             self._tell(folder, last, splits, order, timelines, time.monotonic() - began)
         self._reporter.phase(Phase(before))
@@ -132,8 +132,8 @@ class Profiler:
         output = self._reporter.output or (Path(directory) if directory else None)
         return output and output / "profile" / f"steps-{self._first}-{last}.r{self._reporter.round}"
 
-    def _told(self, what: str, own: dict[str, Any], asked: list[int] | None = None) -> list[dict[str, Any]]:
-        """What the ranks tell rank 0: of all of them, or of those that it asks for. [] on the others."""
+    def _gather(self, what: str, own: dict[str, Any], asked: list[int] | None = None) -> list[dict[str, Any]]:
+        """Gather the `own` of all ranks, or of the ranks `asked`, on rank 0. Return [] on the other ranks."""
         store, key = self._world.store, f"profile/{self._first}/{what}"
         store.set(f"{key}/{self._world.rank}", zlib.compress(json.dumps(own).encode()))
         if self._world.rank != 0:

@@ -22,8 +22,8 @@ class StepLog:
         self._said_at: float | None = None
         self._tokens = self._steps = 0  # since then
 
-    def told(self, words: str) -> None:
-        """What was decided before the first step; "" where there was nothing to decide."""
+    def print_note(self, words: str) -> None:
+        """Print `words`, which are of the whole run and of no single step. "" prints nothing."""
         if self._shown and words:
             print(words, flush=True)
 

@@ -29,7 +29,8 @@ class _Measured(NamedTuple):
     first_step_ns: int
     last_sign_ns: int
 
-    def told(self, now_ns: int) -> Trained:
+    def build_record(self, now_ns: int) -> Trained:
+        """Return the round with its two moments as ages, in seconds before `now_ns`."""
         return dataclasses.replace(
             self.trained,
             first_step_s=max(now_ns - self.first_step_ns, 0) / 1e9 if self.first_step_ns else None,
@@ -81,10 +82,10 @@ class RoundHistory:
         while self._ended and self._ended[0].trained.round < assignment.round:
             self._ended.popleft()
 
-    def told(self, current: Round, now_ns: int) -> list[Trained]:
-        """All that is remembered, and the round that runs; oldest first."""
+    def list_rounds(self, current: Round, now_ns: int) -> list[Trained]:
+        """Return all rounds that are remembered and the one that runs; oldest first."""
         rounds = [*self._ended, _measured(current)] if current.ranks else [*self._ended]
-        return [measured.told(now_ns) for measured in rounds]
+        return [measured.build_record(now_ns) for measured in rounds]
 
 
 def _measured(round: Round) -> _Measured:

@@ -50,8 +50,11 @@ class Peers:
         if self._replicas is not None:
             self._replicas.begin(assignment.round, assignment.peers, assignment.peer_secret)
 
-    def again(self, assignment: Assignment) -> None:
-        """The round goes on, but a new leader may know less of where peers are, or an old one more."""
+    def update_peers(self, assignment: Assignment) -> None:
+        """Take over the addresses of peers while the round goes on.
+
+        A new leader may know fewer of them than its predecessor, and the same leader may have learned of more.
+        """
         if self._replicas is not None and assignment.peers:
             self._replicas.move(assignment.round, assignment.peers)
 
