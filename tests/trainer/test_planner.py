@@ -129,6 +129,11 @@ def test_bubbles_are_those_of_the_papers(schedule: str, share: float) -> None:
 MACHINE = Machine(flops=1e12, bandwidth=1e9, memory=None)
 
 
+@cache
+def survey() -> Survey:
+    return Survey(config().model)
+
+
 def sent(parallelism: dict[str, Any], ranks: int, micro: int | None = None) -> dict[str, float]:
     job = config(parallelism=parallelism, micro=micro)
     return estimate(Layout(job, ranks), Survey(job.model), MACHINE).sent
@@ -169,10 +174,9 @@ def test_stages_send_the_stream_on_and_its_gradients_back() -> None:
 
 def test_what_does_not_fit_comes_last_and_micro_batches_shrink_before_that() -> None:
     job = config(batch=64)
-    survey = Survey(job.model)
-    free = best_first(legal(job, 4), survey, MACHINE)
+    free = best_first(legal(job, 4), survey(), MACHINE)
     limit = sorted(e.memory.peak for e in free)[len(free) // 4]
-    tight = best_first(legal(job, 4), survey, Machine(1e12, 1e9, limit))
+    tight = best_first(legal(job, 4), survey(), Machine(1e12, 1e9, limit))
     fit = [e.fits for e in tight]
     assert fit == sorted(fit, reverse=True)
     assert all((e.memory.peak <= limit) == e.fits for e in tight)
@@ -185,13 +189,8 @@ def test_what_does_not_fit_comes_last_and_micro_batches_shrink_before_that() -> 
 @pytest.mark.parametrize("memory", [None, 1])
 def test_the_jobs_own_micro_batch_is_kept(memory: int | None) -> None:
     job = config(micro=2)
-    found = best_first(legal(job, 4), Survey(job.model), Machine(1e12, 1e9, memory))
+    found = best_first(legal(job, 4), survey(), Machine(1e12, 1e9, memory))
     assert {e.layout.micro_batches[0] for e in found} == {2}
-
-
-@cache
-def survey() -> Survey:
-    return Survey(config().model)
 
 
 @cache
