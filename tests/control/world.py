@@ -104,6 +104,8 @@ def identity(job: Object, pod: Object, **changes: Any) -> Identity:
 class Place:
     """Who leads is the test's decision."""
 
+    absence = None
+
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.won = asyncio.Event()
