@@ -174,7 +174,7 @@ def test_nothing_survives_a_kubelet_that_is_killed(start: Any, temporary: Path) 
     port = free_port()
     run = start("--port", str(port))
     run.wait_for("pending")
-    while not (kubelets := [p for p in run_tree(run) if b"cluster.kubelet" in command_line(p)]):
+    while not (kubelets := [p for p in run_tree(run) if b"local.process_kubelet" in command_line(p)]):
         assert run.process.poll() is None
         os.sched_yield()
     tree = run.tree()
