@@ -31,7 +31,7 @@ from benchmarks.record import Case, write
 from benchmarks.recovery import SCRIPTS
 
 OURS = "this checkout"
-OPERATORS = (b"trainmaster_operator.local.local_operator", b"trainmaster_operator.runtime.local")  # now, and up to 3737d38f
+OPERATORS = (b"trainmaster_operator.local.local_operator", b"trainmaster_operator.runtime.local")
 """The operator's module, and its name in checkouts from before it moved."""
 LOOK_S = 0.01
 AFTER_S = 1.0
