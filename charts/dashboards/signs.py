@@ -21,6 +21,7 @@ _CONDITIONS = (
     ("ReconcileError", "operator-errors"),
     ("CheckpointFailed|CheckpointStalled", "job-checkpoint-old"),
 )
+_LOGS = "kubectl logs deployment/trainmaster-operator -n"
 _STRAGGLER = "-o jsonpath={.status.internal.straggler}"
 
 
@@ -72,13 +73,13 @@ def _signs_of_jobs(of: str) -> Iterator[str]:
     yield _about(
         _sign(slow, "One rank is slow, and all others wait for it"), "job-straggler", "kubectl get dtj", _STRAGGLER
     )
-    saves = f'max by (namespace, job) (trainmaster_job_checkpoint_duration_seconds{{{of}, tier="storage"}}) > 10'
+    save = f'max by (namespace, job) (trainmaster_job_checkpoint_duration_seconds{{{of}, tier="storage"}})'
     quickest = (
         "max by (namespace, job) "
         f'(min_over_time(trainmaster_job_checkpoint_duration_seconds{{{of}, tier="storage"}}[$__range]))'
     )
     yield _status(
-        _sign(f"{saves} and {saves.removesuffix(' > 10')} > 3 * {quickest}", "Storage is slow: saves take ever longer"),
+        _sign(f"{save} > 10 and {save} > 3 * {quickest}", "Storage is slow: saves take ever longer"),
         "job-checkpoint-old",
     )
     old = f'max by (namespace, job) (trainmaster_job_checkpoint_age_seconds{{{of}, tier="storage"}}) > 7200'
@@ -103,13 +104,13 @@ def _signs_of_operators(of: str) -> Iterator[str]:
     calls = f'trainmaster_api_calls_total{{{of}, code=~"0|403|5..", verb!="create"}}'
     failing = f"sum by (namespace, code) (increase({calls}[1h])) > 5"
     told = _words(failing, "Calls of the API server fail with code", "code")
-    yield _of_operator(told, "operator-errors", "kubectl logs deployment/trainmaster-operator -n")
+    yield _of_operator(told, "operator-errors", _LOGS)
     errors = f'sum by (namespace) (increase(trainmaster_reconcile_total{{{of}, result="error"}}[1h])) > 0'
     told = _sign(errors, "Some job can't be handled")
-    yield _of_operator(told, "operator-errors", "kubectl logs deployment/trainmaster-operator -n")
+    yield _of_operator(told, "operator-errors", _LOGS)
     stale = f"max by (namespace, pod) (trainmaster_watch_age_seconds{{{of}}}) > 180"
     told = _sign(stale, "It hears nothing of the API server any more")
-    yield _of_operator(told, "operator-slow", "kubectl logs deployment/trainmaster-operator -n")
+    yield _of_operator(told, "operator-slow", _LOGS)
 
 
 def _no_leader(operators: str) -> str:

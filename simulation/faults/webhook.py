@@ -52,6 +52,7 @@ class _Scene:
 
 
 async def fail(world: World, fault: Fault) -> None:
+    """Let the webhook be down for the seconds of the fault, and see that both promises are kept."""
     webhook = DeadWebhook(world, pods_only=fault.number % 2 == 0)
     world.store.admission = webhook
     over_at = world.clock.elapsed + fault.seconds

@@ -66,6 +66,8 @@ class _Node:
 
 @dataclass
 class GrowingCluster:
+    """The nodes of a simulated cluster, its scheduler and its autoscaler; and what the operator may do with nodes."""
+
     world: World
     growth: Growth
     nodes: dict[str, _Node] = field(default_factory=dict)

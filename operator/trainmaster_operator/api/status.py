@@ -1,8 +1,8 @@
 """`DistributedTrainingJob`: status, as the API shows it. Only the operator writes it.
 
 These models are the schema and what `kubectl explain` says. Nothing decides from them: the planner works on the flat
-record of `planning.state`, and `planning.status_mapping` translates between the two. A field that has nothing to say is
-absent, never empty.
+record of `planning.facts.job_state`, and `planning.status_mapping` translates between the two. A field that has nothing
+to say is absent, never empty.
 """
 
 from __future__ import annotations

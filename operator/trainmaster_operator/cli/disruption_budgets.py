@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster_operator.cluster.port import Object
+from trainmaster_operator.planning.facts.change import counted
 
 
 def refusals(budgets: Sequence[Object], pods: Sequence[Object]) -> list[str]:
@@ -19,7 +20,7 @@ def refusals(budgets: Sequence[Object], pods: Sequence[Object]) -> list[str]:
         covered = [pod for pod in pods if _covers(budget, pod)]
         if not covered:
             continue
-        name, which = budget["metadata"]["name"], "1 pod" if len(covered) == 1 else f"{len(covered)} pods"
+        name, which = budget["metadata"]["name"], counted(len(covered), "pod")
         found.append(
             f"Drains wait: PodDisruptionBudget {name} allows no eviction now, and covers {which} of this job. "
             "`kubectl delete pod` is not held up by it, and ranks save first."

@@ -18,11 +18,9 @@ from trainmaster_operator.manifests.object_names import pod_name
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.planning.facts.view import WORKER
+from trainmaster_operator.planning.lifecycle.operator_absence import SHORTEST_S
 from trainmaster_operator.planning.status_mapping import duration
 from trainmaster_operator.runtime.leader.lease import LEASE_LABEL, LeaseSettings
-
-SHORTEST_S = 30.0
-"""Of an absence that is told: leaders change in less, and the clocks of two machines may differ a little."""
 
 STEPS = 10  # that a job would have done in the time after which the lack of them is told
 STEPPING = (JobPhase.RUNNING, JobPhase.RESIZING, JobPhase.SUSPENDING)

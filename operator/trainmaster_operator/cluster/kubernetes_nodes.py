@@ -14,6 +14,8 @@ _PATH = "/api/v1/nodes"
 
 
 class KubernetesNodes:
+    """The nodes of a cluster, over the connection of `KubernetesCluster`."""
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 

@@ -10,6 +10,12 @@ from trainmaster_operator.cluster.port import KINDS, Labels, Object
 DEFAULT_GRACE_S = 30
 
 
+def event_time(event: Object) -> str:
+    """Return when an Event was last told, as the API server writes it; "" if it has no time."""
+    created = event["metadata"].get("creationTimestamp")
+    return str(event.get("lastTimestamp") or event.get("eventTime") or created or "")
+
+
 def copied(value: Any) -> Any:
     """A deep copy of a JSON value: several times faster than copy.deepcopy."""
     if isinstance(value, dict):

@@ -110,6 +110,10 @@ class Invalid(ApiError):
     reason = "Invalid"
 
 
+FULL_QUOTA = "exceeded quota"
+"""What the API server says in a Forbidden for which a ResourceQuota is the reason."""
+
+
 class Forbidden(ApiError):
     """Refused by quota, LimitRange, pod security or RBAC."""
 

@@ -1,7 +1,7 @@
 """Where a pod may not go, beside what its template says, on a cluster where the operator may not taint nodes.
 
 Karpenter ignores a pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
-(`planning.nodes.relax_avoidance`).
+(`planning.placement.nodes.relax_avoidance`).
 """
 
 from __future__ import annotations

@@ -38,18 +38,24 @@ def conditions(status: JobState, generation: int, now: float) -> list[Condition]
         kept[SCHEDULED] = Condition(type=SCHEDULED, status="False", reason="Suspended", lastTransitionTime=rfc3339(now))
     if status.phase is JobPhase.PENDING and (scheduled is None or scheduled.reason == "Suspended"):
         # Unknown: an obstacle that is found later begins to count from then on.
-        unknown = Condition(
-            type=SCHEDULED,
-            status="Unknown",
-            reason=STARTING,
-            message=UNTIL_RANKS_START,
-            lastTransitionTime=rfc3339(now),
-        )
+        unknown = not_known_to_be_scheduled(generation, now)
         kept = {SCHEDULED: unknown, **{kind: one for kind, one in kept.items() if kind != SCHEDULED}}
     return [
         one if one.observedGeneration == generation else one.model_copy(update={"observedGeneration": generation})
         for one in kept.values()
     ]
+
+
+def not_known_to_be_scheduled(generation: int, now: float) -> Condition:
+    """Return the condition Scheduled as it is while pods start and nothing is known to be in their way."""
+    return Condition(
+        type=SCHEDULED,
+        status="Unknown",
+        reason=STARTING,
+        message=UNTIL_RANKS_START,
+        lastTransitionTime=rfc3339(now),
+        observedGeneration=generation,
+    )
 
 
 def _words(status: JobState) -> tuple[str, str]:

@@ -5,7 +5,7 @@ Nominated. An operator may read Events wherever jobs run. To see nodes join it n
 `nodes.list`; without it, that sign is missing.
 
 Both are asked for only where they matter: while some pods of a job hold places and others find none, since then the job
-may give them back (`planning.gang`); and while pods wait beside nodes that the operator has tainted.
+may give them back (`planning.placement.gang`); and while pods wait beside nodes that the operator has tainted.
 """
 
 from __future__ import annotations

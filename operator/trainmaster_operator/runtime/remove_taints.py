@@ -34,6 +34,7 @@ async def _uninstall(kubeconfig: str | None) -> int:
 
 
 def main() -> int:
+    """Take the taint from all nodes. Return 0, also where some keep it; 2 if there is no cluster."""
     parser = argparse.ArgumentParser(description="Take the taint of suspect nodes from all nodes of the cluster.")
     parser.add_argument("--kubeconfig", metavar="FILE", help="(default: the pod's own service account)")
     options = parser.parse_args()

@@ -22,7 +22,6 @@ from trainmaster_operator.cli.display.status_diff import (
     News,
     Tone,
     clock,
-    count,
     cut,
     loss,
     rate,
@@ -30,6 +29,7 @@ from trainmaster_operator.cli.display.status_diff import (
     remaining,
     seconds,
 )
+from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
 
@@ -137,7 +137,7 @@ class PlainDisplay:
         self._first_step_began = 0.0
 
     def start(self) -> None:
-        self._write("job", f"{self._scene.name}: {count(self._scene.world_size, 'rank')}, {self._scene.place}")
+        self._write("job", f"{self._scene.name}: {counted(self._scene.world_size, 'rank')}, {self._scene.place}")
 
     def tell(self, news: News) -> None:
         self._write(news.word, news.text)
@@ -205,7 +205,7 @@ class LiveDisplay:
     def start(self) -> None:
         scene = self._scene
         self._console.print(
-            Text.assemble((scene.name, "bold"), f": {count(scene.world_size, 'rank')}, ", (scene.place, "cyan"))
+            Text.assemble((scene.name, "bold"), f": {counted(scene.world_size, 'rank')}, ", (scene.place, "cyan"))
         )
         self._live.start()
         self.draw()
@@ -230,7 +230,7 @@ def picture(scene: Scene, elapsed_s: float) -> RenderableType:
     head = Text.assemble(
         (status.phase.value, _PHASES.get(status.phase, "bold cyan")),
         f"   round {status.round}" if status.round else "",
-        f"   {count(status.restarts.total, 'restart')}" if status.restarts.total else "",
+        f"   {counted(status.restarts.total, 'restart')}" if status.restarts.total else "",
         (f"   {seconds(elapsed_s)}", "dim"),
     )
     lasts = rank_rows.first_step_s(status, scene.ranks)
@@ -319,7 +319,7 @@ def summary(scene: Scene, console: Console, report: str = "", state: str = "") -
         facts.append(f"loss {loss(status.progress.loss)}")
     if status.goodput:
         facts.append(f"goodput {status.goodput}")
-    facts.append(count(status.restarts.total, "restart"))
+    facts.append(counted(status.restarts.total, "restart"))
     console.print()
     # A run that was ended at once leaves the job in whatever phase it was.
     ended = status.phase.finished or status.phase is JobPhase.SUSPENDED

@@ -8,6 +8,7 @@ from enum import Enum
 
 from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import Failure, JobPhase, JobState, Recovery, Rung
 
 MESSAGE_LIMIT = 160
@@ -68,7 +69,7 @@ def news(old: JobState, new: JobState, *, scripted: bool = False) -> Iterator[Ne
             yield News("recovered", recovered(recovery), Tone.GOOD)
     if 0 < old.workers.replicas != new.workers.replicas > 0 and new.roundStore:
         less = new.workers.replicas < old.workers.replicas
-        words = f"from {old.workers.replicas} to {count(new.workers.replicas, 'pod')}"
+        words = f"from {old.workers.replicas} to {counted(new.workers.replicas, 'pod')}"
         yield News("shrunk" if less else "grown", words, Tone.WARNING if new.workers.shrunkAt else Tone.PLAIN)
     checkpoint = new.checkpoint
     if checkpoint and (old.checkpoint is None or checkpoint.step > old.checkpoint.step):
@@ -140,7 +141,7 @@ def recovered(recovery: Recovery) -> str:
     if recovery.resumedStep is not None:
         text += f"; it continues after step {recovery.resumedStep}"
     if recovery.lostSteps is not None:
-        lost = f"{count(recovery.lostSteps, 'step')} must be done again" if recovery.lostSteps else "no step was lost"
+        lost = f"{counted(recovery.lostSteps, 'step')} must be done again" if recovery.lostSteps else "no step was lost"
         text += f", and {lost}"
     return text
 
@@ -177,7 +178,7 @@ def reached(status: JobState) -> str:
     """Return the step of a job in words. A job of our own trainer has steps before its first one is known, and that of
     a script may not be known after a restart."""
     if not step_count.is_known(status):
-        steps = count(status.progress.step, "step")
+        steps = counted(status.progress.step, "step")
         return f"{steps} since the last restart; the step where that restart began is not known"
     known = has_steps(status) or status.progress.totalSteps
     return f"step {status.progress.step}" if known else "no step is known"
@@ -260,7 +261,3 @@ def memory(size: float) -> str:
         if size >= limit:
             return f"{size / limit:.3g} {unit}" if size / limit < 1000 else f"{size / limit:.0f} {unit}"
     return f"{size:.0f} B"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trainmaster_operator.cli.display.status_diff import count
 from trainmaster_operator.cli.fault_injection.run_faults import Fault
+from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import JobState
 
 EXIT_CODE = 3
@@ -34,6 +34,6 @@ def _reason(fault: Fault, status: JobState) -> str:
     if restarts := status.restarts.total + status.restarts.free:
         return (
             f"rank {rank} never reached step {step}: its script counts steps from 0 in each process, and the "
-            f"job restarted {count(restarts, 'time')}"
+            f"job restarted {counted(restarts, 'time')}"
         )
     return f"rank {rank} never reached step {step}, but another rank reached step {highest}"

@@ -15,7 +15,17 @@ from trainmaster_operator.api.validation import pod_fields
 from trainmaster_operator.cli.cluster_connection import Target, not_installed, one_line
 from trainmaster_operator.cli.job_files.job_document import Document, refuse
 from trainmaster_operator.cli.refusal import Refusal
-from trainmaster_operator.cluster.port import JOB, POD, AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Object
+from trainmaster_operator.cluster.port import (
+    FULL_QUOTA,
+    JOB,
+    POD,
+    AlreadyExists,
+    ApiError,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Object,
+)
 from trainmaster_operator.manifests import PodDefaults, PodSecurity, fill_pod, render_pod
 
 _ROLE = "worker"
@@ -28,7 +38,6 @@ _DEFAULTS = PodDefaults(
 )
 _FILLED_UP = replace(_DEFAULTS, security=PodSecurity(None, None, None, restrict=True))
 _RESTRICTED = ("violates PodSecurity", "security context constraint")
-_FULL_QUOTA = "exceeded quota"
 _NO_DRY_RUN = "does not support dry run"
 _NO_RIGHT = "cannot create resource"
 
@@ -85,7 +94,7 @@ def first_pod(job: Object, defaults: PodDefaults = _DEFAULTS) -> Object:
 
 def _judge(document: Document, job: Object, error: Invalid | Forbidden) -> None:
     words = one_line(error)
-    if _FULL_QUOTA in words:
+    if FULL_QUOTA in words:
         return _note(f"{document.file}: its pods cannot start now: {words}")
     if _NO_DRY_RUN in words or (isinstance(error, Forbidden) and _NO_RIGHT in words):
         refuse(document, pod_fields.problems(job["spec"].get("workers", {}).get("template")))

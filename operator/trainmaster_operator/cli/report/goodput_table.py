@@ -29,6 +29,7 @@ def parts(status: JobState) -> list[tuple[str, float]]:
 
 
 def table(status: JobState) -> Table:
+    """Return a row for each part of the time, with its share of all of it."""
     found = parts(status)
     wall = sum(s for _, s in found)
     rows = tuple((name, seconds(s), f"{100 * s / wall:.1f} %") for name, s in found)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cli import operator_presence
@@ -21,7 +20,7 @@ from trainmaster_operator.cli.report.prometheus_curves import Curves, NoMetrics
 from trainmaster_operator.cli.report.run_report import render_job, save
 from trainmaster_operator.cli.report.svg_chart import Line, line_chart
 from trainmaster_operator.cli.stored_state import state_of
-from trainmaster_operator.cluster.objects import seconds
+from trainmaster_operator.cluster.objects import event_time, seconds
 from trainmaster_operator.cluster.port import POD, ApiError, Object
 
 MOST_EVENTS = 100
@@ -101,19 +100,14 @@ _NEVER_KNOWN = (
 
 
 def _events(events: Sequence[Object]) -> Iterator[str]:
-    told = sorted(events, key=_time)
+    told = sorted(events, key=event_time)
     rows = [
-        (_time(event)[:19].replace("T", " "), event.get("reason") or "", event.get("message") or "", _times(event))
+        (event_time(event)[:19].replace("T", " "), event.get("reason") or "", event.get("message") or "", _times(event))
         for event in told[-MOST_EVENTS:]
     ]
     yield html_page.table(("time (UTC)", "event", "message", "times"), rows, (False, False, False, True))
     if len(told) > MOST_EVENTS:
         yield html_page.note(f"The last {MOST_EVENTS} of {len(told)} events.")
-
-
-def _time(event: Object) -> str:
-    meta: dict[str, Any] = event["metadata"]
-    return str(event.get("lastTimestamp") or event.get("eventTime") or meta.get("creationTimestamp") or "")
 
 
 def _times(event: Object) -> str:

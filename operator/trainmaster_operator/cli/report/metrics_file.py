@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.cli.display.status_diff import count
+from trainmaster_operator.planning.facts.change import counted
 
 Points = list[tuple[float, float]]
 
@@ -109,7 +109,7 @@ def continuity(metrics: Metrics) -> str:
     """What the steps that ran twice say, as a sentence."""
     if not metrics.repeated:
         return "No step had to be run twice."
-    ran = f"{count(metrics.repeated, 'step')} ran twice"
+    ran = f"{counted(metrics.repeated, 'step')} ran twice"
     if not metrics.has_losses:
         return f"{ran}; none reported a loss, so nothing can be compared."
     if not metrics.differences:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmaster_operator.cli.display.memory_track import MemoryTrack, Most
-from trainmaster_operator.cli.display.status_diff import count, memory, rate, seconds
+from trainmaster_operator.cli.display.status_diff import memory, rate, seconds
 from trainmaster_operator.cli.report import html_page
 from trainmaster_operator.cli.report.html_page import Key
 from trainmaster_operator.cli.report.metrics_file import REPLACED, Metrics, continuity, thinned
 from trainmaster_operator.cli.report.svg_chart import Line, Marker, line_chart
 from trainmaster_operator.cli.report.throughput import Throughput, over_time
+from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import JobState
 
 MARKERS = 200
@@ -133,7 +134,7 @@ def _memory(track: MemoryTrack) -> str:
     names = [Key("line", f"r{i}", f"rank {rank} (at most {memory(peaks[rank])})") for i, rank in enumerate(shown)]
     content = [chart, html_page.legend(names)]
     if len(ranks) > len(shown):
-        content.append(html_page.note(f"The {count(len(shown), 'rank')} of {len(ranks)} that used the most memory."))
+        content.append(html_page.note(f"The {counted(len(shown), 'rank')} of {len(ranks)} that used the most memory."))
     if track.nearest() is not None:
         rows = [[str(rank), memory(peaks[rank]), most[rank].beside or "-"] for rank in shown]
         content += [

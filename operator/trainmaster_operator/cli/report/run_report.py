@@ -13,7 +13,7 @@ from trainmaster.contract.wire.temporary import replace
 from trainmaster_operator.cli import output_folder
 from trainmaster_operator.cli.display import recovery_tables
 from trainmaster_operator.cli.display.memory_track import MemoryTrack
-from trainmaster_operator.cli.display.status_diff import count, loss, rate, seconds
+from trainmaster_operator.cli.display.status_diff import loss, rate, seconds
 from trainmaster_operator.cli.refusal import Refusal, why
 from trainmaster_operator.cli.report import goodput_table, html_page, report_curves, report_failure
 from trainmaster_operator.cli.report.guessing_loss import guessing_loss
@@ -23,6 +23,7 @@ from trainmaster_operator.cli.report.report_failure import Printed
 from trainmaster_operator.cli.report.svg_chart import bars, colours
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.planning.facts import step_count
+from trainmaster_operator.planning.facts.change import counted
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.times import seconds_of
 
@@ -155,7 +156,7 @@ def _unit(training: dict[str, Any]) -> str:
 def _subtitle(spec: dict[str, Any], status: JobState) -> str:
     workers, training = spec.get("workers") or {}, spec.get("training") or {}
     ranks = int(workers.get("replicas", 1)) * int(workers.get("ranksPerPod", 1))
-    parts = [spec.get("framework", "Trainmaster"), count(ranks, "rank")]
+    parts = [spec.get("framework", "Trainmaster"), counted(ranks, "rank")]
     mesh = {k: v for k, v in (training.get("parallelism") or {}).items() if v}
     if mesh:
         parts.append(" x ".join(f"{axis} {degree}" for axis, degree in mesh.items()))
@@ -190,8 +191,8 @@ def _facts(status: JobState, metrics: Metrics, unit: str) -> Iterator[Fact]:
 
 
 def _goodput(status: JobState) -> str:
-    cells = goodput_table.table(status)
-    rows = [("the run", goodput_table.parts(status))]
+    cells, parts = goodput_table.table(status), goodput_table.parts(status)
+    rows = [("the run", parts)]
     return html_page.section(
         "Where the time went",
         bars(rows, seconds),
@@ -202,11 +203,7 @@ def _goodput(status: JobState) -> str:
             "once: if a failure makes it run again, the second time is lost to that failure. The time in which no step "
             "runs is lost as well."
         ),
-        html_page.meanings(
-            (name, goodput_table.MEANINGS[name])
-            for name, _ in goodput_table.parts(status)
-            if name in goodput_table.MEANINGS
-        ),
+        html_page.meanings((name, goodput_table.MEANINGS[name]) for name, _ in parts if name in goodput_table.MEANINGS),
     )
 
 

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from trainmaster_operator.cli import output_folder
-from trainmaster_operator.cli.display.status_diff import count
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import Refusal
 from trainmaster_operator.cli.report import metrics_file
 from trainmaster_operator.cli.run.run_job import RunOptions, run
 from trainmaster_operator.cli.this_machine import trainer_checks
+from trainmaster_operator.planning.facts.change import counted
 
 EXAMPLE = "stdlib-gpt.yaml"
 RANK = 2
@@ -36,7 +36,7 @@ def demo(out: Path, plain: bool, port: int = 0) -> int:
     half = training.steps // 2
     entropy = trainer_checks.unigram_entropy(training)
     _say(
-        f"A GPT over {count(job.spec.world_size, 'rank')} reads the source of Python's standard library, "
+        f"A GPT over {counted(job.spec.world_size, 'rank')} reads the source of Python's standard library, "
         f"{training.steps} steps.\n"
         f"In step {half}, rank {RANK} is killed as by `kill -9`."
     )

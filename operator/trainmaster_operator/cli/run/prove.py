@@ -13,7 +13,6 @@ from pathlib import Path
 
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
 from trainmaster_operator.cli import output_folder
-from trainmaster_operator.cli.display.status_diff import count
 from trainmaster_operator.cli.fault_injection import unfired_faults
 from trainmaster_operator.cli.job_files.validate_job import load_job
 from trainmaster_operator.cli.refusal import EXIT_CODE, Refusal
@@ -21,6 +20,7 @@ from trainmaster_operator.cli.run import local_processes, run_comparison
 from trainmaster_operator.cli.run.run_comparison import Difference
 from trainmaster_operator.cli.stored_state import state_of
 from trainmaster_operator.cli.this_machine import cuda_devices, device_plan
+from trainmaster_operator.planning.facts.change import counted
 
 MOST_KILLS = 8
 STOPPED = 130
@@ -87,7 +87,7 @@ def verdict(
     on_devices: bool = False,
 ) -> Iterator[str]:
     """Yield what was found, in sentences. `on_devices`: ranks may have computed on CUDA devices."""
-    who = f"{count(job.spec.world_size, 'rank')}, {count(steps, 'step')}, {count(kills, 'kill')}"
+    who = f"{counted(job.spec.world_size, 'rank')}, {counted(steps, 'step')}, {counted(kills, 'kill')}"
     if found is None:
         within = f"to within {tolerance:g}" if tolerance else "bit for bit, and so is every state after every step"
         yield f"Proven: {who}. The losses are those of the undisturbed run, {within}."
@@ -164,7 +164,7 @@ def _faults(chance: random.Random, steps: int, world_size: int, kills: int) -> l
     """(rank, step) of each kill, in the order of steps; never in the last step, after which nothing could differ."""
     choice = range(2, steps)
     if not choice:
-        raise Refusal(f"the job has {count(steps, 'step')}: at least 3 are expected, for one in between to be lost")
+        raise Refusal(f"the job has {counted(steps, 'step')}: at least 3 are expected, for one in between to be lost")
     chosen = sorted(chance.sample(choice, min(kills, len(choice))))
     return [(chance.randrange(world_size), step) for step in chosen]
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from trainmaster.contract.config import Device as Asked
 from trainmaster_operator.api.job import JobSpec
 from trainmaster_operator.api.validation.problem import Problem, shown
-from trainmaster_operator.cli.display.status_diff import News, Tone, count
+from trainmaster_operator.cli.display.status_diff import News, Tone
 from trainmaster_operator.local.pod_devices import VISIBLE
+from trainmaster_operator.planning.facts.change import counted
 
 RESOURCE = "nvidia.com/gpu"
 _DEVICE = ("spec", "training", "device")
@@ -72,10 +73,10 @@ def need(spec: JobSpec, *, pods_as_nodes: bool = False) -> Need | None:
     pods, most = workers.replicas, workers.max or workers.replicas
     if explicit is None and not pods_as_nodes:
         ranks = workers.ranksPerPod
-        return Need(pods * ranks, most * ranks, 0, f"for {count(pods * ranks, 'rank')}", asked)
+        return Need(pods * ranks, most * ranks, 0, f"for {counted(pods * ranks, 'rank')}", asked)
     each = workers.ranksPerPod if explicit is None else explicit
     pods, most = pods + workers.spares, most + workers.spares
-    who = f"for {count(pods, 'pod')} with {each} each"
+    who = f"for {counted(pods, 'pod')} with {each} each"
     return Need(pods * each, most * each, each, who, asked, explicit is not None)
 
 
@@ -122,8 +123,8 @@ def _uuid(uuids: Sequence[str], name: str) -> str | None:
 def _shortage(need: Need, present: int, free: int) -> str:
     """Return in words how many devices there are, and for whom. `free`: how many of them no other run holds."""
     if present == free:
-        return f"there {'is' if free == 1 else 'are'} {count(free, 'CUDA device')} here {need.who}"
-    there = f"the {count(present, 'CUDA device')} here"
+        return f"there {'is' if free == 1 else 'are'} {counted(free, 'CUDA device')} here {need.who}"
+    there = f"the {counted(present, 'CUDA device')} here"
     return f"other runs hold {present - free} of {there}, which leaves {free} {need.who}"
 
 

@@ -58,11 +58,7 @@ def due_s(view: View, verdicts: Sequence[AgentRecord]) -> float | None:
 
 def is_repeated(view: View, fault: Fault) -> bool:
     """Whether this failure and the last one are the same, and neither round came to a step."""
-    last = view.status.lastFailure
-    if fault.recurs is Recurrence.UNKNOWN or last is None or not _two_without_a_step(view):
-        return False
-    way = (fault.cause.value, fault.shell_code, _shape(fault.message))
-    return last.round < view.status.round and (last.cause, last.exitCode, _shape(last.message)) == way
+    return fault.recurs is not Recurrence.UNKNOWN and _two_without_a_step(view) and _came_before(view, fault)
 
 
 def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
@@ -85,10 +81,8 @@ def restarts_in_vain(view: View, fault: Fault) -> list[Rung]:
 def is_last_again(view: View, fault: Fault) -> bool:
     """Whether the last failure had the same cause, exit code and words, and came after the same step."""
     last = view.status.lastFailure
-    if last is None or not fault.step or last.round >= view.status.round:
-        return False
-    way = (fault.cause.value, fault.shell_code, fault.step, _shape(fault.message))
-    return (last.cause, last.exitCode, last.step, _shape(last.message)) == way
+    same_step = last is not None and fault.step > 0 and last.step == fault.step
+    return same_step and _came_before(view, fault)
 
 
 def is_certain(tried: Sequence[Rung]) -> bool:
@@ -105,6 +99,15 @@ def explain_end(tried: Sequence[Rung], fault: Fault) -> str:
         f"another restart would not help: {fault.message[:700]}. To end the job at the first such failure, add the "
         f"rule {{causes: [{fault.cause.value}]{message}, action: Fail}} to spec.recovery.rules"
     )
+
+
+def _came_before(view: View, fault: Fault) -> bool:
+    """Whether the last failure, of an earlier round, had the same cause, exit code and words."""
+    last = view.status.lastFailure
+    if last is None or last.round >= view.status.round:
+        return False
+    way = (fault.cause.value, fault.shell_code, _shape(fault.message))
+    return (last.cause, last.exitCode, _shape(last.message)) == way
 
 
 def _answered(recovery: Recovery, fault: Fault, step: int) -> bool:

@@ -9,7 +9,8 @@ from trainmaster_operator.planning.status_mapping import duration
 
 ABSENT = "OperatorAbsent"
 SHORTEST_S = 30.0
-"""A change of leaders takes less, even if the machine of one is lost: nobody needs to know of it."""
+"""A change of leaders takes less, even if the machine of one is lost, and the clocks of machines differ by less. So
+nobody needs to know of a shorter absence."""
 
 
 def update(view: View, status: JobState) -> JobState:

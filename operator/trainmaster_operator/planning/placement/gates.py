@@ -16,6 +16,7 @@ GATED = "SchedulingGated"
 
 
 def is_gated(pod: PodRecord | None) -> bool:
+    """Return whether a scheduling gate holds the pod back."""
     return pod is not None and pod.node == "" and pod.reason == GATED and not pod.deleting
 
 

@@ -9,9 +9,9 @@ from trainmaster.contract.wire import Cause
 from trainmaster_operator.planning.facts.change import Change, changed, condition, known_condition, normal, warning
 from trainmaster_operator.planning.facts.job_state import Condition, JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import PodRecord
-from trainmaster_operator.planning.facts.times import rfc3339, since
+from trainmaster_operator.planning.facts.times import since
 from trainmaster_operator.planning.facts.view import View
-from trainmaster_operator.planning.job_conditions import STARTING, UNTIL_RANKS_START
+from trainmaster_operator.planning.job_conditions import not_known_to_be_scheduled
 from trainmaster_operator.planning.lifecycle import finish
 from trainmaster_operator.planning.placement import gates
 from trainmaster_operator.planning.placement.gang import SCHEDULED
@@ -109,14 +109,7 @@ def _created(view: View, status: JobState) -> JobState:
     told = known is not None and known.status == "False" and _NOT_CREATED in known.message
     if not told or view.observed.refusal is not None or any(pod is None for pod in view.pods):
         return status
-    unknown = Condition(
-        type=SCHEDULED,
-        status="Unknown",
-        reason=STARTING,
-        message=UNTIL_RANKS_START,
-        lastTransitionTime=rfc3339(view.now),
-        observedGeneration=status.observedGeneration,
-    )
+    unknown = not_known_to_be_scheduled(status.observedGeneration, view.now)
     return status.model_copy(update={"conditions": first_of(status, unknown)})
 
 

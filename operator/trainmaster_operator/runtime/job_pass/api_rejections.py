@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass
 
 from trainmaster.contract.wire import Cause
-from trainmaster_operator.cluster.port import ApiError, Forbidden, Invalid
+from trainmaster_operator.cluster.port import FULL_QUOTA, ApiError, Forbidden, Invalid
 from trainmaster_operator.planning.facts.observation import Refusal
 from trainmaster_operator.runtime.api_failures import TOLD_AFTER_S, is_terminating, may_pass, reason_of, words_of
 from trainmaster_operator.runtime.cache.informer import JobKey
@@ -29,7 +29,6 @@ NEVER_S = float("inf")
 NAME_TAKEN = "NameTaken"  # by an object of somebody else
 NAME_IN_USE = "NameInUse"  # by one of an earlier job of this name, which is on its way out
 QUOTA_EXCEEDED = "QuotaExceeded"  # there is room again when something else of the namespace ends
-_FULL_QUOTA = "exceeded quota"  # how the API server's own admission of quotas says so
 
 
 class Refused(Exception):
@@ -58,8 +57,10 @@ def refused(error: ApiError) -> Refused:
     """A refusal in the server's words."""
     words, final = words_of(error), is_terminating(error)
     if isinstance(error, Forbidden):
-        full = _FULL_QUOTA in str(error)
-        reason = QUOTA_EXCEEDED if full else reason_of(error) if final else Cause.REFUSED.value
+        if FULL_QUOTA in str(error):
+            reason = QUOTA_EXCEEDED
+        else:
+            reason = reason_of(error) if final else Cause.REFUSED.value
         return Refused(reason, words, final=final, wait_s=error.wait_s)
     if isinstance(error, Invalid):
         return Refused(Cause.CONFIG_ERROR.value, words, wait_s=error.wait_s)
@@ -76,6 +77,8 @@ class _Known:
 
 
 class Refusals:
+    """The last refusal of each job, and when what was refused is tried again."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[JobKey, _Known] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from trainmaster_operator.cluster.objects import event_time
 from trainmaster_operator.cluster.port import ApiError, Cluster, Object
 from trainmaster_operator.planning.facts.observation import PodRecord
 from trainmaster_operator.runtime.cache.informer import JobKey
@@ -96,8 +97,8 @@ def _newest(events: Sequence[Object]) -> Words | None:
     warnings = [event for event in events if event.get("type") == "Warning" and _counts(event)]
     if not warnings:
         return None
-    last = max(warnings, key=_time)
-    if any(event.get("type") == "Normal" and _time(event) > _time(last) for event in events):
+    last = max(warnings, key=event_time)
+    if any(event.get("type") == "Normal" and event_time(event) > event_time(last) for event in events):
         return None
     return _reason(last), last.get("message") or ""
 
@@ -115,7 +116,3 @@ def _reason(event: Object) -> str:
         if message.startswith(beginning):
             return reason
     return event.get("reason") or "Unknown"
-
-
-def _time(event: Object) -> str:
-    return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
