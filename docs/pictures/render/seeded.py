@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docs.pictures.render.stage import LIMIT_S, PACE_S, SAVE_EVERY, SCRAPE_S, STEPS, Cast, Stage, paced
+from docs.pictures.render.stage import LIMIT_S, PACE_S, SAVE_EVERY, STEPS, Cast, Stage, paced
 from trainmaster.contract.wire import ExitCode
 from trainmaster_operator.cluster.port import LEASE, POD, Forbidden, Object
 from trainmaster_operator.local.pod_process import base_environment
@@ -306,4 +306,4 @@ async def perform(stage: Stage, incident: Incident) -> tuple[float, float]:
     async with asyncio.timeout(LIMIT_S):
         await incident.play(stage, incident)
     await asyncio.sleep(incident.seconds)
-    return began_s, time.time() - SCRAPE_S
+    return began_s, await stage.all_seen()

@@ -131,6 +131,26 @@ class Stage:
         found = await asyncio.to_thread(self.prometheus.at, expr, time.time())
         return found[0].value if found else 0.0
 
+    async def all_seen(self) -> float:
+        """Wait until Prometheus has heard of every replica what is so now. Return a time at which it had, in seconds
+        since 1970.
+
+        A scrape of a busy machine may fail, and then Prometheus says nothing of that replica until the next one. A
+        scrape that began before that time and fails after it counts as well, so each later one is waited for.
+        """
+        done_s = time.time()
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                seen_s = time.time()
+                while not await self._scraped(f"timestamp(up) > {seen_s:.3f}", time.time()):
+                    await asyncio.sleep(LOOK_S)
+                if await self._scraped(f"timestamp(up) > {done_s:.3f} and up == 1", seen_s):
+                    return seen_s
+
+    async def _scraped(self, expr: str, at_s: float) -> bool:
+        """Whether an expression of scrapes holds for every replica."""
+        return len(await asyncio.to_thread(self.prometheus.at, expr, at_s)) == len(PODS)
+
     def stop_kubelet(self) -> None:
         """No new pod starts from now on; those that run go on."""
         self.kubelet.send_signal(signal.SIGSTOP)
