@@ -16,7 +16,7 @@ from tests.trainer.parity_probe import FEW_STEPS, references
 from trainmaster import parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.optim import muon
-from trainmaster.parallel import collectives, context, expert, gradients, loss, mesh, step, tensor
+from trainmaster.parallel import collectives, context, expert_parallel, gradients, loss, mesh, step, tensor_parallel
 from trainmaster.parallel.local_devices import device_copies, device_layers
 from trainmaster.parallel.stages import pipeline
 from trainmaster.reduce import method
@@ -144,7 +144,7 @@ def _() -> None:
 @mutation(PLAIN_TENSOR)
 def _() -> None:
     """tensor: the outputs of split rows are not summed"""
-    tensor.summed = lambda x, group: x
+    tensor_parallel.summed = lambda x, group: x
 
 
 @mutation(LAYERS)
@@ -182,7 +182,7 @@ def _() -> None:
 @mutation(TENSOR)
 def _() -> None:
     """sequence: gradients of norms are those of a slice"""
-    tensor.Split.view = lambda self, role: tensor.local  # type: ignore[method-assign]
+    tensor_parallel.Split.view = lambda self, role: tensor_parallel.local  # type: ignore[method-assign]
 
 
 @mutation(TENSOR)
@@ -245,7 +245,7 @@ def _() -> None:
 @mutation(EXPERT)
 def _() -> None:
     """expert: no gradient travels back"""
-    expert._Travelled.backward = staticmethod(
+    expert_parallel._Travelled.backward = staticmethod(
         lambda ctx, grad: (grad.new_zeros(sum(ctx.leaving), grad.shape[1]), None, None, None)
     )
 
@@ -253,8 +253,8 @@ def _() -> None:
 @mutation(EXPERT)
 def _() -> None:
     """expert: gradients of experts are counted for each rank"""
-    whole = expert._Travelled.backward
-    expert._Travelled.backward = staticmethod(lambda ctx, grad: (whole(ctx, grad)[0] * 2, None, None, None))
+    whole = expert_parallel._Travelled.backward
+    expert_parallel._Travelled.backward = staticmethod(lambda ctx, grad: (whole(ctx, grad)[0] * 2, None, None, None))
 
 
 @mutation(EXPERT_CONTEXT)
@@ -266,9 +266,9 @@ def _() -> None:
 @mutation(EXPERT_TENSOR)
 def _() -> None:
     """expert: the router learns from one rank's part"""
-    view = tensor.Split.view
-    tensor.Split.view = (  # type: ignore[method-assign]
-        lambda self, role: tensor.local if role == "partial" else view(self, role)
+    view = tensor_parallel.Split.view
+    tensor_parallel.Split.view = (  # type: ignore[method-assign]
+        lambda self, role: tensor_parallel.local if role == "partial" else view(self, role)
     )
 
 
