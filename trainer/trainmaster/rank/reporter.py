@@ -20,7 +20,7 @@ from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import OBEYS_STOP, Control, OtherRecord, Phase, Progress, ProgressRecord
 from trainmaster.host import memory
 from trainmaster.host.step_timing import Rhythm
-from trainmaster.rank import collective_counter, last_words, metrics_writer
+from trainmaster.rank import collective_counter, failure_message, metrics_writer
 from trainmaster.rank.metrics_writer import MetricsWriter
 
 
@@ -47,7 +47,7 @@ class Reporter:
         try:
             record = ProgressRecord.open(int(fd)) if fd else None
         except OtherRecord as error:
-            raise SystemExit(last_words.refuse(str(error))) from None
+            raise SystemExit(failure_message.refuse(str(error))) from None
         channel = Channel.open(int(env[environment.CHANNEL_FD])) if env.get(environment.CHANNEL_FD) else None
         rank, round = int(env.get("RANK", "0")), int(env.get(environment.ROUND, "0"))
         output = env.get(environment.OUTPUT_DIR)
