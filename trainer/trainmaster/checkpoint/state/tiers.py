@@ -17,6 +17,7 @@ from typing import Any
 from trainmaster.checkpoint.files.lineage import Damaged
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.upload import index, read_header
+from trainmaster.checkpoint.state.shard_identity import of_any_island
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Manifest, directory_name, shard_name
 from trainmaster.contract.wire.message_codec import WireError
@@ -72,7 +73,7 @@ class RamFile:
 
 
 class Memory:
-    """This rank's way to the memories of the job. `shard`: what it needs (see `LocalState.shard`)."""
+    """This rank's way to the memories of the job. `shard`: what it needs (see `shard_identity`)."""
 
     def __init__(
         self, folder: RamFolder, shard: str, *, fetch: Fetch | None = None, address: Address | None = None
@@ -142,11 +143,6 @@ class Inventory:
         remote = [Source(file, folder, address) for folder, file, address in fitting if address is not None]
         # Those who need the same shard ask different peers.
         return remote[rank % len(remote)] if remote else None
-
-
-def of_any_island(shard: str) -> str:
-    """A shard's name (see `LocalState.shard`) without the island."""
-    return shard.partition("+")[0]
 
 
 def tell(store: Any, rank: int, memory: Memory | None) -> None:
