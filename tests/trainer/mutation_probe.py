@@ -16,7 +16,17 @@ from tests.trainer.parity_probe import FEW_STEPS, references
 from trainmaster import parallel
 from trainmaster.contract.config import TrainingConfig
 from trainmaster.optim import muon
-from trainmaster.parallel import collectives, context, expert_parallel, gradients, loss, mesh, step, tensor_parallel
+from trainmaster.parallel import (
+    collectives,
+    context,
+    expert_parallel,
+    gradient_norm,
+    gradient_reduction,
+    loss,
+    mesh,
+    step,
+    tensor_parallel,
+)
 from trainmaster.parallel.local_devices import device_copies, device_layers
 from trainmaster.parallel.stages import pipeline
 from trainmaster.reduce import method
@@ -73,7 +83,7 @@ def _() -> None:
 @mutation(REPLICATE)
 def _() -> None:
     """replicate: gradients are never reduced"""
-    gradients.GradientSync.before = lambda self, last: setattr(  # type: ignore[method-assign]
+    gradient_reduction.GradientSync.before = lambda self, last: setattr(  # type: ignore[method-assign]
         self.replicas, "on", False
     )
 
@@ -132,7 +142,7 @@ def _() -> None:
 @mutation(HSDP)
 def _() -> None:
     """HSDP: the norm counts each replica"""
-    gradients._weight = lambda gradient: 1.0
+    gradient_norm._weight = lambda gradient: 1.0
 
 
 @mutation(PLAIN_TENSOR)
@@ -275,7 +285,7 @@ def _() -> None:
 @mutation(COMPRESSED)
 def _() -> None:
     """compression: gradients are never reduced"""
-    gradients.GradientSync.after = lambda self: None  # type: ignore[method-assign]
+    gradient_reduction.GradientSync.after = lambda self: None  # type: ignore[method-assign]
 
 
 @mutation(COMPRESSED)
@@ -294,7 +304,7 @@ def _() -> None:
 @mutation(COMPRESSED_SHARDS)
 def _() -> None:
     """compression: the norm counts each replica"""
-    whole = gradients.gradient_norm_squared
+    whole = gradient_norm.gradient_norm_squared
 
     def norm(model: Any) -> torch.Tensor:
         model.counts = True

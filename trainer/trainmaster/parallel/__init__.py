@@ -29,12 +29,8 @@ from trainmaster.parallel import context, data_parallel, expert_parallel, fsdp, 
 from trainmaster.parallel.blocks import compiling, float8, recompute
 from trainmaster.parallel.elementwise import elementwise
 from trainmaster.parallel.forward_rng import ForwardRng
-from trainmaster.parallel.gradients import (
-    GradientSync,
-    gradient_norm_squared,
-    local_gradients,
-    scale_gradients_,
-)
+from trainmaster.parallel.gradient_norm import gradient_norm_squared, local_gradients, scale_gradients_
+from trainmaster.parallel.gradient_reduction import GradientSync
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import Plan, check, named, plan_of
