@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trainmaster.contract.wire import Directive
@@ -19,9 +19,6 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
-    POD,
-    AlreadyExists,
-    ApiError,
     Cluster,
     Conflict,
     Invalid,
@@ -31,9 +28,7 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.controller_revision import Run
-from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 from trainmaster_operator.planning.facts.observation import (
@@ -42,22 +37,22 @@ from trainmaster_operator.planning.facts.observation import (
     NewPlaces,
     Observation,
     PodRecord,
-    PodToCreate,
-    PodToDelete,
 )
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting, words_of
+from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting
 from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.api_rejections import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.job_pass.api_rejections import Refusals
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
-from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
+from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
+from trainmaster_operator.runtime.job_pass.job_service import JobService
 from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import Troubles
+from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
 from trainmaster_operator.runtime.job_pass.revisions import Kept, Revisions
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
@@ -147,7 +142,6 @@ class Reconciler:
         self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
         self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
-        self._service_refusals = Refusals(clock)  # of Services that pods don't wait for
         self._rivals = Rivals(clock)
         self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
         self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
@@ -155,9 +149,21 @@ class Reconciler:
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
-        self._services = services
         served = services.wrote if services is not None else lambda service: None
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
+        self._service = JobService(clock, self._surroundings, services)
+        self._pod_writes = PodWrites(
+            cluster,
+            clock,
+            leader,
+            pods,
+            pod_defaults,
+            self._surroundings,
+            self._refusals,
+            node_taints,
+            events,
+            metrics,
+        )
 
     def leads_from_now(self) -> None:
         self._led_since = self._clock.monotonic()
@@ -192,7 +198,7 @@ class Reconciler:
             observed = self._observe(record, kept)
             if self._ledger is not None:
                 self._ledger.learn(record, observed.pods)
-            await self._serve(record, observed)
+            await self._service.serve(record, observed)
             if self._publish(record, observed):
                 await asyncio.sleep(0)  # polls that it woke are answered before the next look
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
@@ -205,7 +211,7 @@ class Reconciler:
             news, look_s = await self._ask_around(record)
             if news or await self._tell_standing(record, observed):
                 continue
-            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service_due_s(record)))
+            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service.due_s(record)))
         raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
 
     async def bundle_changed(self) -> None:
@@ -238,7 +244,7 @@ class Reconciler:
         self._published.pop(key, None)
         self._refused_condition.pop(key, None)
         self._refusals.forget(key)
-        self._service_refusals.forget(key)
+        self._service.refusals.forget(key)
         self._rivals.forget(key)
         self._inherited.forget(key)
         self._events.forget(key)
@@ -338,7 +344,7 @@ class Reconciler:
         if known is None or known.uid != record.uid:
             return False
         record = known  # this pass may have written progress
-        standing, event = self._service_refusals.of(record.key, record.uid), "ServiceRefused"
+        standing, event = self._service.refusals.of(record.key, record.uid), "ServiceRefused"
         words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
@@ -434,9 +440,9 @@ class Reconciler:
             if decision.delete_job:
                 await self._delete_job(record)
                 return True
-            await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
+            await run_all((self._pod_writes.delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
-            await self._create_all(record, decision.create, run)
+            await self._pod_writes.create_all(record, decision.create, run)
         elif observed.refusal is not None and observed.refusal.again_in_s <= 0:
             self._refusals.forget(record.key)  # what was refused is wanted no more
         return bool(decision.delete or decision.create)
@@ -449,138 +455,6 @@ class Reconciler:
             await self._cluster.delete(JOB, record.key.namespace, record.key.name, uid=record.uid)
         log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
         self._jobs.removed(record.key, record.uid)
-
-    async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
-        key = JobKey(record.key.namespace, pod.name)
-        grace_s = None if pod.grace_s is None else int(pod.grace_s)
-        self._leader.check()
-        self._metrics.writes.labels("delete").inc()
-        try:
-            if pod.replaced and grace_s != 0:
-                await self._hide(key, pod)
-            with attempting(f"pod {pod.name} can't be deleted"):
-                await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
-        except NotFound:
-            self._pods.removed(key, pod.uid)
-            return
-        except (Conflict, Invalid):  # Invalid is how an API server says of a patch that the uid is another
-            found = await self._cluster.get(POD, key.namespace, key.name)
-            if found["metadata"]["uid"] == pod.uid:
-                raise  # it is about something else
-            self._pods.wrote(found)
-            return
-        log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
-        if grace_s == 0:
-            self._pods.removed(key, pod.uid)
-        else:
-            now = self._clock.monotonic()
-            self._pods.amended(key, pod.uid, lambda entry: entry.being_deleted(now))
-
-    async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
-        """The Service must not lead to a pod that is on its way out: its successor has the same host name."""
-        patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
-        with attempting(f"the labels of pod {pod.name} can't be changed"):
-            await self._cluster.patch(POD, key.namespace, key.name, patch)
-
-    async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried. After a
-        refusal one pod is tried before the others."""
-        try:
-            self._await_predecessor(record)
-            await self._surroundings.prepare(record)
-            self._tell_of_one_node(record)
-            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
-            if self._node_taints is not None:
-                avoid = await self._node_taints.keep_off(avoid)
-            if self._refusals.of(record.key, record.uid) is not None:
-                await self._create(record, pods[0], run, avoid)
-                pods = pods[1:]
-            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
-        except Refused as error:
-            self._refusals.note(record.key, record.uid, error)
-            log.warning("%s: %s: %s", record.key, error.reason, error)
-        except NotFound:
-            raise  # the namespace, or the job's own end is on its way
-        except ApiError as error:
-            self._refusals.note(record.key, record.uid, refused(error))
-            log.warning("%s: %s", record.key, words_of(error))
-        else:
-            self._refusals.forget(record.key)
-
-    async def _serve(self, record: JobRecord, observed: Observation) -> None:
-        """A job of many pods gets its Service when they all run, and in any case before ranks start: their scripts may
-        ask for each other's names at once. A Service that somebody has deleted comes back as soon as the watch tells.
-        Refusals stop nothing, since most don't ask."""
-        lacking = self._surroundings.lacks_service(record)
-        lost = not lacking and bool(observed.pods) and self._has_lost_service(record)
-        if not (lacking or lost) or record.deleting or record.status.phase.finished:
-            self._service_refusals.forget(record.key)
-            return
-        assert record.job is not None
-        if lacking:
-            running = sum(1 for pod in observed.pods if pod.phase == "Running")
-            if not record.status.roundStore and running < record.job.spec.workers.replicas:
-                return
-        known = self._service_refusals.of(record.key, record.uid)
-        if known is not None and known.again_in_s > 0:
-            return
-        try:
-            await self._surroundings.serve(record)
-        except (Refused, ApiError) as error:
-            log.warning("%s: its Service could not be made: %s", record.key, error)
-            words = error if isinstance(error, Refused) else refused(error)
-            self._service_refusals.note(record.key, record.uid, words)
-        else:
-            self._service_refusals.forget(record.key)
-
-    def _service_due_s(self, record: JobRecord) -> float:
-        refusal = self._service_refusals.of(record.key, record.uid)
-        return refusal.again_in_s if refusal is not None else float("inf")
-
-    def _has_lost_service(self, record: JobRecord) -> bool:
-        """Whether the Service that was made before the first pod is not there any more."""
-        if self._services is None or not self._services.synced.is_set():
-            return False
-        return self._services.get(record.key) != record.uid
-
-    def _await_predecessor(self, record: JobRecord) -> None:
-        """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
-        old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
-        if old:
-            which = "a pod" if len(old) == 1 else f"{len(old)} pods"
-            raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
-
-    def _tell_of_one_node(self, record: JobRecord) -> None:
-        if claim := self._surroundings.claim_of_one_node(record.key):
-            words = (
-                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
-                "there, use a ReadWriteMany claim"
-            )
-            self._events.remark(record, EventType.NORMAL, "OneNode", words)
-
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
-        body = fill_pod(
-            run.pod,
-            pod.slot,
-            pod.incarnation,
-            self._pod_defaults,
-            revision=record.status.revision,
-            avoid=avoid,
-            together=self._surroundings.claim_of_one_node(record.key) != "",
-        )
-        self._leader.check()
-        self._metrics.writes.labels("create").inc()
-        name = body["metadata"]["name"]
-        try:
-            created = await self._cluster.create(POD, body)
-        except AlreadyExists:
-            # A reply of ours was lost, or somebody else was first.
-            try:
-                created = await self._cluster.get(POD, record.key.namespace, name)
-            except NotFound:
-                raise Conflict(f"pod {name} was there and has gone") from None
-            check_owner(POD, created, record)
-        self._pods.wrote(created)
 
 
 def _rests(phase: JobPhase) -> bool:
