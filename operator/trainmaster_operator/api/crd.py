@@ -432,7 +432,7 @@ def definition() -> Schema:
 
 
 def render() -> str:
-    """The file's text."""
+    """Return the text of the CRD's file, as YAML."""
     import yaml  # only to write the file: the models don't need it
 
     class Dumper(yaml.SafeDumper):

@@ -34,9 +34,9 @@ SHORTEST_WAIT_S = 0.001
 
 
 def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
-    """What to do next for one job. `now`: seconds since 1970.
+    """Return what to do next for one job: the new status, events, pods to create and to delete, when to look again.
 
-    A leader whose epoch is over, and a job that is being deleted, decide nothing.
+    A leader whose epoch is over, and a job that is being deleted, decide nothing. `now`: seconds since 1970.
     """
     decision = _plan(spec, status, observed, now)
     counted = job_totals.count(status, decision.status)

@@ -30,7 +30,7 @@ def copied(x: Tensor, group: Group) -> Tensor:
 
 
 def summed(x: Tensor, group: Group) -> Tensor:
-    """The sum of all ranks' x, which all of them go on with."""
+    """Return the sum of all ranks' x, which all of them go on with."""
     return _Summed.apply(x, group)
 
 

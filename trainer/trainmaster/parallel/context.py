@@ -47,7 +47,7 @@ class Chunks:
         self.places = [self.order.index(chunk) for chunk in range(self.count)]
 
     def positions(self, rank: int, time: int) -> Tensor:
-        """int64 [T/n]: the places, in the sequence of `time` tokens, of those that a rank has."""
+        """Return the places that a rank's tokens have in the sequence of `time` tokens: int64 [T/n]."""
         size = time // self.count
         return torch.cat([torch.arange(chunk * size, (chunk + 1) * size) for chunk in self.of_rank[rank]])
 

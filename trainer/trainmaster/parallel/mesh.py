@@ -54,21 +54,21 @@ class Mesh:
         self._context = self._context_group()
 
     def data(self) -> DeviceMesh:
-        """Over which gradients are summed: (dpReplicate, shard), or the one of these that there is."""
+        """Return the mesh over which gradients are summed: (dpReplicate, shard), or the one of these that there is."""
         return _sub(self._mesh, *self._summed)
 
     def experts_data(self) -> DeviceMesh:
-        """Over which gradients of experts are summed, which are dealt out over ep."""
+        """Return the mesh over which gradients of experts are summed, which are dealt out over ep."""
         assert self._experts is not None
         return _sub(self._experts, *self._summed)
 
     def experts(self) -> DeviceMesh:
-        """Over which experts are dealt out and split: (ep, tp), or ep alone."""
+        """Return the mesh over which experts are dealt out and split: (ep, tp), or ep alone."""
         assert self._experts is not None
         return _sub(self._experts, "ep", "tp")
 
     def with_replicas(self, part: DeviceMesh) -> DeviceMesh:
-        """A mesh that parameters lie on, and dpReplicate before it."""
+        """Return the mesh `part`, on which parameters lie, with dpReplicate before it."""
         whole = self._experts if "ep" in _names(part) else self._mesh
         assert whole is not None
         return _sub(whole, "dpReplicate", *_names(part))
@@ -86,13 +86,15 @@ class Mesh:
         return SHARD in _names(self._mesh)
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """Of island, pp, cp or tp above degree 1."""
+        """Return the process group of island, pp, cp or tp, whose degree must be above 1."""
         return self._context if axis == "cp" else self[axis].get_group()
 
     def degree(self, axis: str) -> int:
+        """Return how many ranks there are along an axis."""
         return self.degrees[axis]
 
     def coordinate(self, axis: str) -> int:
+        """Return this rank's place along an axis, from 0."""
         return self.coordinates[axis]
 
     @property

@@ -76,7 +76,7 @@ def plan_of(model: nn.Module) -> Plan:
 
 
 def named(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
-    """The submodules whose path is like `pattern`."""
+    """Yield the submodules whose path is like `pattern`, with their paths."""
     if pattern:
         for path, module in model.named_modules():
             if _like(pattern).fullmatch(path):
@@ -106,7 +106,10 @@ def _like(pattern: str) -> re.Pattern[str]:
 
 
 def check(model: nn.Module) -> None:
-    """A plan that names what isn't there is a mistake in the model's code. Raises ConfigError."""
+    """Check that all names of the model's plan are there.
+
+    Raises ConfigError: else it is a mistake in the model's code.
+    """
     plan = plan_of(model)
     for pattern in (
         plan.blocks,

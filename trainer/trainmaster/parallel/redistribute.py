@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, in the same memory, outside of autograd."""
+    """Return this rank's part of a tensor, in the same memory, outside of autograd."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 

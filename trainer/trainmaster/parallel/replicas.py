@@ -103,7 +103,7 @@ class Replicas:
         model.register_forward_hook(lambda model, inputs, output: self._watch(output))
 
     def gradients(self) -> list[Tensor] | None:
-        """All gradients, as pieces of the memory that they lie in; None if one of them lies elsewhere, or is none."""
+        """Return all gradients, as pieces of the memory that they lie in; None if one lies elsewhere, or is none."""
         if not all(bucket.holds_all() for bucket in self._buckets):
             return None
         return [piece for bucket in self._buckets for piece in bucket.pieces]

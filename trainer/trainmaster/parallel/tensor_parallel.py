@@ -120,7 +120,7 @@ class Split:
 
 
 def local(parameter: Tensor) -> Tensor:
-    """This rank's part as a plain tensor."""
+    """Return this rank's part of a parameter as a plain tensor."""
     return _Local.apply(parameter) if isinstance(parameter, DTensor) else parameter
 
 

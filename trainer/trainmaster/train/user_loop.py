@@ -277,6 +277,7 @@ class Memory:
             self._rescue.watch()
 
     def completed(self, step: int, seconds: float) -> None:
+        """Save the state to memory if it is due. Call after each step. `seconds`: what the step took."""
         if self._session.ram is None:
             return
         with self._rescue.frozen:
@@ -291,6 +292,7 @@ class Memory:
                 self._session.remember(step, common(step))
 
     def close(self) -> None:
+        """Stop watching the optimizer."""
         if self._hook is not None:
             self._hook.remove()
 
@@ -315,7 +317,7 @@ class Memory:
 
 
 def common(step: int) -> dict[str, Any]:
-    """What a checkpoint says of a user's loop. The same on all ranks."""
+    """Return what a checkpoint says of a user's loop. It is the same on all ranks."""
     cursor = {"kind": "steps", "version": 1, "consumed": step, "skipped": [], "fingerprint": "", "source": {}}
     return {"mesh": {}, "data": cursor, "rng": {"kind": "per-rank"}, "config_sha256": ""}
 

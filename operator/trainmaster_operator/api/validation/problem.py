@@ -34,12 +34,12 @@ def placed(words: str) -> tuple[Path, str]:
 
 
 def instead(value: Any) -> str:
-    """What stands there instead, as a clause; "" for nothing."""
+    """Return what stands there instead, as a clause; "" for nothing."""
     return f", not {shown(value)}" if value is not None else ""
 
 
 def shown(value: Any) -> str:
-    """A value as a person would have written it, short."""
+    """Return a value as a person would have written it, cut short."""
     if isinstance(value, dict):
         return "a map"
     if isinstance(value, list):

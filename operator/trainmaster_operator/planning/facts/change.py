@@ -22,6 +22,7 @@ class Change:
 
 
 def changed(status: JobState, *events: PlannedEvent, **fields: Any) -> Change:
+    """Return the change to `status` with these fields set, and the events that are emitted once it is written."""
     return Change(status.model_copy(update=fields), events)
 
 
@@ -47,10 +48,12 @@ def condition(status: JobState, kind: str, holds: bool, reason: str, message: st
 
 
 def normal(reason: str, message: str) -> PlannedEvent:
+    """Return an event of type Normal."""
     return PlannedEvent(EventType.NORMAL, reason, message)
 
 
 def warning(reason: str, message: str) -> PlannedEvent:
+    """Return an event of type Warning."""
     return PlannedEvent(EventType.WARNING, reason, message)
 
 

@@ -68,6 +68,7 @@ class Fault:
         return f"{self.cause.value} ({self.place})" if self.place else self.cause.value
 
     def record(self, view: View) -> Failure:
+        """Return the failure as the status keeps it, cut to size, with the time at which it happened."""
         return Failure(
             cause=self.cause.value,
             rank=self.rank,
@@ -85,6 +86,7 @@ class Fault:
 
 
 def of_verdict(view: View, agent: AgentRecord, verdict: Verdict, *, fatal: bool = False, floor: Rung) -> Fault:
+    """Return the fault that an agent's verdict tells. `fatal`: no restart can help. `floor`: the lowest rung to try."""
     pod = view.pods[agent.slot]
     detect = min(verdict.age_s, agent.verdict_age_s)
     return Fault(

@@ -8,22 +8,25 @@ from functools import lru_cache
 
 @lru_cache(maxsize=256)
 def rfc3339(seconds: float) -> str:
-    """1.5 -> "1970-01-01T00:00:01.500Z"."""
+    """Return a time of the status for seconds since 1970: 1.5 -> "1970-01-01T00:00:01.500Z"."""
     moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @lru_cache(maxsize=4096)
 def seconds_of(text: str) -> float:
-    """ "1970-01-01T00:00:01.500Z" -> 1.5."""
+    """Return the seconds since 1970 of a time of the status: "1970-01-01T00:00:01.500Z" -> 1.5."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def since(text: str, now: float) -> float:
-    """Seconds from `text` to `now`, never negative (clocks of two leaders may differ); 0 for an empty text."""
+    """Return the seconds from `text` to `now`; 0 for an empty text.
+
+    Never negative: clocks of two leaders may differ.
+    """
     return max(0.0, now - seconds_of(text)) if text else 0.0
 
 
 def until(text: str, now: float) -> float:
-    """Seconds from `now` to `text`, never negative; 0 for an empty text."""
+    """Return the seconds from `now` to `text`, never negative; 0 for an empty text."""
     return max(0.0, seconds_of(text) - now) if text else 0.0

@@ -129,6 +129,10 @@ def stepped_to(view: View, agent: AgentRecord, rank: RankReport) -> int:
 
 
 def look(spec: JobSpec, status: JobState, observed: Observation, now: float) -> View:
+    """Return the view of one pass: the current pod and the current agent of each slot, beside what they are made from.
+
+    `now`: seconds since 1970.
+    """
     incarnations = unpack_counts(status.incarnations)
     pods: list[PodRecord | None] = [None] * len(incarnations)
     others: list[PodRecord] = []
@@ -146,7 +150,7 @@ def look(spec: JobSpec, status: JobState, observed: Observation, now: float) -> 
 
 
 def is_current(pod: PodRecord, incarnations: Sequence[int]) -> bool:
-    """Whether it is the one that its slot has by the status."""
+    """Return whether this is the pod that its slot has by the status."""
     return 0 <= pod.slot < len(incarnations) and pod.incarnation == incarnations[pod.slot]
 
 

@@ -26,7 +26,10 @@ def saves_first(view: View, slot: int) -> bool:
 
 
 def saved(view: View) -> Fault | None:
-    """Every rank has stopped on request and nobody suspends the job: it goes on without those that leave."""
+    """Return the fault of pods that leave, once every rank has stopped on request and nobody suspends the job.
+
+    The job goes on without those pods. None: it is not so far.
+    """
     if not view.round_is_open or not view.all_saved:
         return None
     slots = tuple(slot for slot in sorted(view.members) if _goes(view, slot))

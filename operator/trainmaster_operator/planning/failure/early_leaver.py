@@ -11,7 +11,7 @@ from trainmaster_operator.planning.facts.view import View
 
 
 def behind(view: View, lost: AgentRecord) -> Fault | None:
-    """The rank that left, if one did, as the cause of what the ranks of `lost` lost. None: nobody left."""
+    """Return the fault of the rank that left, as the cause of what the ranks of `lost` lost; None if nobody left."""
     found = _first(view)
     if found is None:
         return None

@@ -30,6 +30,7 @@ def affordable(budget: BudgetSpec, spent: Sequence[Spent], cause: str, floor: Ru
 
 
 def limit(budget: BudgetSpec, rung: Rung) -> int:
+    """Return how many restarts of this rung the budget allows."""
     return {Rung.IN_PLACE: budget.inPlace, Rung.POD: budget.pod, Rung.FULL: budget.full}[rung]
 
 

@@ -62,7 +62,10 @@ def _is_fatal(view: View, verdict: Verdict) -> bool:
 
 
 def cascade_due_s(view: View) -> float | None:
-    """When verdicts of ranks that merely lost a peer start to count."""
+    """Return after how many seconds verdicts of ranks that merely lost a peer start to count.
+
+    None if there are none.
+    """
     ages = [a.verdict_age_s for a in _verdicts(view)]
     waits = [CASCADE_WAIT_S - age for age in ages]
     if (wait := repetition.due_s(view, _verdicts(view))) is not None:

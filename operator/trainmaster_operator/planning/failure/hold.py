@@ -17,7 +17,7 @@ WAY_OUT = "suspend and resume the job to go on"
 
 
 def held(view: View, fault: Fault) -> Change:
-    """The ranks are fenced off and end; nothing else happens."""
+    """Return the change that holds the job: its ranks are fenced off and end, and nothing else happens."""
     status = view.status
     return changed(
         status,

@@ -45,7 +45,7 @@ _ADVICE = {
 
 
 def recover(view: View, fault: Fault) -> Change:
-    """The answer to a failure, in one write: what the job's own rules say, else what suits its cause."""
+    """Return the answer to a failure, in one write: what the job's own rules say, else what suits its cause."""
     found = rule_matching.first_match(view, fault)
     if found is not None:
         rule, name = found
@@ -131,6 +131,10 @@ def _free_restart(view: View, fault: Fault, how: str = "", **fields: object) -> 
 
 
 def fail(view: View, fault: Fault, words: str) -> Change:
+    """Return the change that ends the job as Failed, with this fault as its last failure.
+
+    `words`: why nothing is tried.
+    """
     failure = fault.record(view)
     return changed(
         view.status,
@@ -206,5 +210,5 @@ def _is_free(fault: Fault, spent: list[Spent], step: int) -> bool:
 
 
 def newer_round(message: str) -> int:
-    """The highest round that a FENCED verdict names ("round 7 has it"); 0 if it names none."""
+    """Return the highest round that a FENCED verdict names ("round 7 has it"); 0 if it names none."""
     return max((int(n) for n in re.findall(r"\bround (\d{1,9})\b", message)), default=0)

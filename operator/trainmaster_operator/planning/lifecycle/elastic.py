@@ -182,7 +182,7 @@ def _with_slots(view: View, count: int, size: int) -> Change:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the legal sizes and, where it says something, the condition; the same if nothing is new."""
+    """Return `status` with the legal sizes and, where it says something, the condition; the same if nothing is new."""
     if status.phase.finished or status.phase is JobPhase.SUSPENDED:
         return status
     fields: dict[str, object] = {}

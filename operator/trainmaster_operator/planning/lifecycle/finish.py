@@ -15,7 +15,7 @@ FINISH_GRACE_S = 10.0
 
 
 def complete(view: View) -> Change | None:
-    """Succeeded once every agent says that all its ranks of this round ended with 0."""
+    """Return the change to Succeeded once every agent says that all its ranks of this round ended with 0; else None."""
     agents = view.in_round()
     if not agents or len(agents) < len(view.members) or not all(a.done for a in agents):
         return None
@@ -41,7 +41,7 @@ def fail_after_deadline(view: View) -> Change | None:
 
 
 def failed(view: View, cause: str, message: str) -> Change:
-    """The job is over, and not for a failure of its ranks."""
+    """Return the change that ends the job as Failed for another reason than a failure of its ranks."""
     return changed(
         view.status,
         warning("Failed", f"{cause}: {message}"[:1024]),

@@ -50,7 +50,7 @@ def record_first_step(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with what the reports say; unchanged if they say nothing new."""
+    """Return `status` with the progress that the reports tell; the same object if they tell nothing new."""
     fields: dict[str, object] = {}
     progress = _progress(view)
     if progress is not view.status.progress:

@@ -91,7 +91,7 @@ LOSS_WORDS = ("hardware", "preemption", "checkpoint", "straggler", "detection", 
 
 
 def count(old: JobState, new: JobState) -> JobState:
-    """`new` with what has happened since `old` added to its totals; the same object if nothing has."""
+    """Return `new` with what has happened since `old` added to its totals; the same object if nothing has."""
     unsettled = any(not _is_settled(recovery, old) for recovery in old.recoveries)
     if new.recoveries is old.recoveries and new.lastFailure is old.lastFailure and not unsettled:
         return new

@@ -14,8 +14,10 @@ nobody needs to know of a shorter absence."""
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the condition at this leader's first look at a job that an earlier leader knew. Its status is
-    False: an operator is there again."""
+    """Return `status` with the condition at this leader's first look at a job that an earlier leader knew.
+
+    Its status is False: an operator is there again. Return the same object if there is nothing to tell.
+    """
     absence = view.observed.absence
     if absence is None or absence.until - absence.since < SHORTEST_S or view.status.leaderEpoch >= view.observed.epoch:
         return status

@@ -14,7 +14,7 @@ ENTRIES = 16
 
 
 def update(view: View, status: JobState) -> list[Recovery]:
-    """The recoveries, the last of them with what can be said by now. The same list if that is nothing new."""
+    """Return the recoveries, the last of them with the phases that are known by now; the same list if none is new."""
     recoveries = status.recoveries
     if not recoveries or recoveries[-1].round != view.status.round:
         return recoveries

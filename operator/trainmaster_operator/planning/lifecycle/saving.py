@@ -39,7 +39,7 @@ def report_save_problem(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the conditions of this page as they are now; the same if nothing is new."""
+    """Return `status` with the conditions of this page as they are now; the same object if nothing is new."""
     failed, saved = status.failedSave, status.checkpoint
     if failed is not None:
         if _is_newer(failed, saved):

@@ -78,13 +78,13 @@ def resume(view: View) -> Change | None:
 
 
 def removals(view: View) -> tuple[PodToDelete, ...]:
-    """Every pod of a suspended job, with its own grace."""
+    """Return every pod of a suspended job as one to delete, with its own grace period."""
     pods = [*(pod for pod in view.pods if pod is not None), *view.others]
     return tuple(PodToDelete(pod.name, pod.uid, "the job is suspended") for pod in pods if not pod.deleting)
 
 
 def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
-    """Recoveries that the end or a suspend overtook: their clock stops."""
+    """Return the recoveries with stopped clocks, where the end or a suspend of the job overtook them."""
     return [
         r
         if r.totalSeconds is not None
@@ -94,6 +94,7 @@ def given_up(recoveries: list[Recovery], now: float) -> list[Recovery]:
 
 
 def stopped(view: View, how: str) -> Change:
+    """Return the change to Suspended. `how`: what the ranks did before, for the event."""
     return changed(
         view.status,
         normal("Suspended", how),

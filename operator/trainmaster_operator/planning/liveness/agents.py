@@ -43,7 +43,10 @@ QUIET_S = 5.0
 
 
 def ended(view: View) -> Fault | None:
-    """Proof at once: a pod that ended, vanished, or is being deleted by someone else, before its ranks were done."""
+    """Return the fault of a pod that ended, vanished, or is deleted by somebody else before its ranks were done.
+
+    This is proof, so it counts at once. None: there is no such pod.
+    """
     found: list[tuple[int, Cause, PodRecord | None]] = []
     going: list[tuple[int, Cause, PodRecord | None]] = []
     for slot in sorted(view.members):
@@ -87,8 +90,10 @@ def ended(view: View) -> Fault | None:
 
 
 def replaced(view: View) -> Fault | None:
-    """A pod of the round that is another one by now. Which one it is nobody can tell, and it needn't be replaced: the
-    next round is one for all of them."""
+    """Return the fault of a pod of the round that is another one by now; None if all are those that it opened with.
+
+    Nobody can tell which pod it is, and it needn't be replaced: the next round is one for all of them.
+    """
     of_slot = {slot: pod for slot in view.members if (pod := view.pods[slot]) is not None}
     if not round_pod_identity.differ(view.status, view.members, of_slot):
         return None
@@ -97,7 +102,10 @@ def replaced(view: View) -> Fault | None:
 
 
 def lost(view: View) -> Fault | None:
-    """Agents silent for too long, unless so many are silent that the fault is more likely ours."""
+    """Return the fault of agents that are silent for too long.
+
+    None if there are none, or if so many are silent that the fault is more likely ours.
+    """
     silences = silence_s(view)
     gone = _on_lost_nodes(view, silences)
     if gone:

@@ -57,8 +57,10 @@ class Silence:
 
 
 def hang(view: View) -> Fault | None:
-    """Ranks that are stuck for certain, where the spec wants something done about it; or an agent that never started
-    the round."""
+    """Return the fault of ranks that are stuck for certain, or of an agent that never started the round.
+
+    None if there are none, or if the spec wants nothing done about them.
+    """
     spec = view.spec.recovery.hang
     if spec.mode is not HangMode.ENFORCE or not view.round_is_open:
         return None

@@ -61,6 +61,7 @@ def learned(view: View) -> dict[str, Pause]:
 
 @once
 def limits(view: View) -> Limits:
+    """Return how long the ranks of this job may be silent, computed once in a pass."""
     return Limits(view)
 
 
@@ -79,8 +80,11 @@ class Limits:
         }
 
     def of(self, agent: AgentRecord, rank: RankReport) -> float:
-        """In its phase. A start has the spec's limit, and so have the first steps of a round, in which things compile
-        and caches fill: ranks tell no pause before they are over."""
+        """Return for how many seconds a rank may be silent in its phase.
+
+        A start has the spec's limit, and so have the first steps of a round, in which things compile and caches fill:
+        ranks tell no pause before they are over.
+        """
         name = "step" if rank.state is RankState.STOPPED else rank.phase.lower()
         warm = _number(agent.pauses.get("step"), 0) > 0
         return self._learned.get(name, self._unknown(name)) if warm else self._unknown(name)

@@ -16,11 +16,12 @@ SILENCE_S = 2.0
 
 
 def limit_s(view: View) -> float:
+    """Return after how many seconds of silence an agent is lost if its neighbour can't reach it either."""
     return min(view.lost_after_s, max(SILENCE_S, 4 * view.interval_s))
 
 
 def gone(view: View, silences: Sequence[float]) -> list[int]:
-    """Members that are lost beyond doubt, in the order of the round."""
+    """Return the members that are lost beyond doubt, in the order of the round. `silences`: seconds, by slot."""
     limit, order = limit_s(view), view.members
     quiet = {slot for slot in order if silences[slot] >= limit}
     if not quiet or _is_split(view, quiet):
@@ -37,7 +38,10 @@ def gone(view: View, silences: Sequence[float]) -> list[int]:
 
 
 def due_s(view: View, silences: Sequence[float]) -> float | None:
-    """When the next member that is accused has been silent for long enough."""
+    """Return after how many seconds the next member that is accused has been silent for long enough.
+
+    None if none is.
+    """
     limit, order = limit_s(view), view.members
     waits = [
         limit - silences[slot]

@@ -35,7 +35,10 @@ class _Slowest(NamedTuple):
 
 
 def straggler(view: View) -> Fault | None:
-    """A rank that has been one for the whole window, where its pod is to be replaced."""
+    """Return the fault of a rank that has been a straggler for the whole window, where its pod is to be replaced.
+
+    Else None.
+    """
     known = _known(view)
     spec = view.spec.recovery.straggler
     if known is None or spec.action is not StragglerAction.REPLACE or not _is_proven(view, known):
@@ -72,8 +75,10 @@ def report_straggler(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> Straggler | None:
-    """The status' straggler after this look, with the times that its steps take now: the same object if nothing has
-    changed."""
+    """Return the status' straggler after this look, with the times that its steps take now.
+
+    Return the same object if nothing has changed, and None if there is no straggler.
+    """
     known = status.straggler
     if status.phase is not JobPhase.RUNNING or not view.round_is_open:
         return known if known is not None and known.round == status.round else None

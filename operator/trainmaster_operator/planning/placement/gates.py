@@ -21,7 +21,7 @@ def is_gated(pod: PodRecord | None) -> bool:
 
 
 def hold(view: View) -> bool:
-    """Whether a gate holds back a pod that the next round waits for."""
+    """Return whether a gate holds back a pod that the next round waits for."""
     return not view.round_is_open and any(is_gated(pod) for pod in view.pods)
 
 

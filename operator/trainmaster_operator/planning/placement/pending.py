@@ -80,7 +80,7 @@ def report_obstacle(view: View) -> Change | None:
 
 
 def update(view: View, status: JobState) -> JobState:
-    """`status` with the condition as it is now; the same if nothing is new.
+    """Return `status` with the condition Scheduled as it is now; the same object if nothing is new.
 
     It holds once a round has opened, which takes all pods. An obstacle that has passed is still told until then, except
     that pods could not be created: when they are there, nothing is known to be in their way.

@@ -83,7 +83,7 @@ def apply_edits(view: View) -> Change | None:
 
 
 def raised(view: View, slots: tuple[int, ...]) -> str:
-    """The incarnations with those of `slots` replaced by the next."""
+    """Return the incarnations with those of `slots` replaced by the next."""
     counts = list(view.incarnations)
     for slot in slots:
         counts[slot] += 1

@@ -18,7 +18,10 @@ FORGIVEN_AFTER_S = 2 * LONGEST_WAIT_S  # without a replacement
 
 
 def replace(view: View) -> Change | None:
-    """Fresh pods for those that ended, are being deleted, or whose agents are silent. Counts nothing."""
+    """Return the change that replaces pods without a rank that ended, are being deleted, or whose agents are silent.
+
+    No restart is counted. None: there are none, or the wait since the last replacement isn't over.
+    """
     lost = _lost(view)
     if not lost or _wait_s(view) > 0:
         return None
@@ -35,7 +38,10 @@ def replace(view: View) -> Change | None:
 
 
 def replace_due_s(view: View) -> float | None:
-    """When those that are lost are replaced. When one counts as lost, `agents.lost_due_s` says for all slots."""
+    """Return after how many seconds lost pods without a rank are replaced; None if none is lost.
+
+    When one counts as lost, `agents.lost_due_s` says for all slots.
+    """
     wait = _wait_s(view)
     return wait if wait > 0 and _lost(view) else None
 

@@ -45,7 +45,7 @@ class Directives:
         return self._common(self._parked_state, None)
 
     def of(self, slot: int) -> Directive:
-        """What the current pod of `slot` is told."""
+        """Return what the current pod of `slot` is told."""
         place = self._places.of(slot)
         common, digest = self._placeless if place is None else self._placed
         keep = slot in self._keepers
@@ -80,7 +80,7 @@ def directives(spec: JobSpec, status: JobState, observed: Observation) -> Callab
 
 
 def directive(spec: JobSpec, status: JobState, observed: Observation, slot: int) -> Directive:
-    """What the current pod of one slot is told."""
+    """Return what the current pod of one slot is told."""
     return directives(spec, status, observed)(slot)
 
 

@@ -68,7 +68,7 @@ def smaller(view: View, size: int, gone: tuple[int, ...]) -> dict[str, object]:
 
 
 def opened(view: View, store: str, order: tuple[int, ...]) -> dict[str, object]:
-    """The fields of a round that is open: beside its number they are all that agents are told."""
+    """Return the fields of a round that is open: beside its number they are all that agents are told."""
     return {
         **on_store(view, store),
         "roundMap": pack_ranges(order),
@@ -103,12 +103,12 @@ def forming(view: View) -> dict[str, object]:
 
 
 def resume(view: View) -> str:
-    """As the spec says until this job has trained; from then on its own newest checkpoint, whatever the spec says."""
+    """Return where a round resumes: as the spec says until the job has trained, then from its own newest checkpoint."""
     return "Auto" if view.highest_step() > 0 or view.status.checkpoint else view.spec.checkpoint.resume
 
 
 def ready(view: View, slot: int) -> bool:
-    """The slot's pod can take part in a new round."""
+    """Return whether the slot's pod can take part in a new round."""
     pod, agent = view.pods[slot], view.agents[slot]
     if pod is None or agent is None or pod.deleting or pod.phase in ENDED:
         return False

@@ -86,7 +86,7 @@ def openable(view: View, forms_for_s: float) -> list[int]:
 
 
 def below(view: View, size: int) -> list[int]:
-    """Legal sizes below `size` that a job may shrink to by itself, in their order."""
+    """Return the legal sizes below `size` that a job may shrink to by itself, in their order."""
     spec = view.spec
     if spec.workers.min is None or wanted(view) != wished(spec):
         return []

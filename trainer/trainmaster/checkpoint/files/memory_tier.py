@@ -47,13 +47,15 @@ class RamFolder:
         self.root, self.budget = Path(root), budget
 
     def path(self, step: int, round: int, rank: int) -> Path:
+        """Return where the file of a rank lies, or would lie."""
         return self.root / directory_name(step, round) / shard_name(rank)
 
     def receipt_path(self, step: int, round: int, rank: int) -> Path:
+        """Return where the receipt of a rank's file lies, or would lie."""
         return self.root / directory_name(step, round) / receipt_name(rank)
 
     def names(self) -> list[tuple[int, int, int]]:
-        """(step, round, rank) of every receipt, newest step first. Cheap: nothing is read."""
+        """Return (step, round, rank) of every receipt, newest step first. Cheap: no file is read."""
         found = []
         for folder in self._folders():
             step, round = parse_directory(folder.name) or (0, 0)
@@ -64,7 +66,7 @@ class RamFolder:
         return sorted(found, reverse=True)
 
     def receipts(self) -> list[Receipt]:
-        """Receipts of the files that are whole, newest step first. Their content isn't verified here."""
+        """Return the receipts of the files that are whole, newest step first. Their content isn't verified here."""
         found = []
         for step, round, rank in self.names():
             with contextlib.suppress(OSError, WireError):
@@ -74,7 +76,7 @@ class RamFolder:
         return found
 
     def receipt(self, step: int, round: int, rank: int) -> Receipt:
-        """Raises OSError without one, WireError for one that can't be read."""
+        """Return the receipt of a rank's file. Raises OSError without one, WireError for one that can't be read."""
         return decode(Receipt, self.receipt_path(step, round, rank).read_bytes())
 
     def adopt(self, step: int, round: int, rank: int, file: str | os.PathLike[str], receipt: Receipt | bytes) -> None:
@@ -89,7 +91,7 @@ class RamFolder:
         replace(self.receipt_path(step, round, rank), receipt if isinstance(receipt, bytes) else encode(receipt))
 
     def remove(self, step: int, round: int, rank: int) -> None:
-        """The receipt goes first, so that a half-removed file is none."""
+        """Remove a file and its receipt. The receipt goes first, so that a half-removed file is none."""
         for path in (self.receipt_path(step, round, rank), self.path(step, round, rank)):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # others' files are in it
@@ -114,7 +116,7 @@ class RamFolder:
                 folder.rmdir()
 
     def used(self) -> int:
-        """Bytes that all files take, also those that are being written."""
+        """Return the bytes that all files take, also those that are being written."""
         total = 0
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -124,7 +126,7 @@ class RamFolder:
         return total
 
     def room(self, size: int) -> bool:
-        """Whether `size` more bytes fit into the budget and into the tmpfs."""
+        """Return whether `size` more bytes fit into the budget and into the tmpfs."""
         free = os.statvfs(self.root)
         return self.used() + size <= self.budget and size < min(free.f_bavail * free.f_frsize, _memory_left())
 
@@ -139,6 +141,7 @@ class RamFolder:
             yield file
 
     def clear(self) -> None:
+        """Remove the whole folder."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _folders(self) -> list[Path]:

@@ -83,7 +83,7 @@ class Link:
         self._rest = b""
 
     def head(self) -> tuple[str, dict[str, str]] | None:
-        """The first line and the headers of what comes next; None at the end. Raises OSError."""
+        """Return the first line and the headers of what comes next; None at the end. Raises OSError."""
         while b"\r\n\r\n" not in self._rest:
             data = self.socket.recv(HEAD_LIMIT)
             if not data and not self._rest:
@@ -97,6 +97,7 @@ class Link:
         return first, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     def read_into(self, target: memoryview) -> None:
+        """Fill `target` with the next bytes. Raises OSError, of that ConnectionError if the connection ends before."""
         known = self._rest[: len(target)]
         target[: len(known)] = known
         self._rest = self._rest[len(known) :]
@@ -108,17 +109,20 @@ class Link:
             done += count
 
     def read(self, size: int) -> bytes:
+        """Return the next `size` bytes. Raises OSError."""
         data = bytearray(size)
         self.read_into(memoryview(data))
         return bytes(data)
 
     def send(self, head: str, headers: dict[str, str | int], body: bytes = b"", file: BinaryIO | None = None) -> None:
+        """Send a first line, headers and a body, or a file as the body. Raises OSError."""
         lines = [head, *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         self.socket.sendall("\r\n".join(lines).encode("latin-1") + body)
         if file is not None:
             self.socket.sendfile(file)
 
     def close(self) -> None:
+        """Close the connection."""
         self.socket.close()
 
 
@@ -144,6 +148,7 @@ class Peer:
         self._link.close()
 
     def close(self) -> None:
+        """Close the connection."""
         self._link.close()
 
     def keep(self, folder: RamFolder, step: int, round: int, rank: int) -> None:

@@ -114,7 +114,7 @@ def _store(storage: Storage, message: dict[str, Any], memory: mmap.mmap, moved: 
 
 
 def write(storage: Storage, directory: str, name: str, blocks: Iterable[bytes | memoryview]) -> ShardFile:
-    """A file of a checkpoint, hashed as it goes."""
+    """Write a file of a checkpoint, hashed as it goes. Return its name, size and hash. Raises OSError."""
     digest = hashlib.sha256()
 
     def hashed() -> Iterator[bytes | memoryview]:

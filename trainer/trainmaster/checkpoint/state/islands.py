@@ -17,6 +17,7 @@ _ISLAND = re.compile(r"islands\.\d+\.")
 
 
 def prefix(island: int) -> str:
+    """Return how the names of tensors begin that one island has for itself."""
     return f"islands.{island}."
 
 

@@ -55,8 +55,10 @@ class LocalState:
             self._loose.tensors.update(capture.capture_shards(name, thing))  # which stay until the next boundary
 
     def layout(self) -> Layout | None:
-        """How the state of the last boundary lies in a file; None if an optimizer has put other tensors in the place of
-        those that are known."""
+        """Return how the state of the last boundary lies in a file.
+
+        None if an optimizer has put other tensors in the place of those that are known.
+        """
         if self._layout is None or not self._same_optimizer_state():
             return None
         if not self._loose.tensors:
@@ -67,7 +69,7 @@ class LocalState:
         return behind if aligned else lay_out([*self._pieces, *loose])
 
     def values(self) -> dict[str, Any]:
-        """What isn't a tensor."""
+        """Return what isn't a tensor, by name."""
         snapshot = capture.Snapshot()
         for name, optimizer in self._optimizers.items():
             capture.capture_optimizer_values(snapshot, name, optimizer, self._names)

@@ -58,6 +58,7 @@ class Resume:
 
     @classmethod
     def from_environment(cls, model: ModelConfig | None = None, optimizer: str = "") -> Resume:
+        """Return what the agent tells this process about its round, from the environment."""
         env = os.environ
         return cls(
             model=model,
@@ -69,7 +70,7 @@ class Resume:
         )
 
     def check(self, manifest: Manifest, path: str) -> None:
-        """Raises ConfigError if the checkpoint at `path` is of another model or another optimizer."""
+        """Check that the checkpoint at `path` is of the same model and optimizer. Raises ConfigError if it isn't."""
         if self.model is not None:
             models.check_same(manifest.model, self.model, f"checkpoint {path}")
         # The others begin their momentum anew where adamw kept moments; a momentum is taken for what it isn't.
@@ -80,7 +81,7 @@ class Resume:
             )
 
     def comes_late(self, manifest: Manifest) -> bool:
-        """Whether this checkpoint was made with samples that are to be left out."""
+        """Return whether this checkpoint was made with samples that are to be left out."""
         cursor = manifest.data
         consumed = int(cursor.get("consumed", 0))
         return bool(self.skipped) and Skips(cursor.get("skipped", [])).took(consumed, self.skipped)

@@ -23,11 +23,15 @@ class Interval:
         return cls(int(given) if given else None)
 
     def due(self, step: int) -> bool:
+        """Return whether `step` is to be saved."""
         if self.every is None:
             return step >= self.next
         return self.every > 0 and step % self.every == 0
 
     def saved(self, step: int, save_s: float, step_s: float) -> None:
-        """What the save before this one and a step took: the same numbers on all ranks; 0: not known yet."""
+        """Set when the next save is due, from the seconds that a save and a step took; 0: not known yet.
+
+        The numbers must be the same on all ranks.
+        """
         known = step_s > 0 and math.isfinite(save_s / step_s)
         self.next = step + (max(1, math.ceil(save_s / step_s / SHARE)) if known else 1)

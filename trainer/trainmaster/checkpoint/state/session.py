@@ -104,11 +104,11 @@ class Session:
             self.ram.state.boundary()
 
     def due(self, step: int) -> bool:
-        """Whether `step` is to be saved to memory."""
+        """Return whether `step` is to be saved to memory."""
         return self.ram is not None and self.interval.due(step)
 
     def copied(self) -> bool:
-        """Whether a peer has what was saved to memory last, or keeps no copies.
+        """Return whether a peer has what was saved to memory last, or keeps no copies.
 
         Nothing is overwritten before that, so the loss of a pod leaves a step that all others still have.
         """
@@ -126,11 +126,14 @@ class Session:
             self.reporter.beat()
 
     def remember(self, step: int, common: dict[str, Any]) -> bool:
-        """Copy the last boundary's state, that of `step`, to the agent's memory."""
+        """Copy the last boundary's state, that of `step`, to the agent's memory. Return False if it is not saved."""
         return self.ram is not None and self.ram.save(step, common)
 
     def rescue(self, step: int, common: dict[str, Any]) -> int | None:
-        """The same when a peer has died: at once, and to the end. The step that is safe, or None."""
+        """Save the last boundary's state to memory when a peer has died: at once, and to the end.
+
+        Return the step that is safe; None if nothing could be saved.
+        """
         if self.ram is None or not self.ram.save(step, common, wait=True):
             return None
         self.drain(_LAST_WRITE_S)
@@ -142,7 +145,10 @@ class Session:
         return self.ram.cost_s if self.ram is not None else 0.0
 
     def settle(self) -> None:
-        """Before the last all-reduce of a step: what was saved of the step before is whole, or has failed."""
+        """Complete the save of the step before: it is whole afterwards, or has failed.
+
+        Call before a step's last all-reduce.
+        """
         if self.ram is not None:
             self.ram.settle()
         if self.saver is not None:
@@ -177,7 +183,10 @@ class Session:
             raise NotSaved(f"the last save has failed: {self.saver.failure}")
 
     def digest(self) -> str:
-        """sha256 over all tensors of all ranks, the same on the same topology. All ranks call it; rank 0 gets it."""
+        """Return sha256 over all tensors of all ranks on rank 0, "" on the others. All ranks call it.
+
+        It is the same for the same state on the same topology.
+        """
         own = hashlib.sha256()
         with torch.no_grad():
             pieces = owned(capture.capture(self.objects, self.rank), self.place)

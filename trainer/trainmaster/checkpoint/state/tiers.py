@@ -66,6 +66,7 @@ class RamFile:
             raise Damaged(f"{self._words()}: {error}") from None
 
     def view(self, path: str, start: int, end: int) -> memoryview:
+        """Return bytes `start` to `end` of the file. `path` is ignored: there is one file."""
         return memoryview(self.memory)[start:end]
 
     def _words(self) -> str:
@@ -83,7 +84,7 @@ class Memory:
         self._opened: RamFile | None = None
 
     def words(self) -> dict[str, Any]:
-        """What this rank tells the others. One rank speaks for all of an agent."""
+        """Return what this rank tells the others. One rank speaks for all of an agent."""
         files = []
         if pod.local_rank() == 0:
             for receipt in self.folder.receipts():
@@ -92,7 +93,7 @@ class Memory:
         return {"shard": self.shard, "folder": place, "address": self._address, "files": files}
 
     def open(self, step: int, round: int, rank: int, address: Address | None) -> RamFile:
-        """Raises Damaged."""
+        """Return a verified file, fetched from the peer at `address` first, if there is one. Raises Damaged."""
         if address is not None:
             if self._fetch is None:
                 raise Damaged("peers can't be asked here")
@@ -120,7 +121,7 @@ class Inventory:
         return [directory_name(step, round) for step, round in self._files]
 
     def sources(self, step: int, round: int) -> list[Source | None]:
-        """For each rank the nearest file with its shard."""
+        """Return for each rank the nearest file with its shard; None where there is none."""
         held = [f for f in self._files.get((step, round), []) if (step, round, f[0], f[1]) not in self._excluded]
         by_shard: dict[str, list[tuple[str, int, Address | None]]] = {}
         for folder, file_rank, shard, address in held:
@@ -146,10 +147,12 @@ class Inventory:
 
 
 def tell(store: Any, rank: int, memory: Memory | None) -> None:
+    """Tell the other ranks, through the round's store, what this rank's agent holds and which shard it needs."""
     store.set(f"resume/memory/{rank}", json.dumps(memory.words() if memory is not None else {}))
 
 
 def hear(store: Any, world_size: int) -> Inventory:
+    """Return what the memories of all ranks hold. Waits until each rank has told. Rank 0 calls this."""
     keys = [f"resume/memory/{rank}" for rank in range(world_size)]
     words = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
     return Inventory([json.loads(word) for word in words])

@@ -45,25 +45,34 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
+        """Return the two ends of a new channel. Raises OSError."""
         a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(a), cls(b)
 
     @classmethod
     def open(cls, fd: int) -> Channel:
+        """Return the end of a channel behind an open file descriptor, which it owns from now on."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
+        """Return the file descriptor, for `select`."""
         return self.socket.fileno()
 
     def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Raises ValueError above 128 KiB and OSError when the other end is gone."""
+        """Send one message, with open file descriptors.
+
+        Raises ValueError above 128 KiB, OSError when the other end is gone.
+        """
         packet = json.dumps({"kind": kind, **fields}).encode()
         if len(packet) > LIMIT:
             raise ValueError(f"channel message {kind}: {len(packet)} bytes, at most {LIMIT} fit")
         socket.send_fds(self.socket, [packet], fds or [])
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message with its descriptors (close-on-exec); None at the end of the channel."""
+        """Return the next message with its descriptors (close-on-exec); None at the end of the channel.
+
+        Raises OSError.
+        """
         packet, fds, _, _ = socket.recv_fds(self.socket, LIMIT, 8)
         if not packet:
             return None
@@ -73,4 +82,5 @@ class Channel:
         return message, fds
 
     def close(self) -> None:
+        """Close this end."""
         self.socket.close()

@@ -20,12 +20,12 @@ DISK_FULL = "disk-full"
 
 
 def folder(pod_uid: str) -> Path:
-    """Of the agent of this pod, for whoever runs in the pod."""
+    """Return the folder of this pod's agent, for everybody who runs in the pod."""
     return Path(tempfile.gettempdir(), f"trainmaster-{pod_uid}")
 
 
 def ask(path: str | os.PathLike[str], question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """One question; {} when the other side hangs up. Raises OSError."""
+    """Send one question to the agent's socket and return the answer; {} when the agent hangs up. Raises OSError."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         with short(path) as name:

@@ -25,17 +25,20 @@ class WireError(ValueError):
 
 
 def encode(message: Any) -> bytes:
-    """A message as JSON. NaN and infinity become strings, since they aren't JSON."""
+    """Return a message as JSON. NaN and infinity become strings, since they aren't JSON."""
     return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode()
 
 
 def altered(message: M, **changes: Any) -> M:
-    """As dataclasses.replace, in a third of the time: thousands of agents wait for theirs."""
+    """Return a copy of the message with other fields, as dataclasses.replace does, in a third of the time."""
     return type(message)(**{**vars(message), **changes})
 
 
 def decode(cls: type[M], raw: bytes | str) -> M:
-    """The message in `raw`, whoever made it. Raises WireError with the path of what is wrong; ignores unknown keys."""
+    """Return the message in `raw`, wherever it comes from.
+
+    Raises WireError with the path of what is wrong; ignores unknown keys.
+    """
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:

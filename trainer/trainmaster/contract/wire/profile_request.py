@@ -14,12 +14,18 @@ MOST = 100  # steps, as in training.profile
 
 
 def ask(folder: str | os.PathLike[str], steps: int) -> None:
-    """Replaces a request that nobody has begun with. Raises OSError where the folder isn't there."""
+    """Ask for `steps` steps to be recorded, and replace a request that nobody has begun with.
+
+    Raises OSError without the folder.
+    """
     replace(Path(folder, FILE), f"{steps}\n".encode())
 
 
 def asked(folders: Iterable[str]) -> tuple[Path, int] | None:
-    """The first request there is, and for how many steps; 0: it can't be understood."""
+    """Return the file of the first request in these folders, and for how many steps (0: it can't be understood).
+
+    None without one.
+    """
     for folder in folders:
         path = os.path.join(folder, FILE)
         if os.path.exists(path):  # nearly never, and then it costs one look

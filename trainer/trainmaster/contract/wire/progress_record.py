@@ -153,6 +153,7 @@ class ProgressRecord:
 
     @classmethod
     def create(cls, round: int, rank: int) -> ProgressRecord:
+        """Return a new record in a memory file of its own, for one rank of one round. The agent calls this."""
         fd = os.memfd_create(f"trainmaster-progress-{round}-{rank}", os.MFD_CLOEXEC)
         os.ftruncate(fd, SIZE)
         memory = mmap.mmap(fd, SIZE)
@@ -164,6 +165,7 @@ class ProgressRecord:
 
     @classmethod
     def open(cls, fd: int) -> ProgressRecord:
+        """Return the record behind an open file descriptor. Raises OtherRecord if it isn't one of this version."""
         cls.opened += 1
         return cls(mmap.mmap(fd, SIZE), fd)._with_both_read()
 
@@ -211,6 +213,7 @@ class ProgressRecord:
         return 0 if kind == fcntl.F_UNLCK else int(pid)
 
     def close(self) -> None:
+        """Release the memory and close the descriptor."""
         self._entered.release()
         self._control.release()
         self._progress.release()

@@ -18,7 +18,10 @@ _HEAD = re.compile(
 
 
 def render(verdict: Verdict) -> bytes:
-    """At most LIMIT bytes: what happened on the first line, then the end of the traceback or of the output."""
+    """Return the verdict as text of at most LIMIT bytes.
+
+    The first line says what happened. The end of the traceback, or of the output, follows.
+    """
     signal = f", {verdict.signal}" if verdict.signal.startswith("SIG") else ""
     tail = f" (round {verdict.round}, step {verdict.step}{signal}{_CASCADE if verdict.cascade else ''})\n"
     head = f"rank {verdict.rank}: {verdict.cause.value}: {verdict.message}".encode()[: LIMIT - len(tail.encode())]
@@ -29,7 +32,7 @@ def render(verdict: Verdict) -> bytes:
 
 
 def parse(text: str) -> Verdict | None:
-    """The verdict in a text that `render` made; None for any other text."""
+    """Return the verdict in a text that `render` made; None for any other text."""
     found = _HEAD.match(text if "\n" in text else f"{text}\n")
     if found is None:
         return None

@@ -39,7 +39,7 @@ def prepare(device_type: str) -> None:
 
 
 def check(device_type: str) -> None:
-    """Raises ConfigError, a sentence, if this machine has not what torch.compile needs."""
+    """Check that this machine has what torch.compile needs. Raises ConfigError, a sentence."""
     missing = lacks(device_type)
     if missing:
         raise ConfigError(
@@ -49,7 +49,7 @@ def check(device_type: str) -> None:
 
 
 def lacks(device_type: str) -> str:
-    """What torch.compile needs and this machine hasn't; "" if it has all."""
+    """Return what torch.compile needs and this machine hasn't; "" if it has all."""
     compiler = os.environ.get("CXX", "g++") if device_type == "cpu" else os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:
         return f"a C++ compiler, and there is no {compiler}"

@@ -25,16 +25,17 @@ _LEAST = 1e-12  # a largest value: of zeros
 
 
 def apply(blocks: Iterable[nn.Module], device_type: str) -> None:
-    """Blocks whose linear layers compute in 8 bits, where their sizes allow. Raises ConfigError where the device can't.
+    """Let the linear layers of blocks compute in 8 bits, where their sizes allow.
 
-    After whatever else changes how blocks compute, before they recompute, are compiled or sharded.
+    Call it after whatever else changes how blocks compute, before they recompute, are compiled or sharded.
+    Raises ConfigError where the device can't.
     """
     check(device_type)
     replace_forwards(blocks, _in_eight_bits)
 
 
 def check(device_type: str) -> None:
-    """Raises ConfigError, a sentence, if there are no 8-bit products on this device."""
+    """Check that this device can compute 8-bit products. Raises ConfigError, a sentence."""
     if device_type == "cuda" and torch.version.cuda and torch.cuda.get_device_capability() < NEEDED:
         has = ".".join(map(str, torch.cuda.get_device_capability()))
         raise ConfigError(

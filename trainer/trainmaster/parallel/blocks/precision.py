@@ -40,18 +40,25 @@ class LossScale:
         self._steps = torch.zeros((), device=device)  # since it was changed
 
     def scaled(self, divisor: float) -> float | Tensor:
-        """The divisor of a loss, which makes it a scaled one."""
+        """Return the divisor of a loss that makes it a scaled loss."""
         return divisor / self._scale if self.on else divisor
 
     def unscaled(self, scaled: Tensor) -> Tensor:
-        """Of a loss or a norm."""
+        """Return a loss or a norm without the scale."""
         return scaled / self._scale.to(scaled.dtype) if self.on else scaled
 
     def overflowed(self, norm: Tensor) -> Tensor | None:
-        """1.0 if gradients of this norm are to be dropped, else 0.0; None where none ever are."""
+        """Return 1.0 if gradients of this norm are to be dropped, else 0.0, as a scalar tensor.
+
+        None where none ever are.
+        """
         return (~norm.isfinite()).float() if self.on else None
 
     def update(self, overflowed: Tensor | None) -> None:
+        """Halve the scale after an overflow, and double it after many steps without one.
+
+        Nothing waits for the device.
+        """
         if overflowed is None:
             return
         dropped = overflowed.bool()
@@ -66,10 +73,11 @@ class LossScale:
         return self._scale
 
     def state(self) -> dict[str, Any]:
-        """Of a checkpoint. Waits for the device."""
+        """Return the scale as a checkpoint keeps it. Waits for the device."""
         return {"scale": self._scale.item(), "steps": int(self._steps.item())} if self.on else {}
 
     def load(self, state: dict[str, Any]) -> None:
+        """Set the scale from what `state` returned; {} changes nothing."""
         if self.on and state:
             self._scale.fill_(state["scale"])
             self._steps.fill_(state["steps"])

@@ -38,10 +38,11 @@ KEPT = frozenset(
 
 
 def apply(blocks: Iterable[nn.Module], how: str) -> None:
-    """Blocks that recompute. After whatever else changes how they compute, before their parameters are sharded.
+    """Let blocks recompute their forward pass in the backward pass.
 
-    how: Full, Selective or Reversible, which raises ConfigError for blocks of one stream. Random numbers that a block
-    draws from torch's generators are the same ones the second time; Reversible raises ConfigError for dropout.
+    Call it after whatever else changes how they compute, before their parameters are sharded. `how`: Full, Selective or
+    Reversible, which raises ConfigError for blocks of one stream. Random numbers that a block draws from torch's
+    generators are the same ones the second time; Reversible raises ConfigError for dropout.
     """
     if how == "Reversible":
         reversible.apply(blocks)

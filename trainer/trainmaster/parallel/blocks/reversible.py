@@ -19,7 +19,7 @@ from trainmaster.parallel.model_plan import replace_forward
 
 
 def apply(blocks: Iterable[nn.Module]) -> None:
-    """Blocks that keep nothing but what the last one of a chain leaves. Raises ConfigError for others."""
+    """Let blocks keep nothing but what the last one of a chain leaves. Raises ConfigError for blocks that can't."""
     chain = Chain()
     for block in blocks:
         if not (hasattr(block, "first") and hasattr(block, "second")):

@@ -23,7 +23,7 @@ class Copies:
         self.model, self.devices = model.to(devices[0]), list(devices)
 
     def parts(self, batch: Tensor) -> Iterator[Tensor]:
-        """Of a batch [B, …], along B, on their devices; the later ones are smaller or empty."""
+        """Yield the parts of a batch [B, …], cut along B, on their devices; the later ones are smaller or empty."""
         for part, device in zip(batch.tensor_split(len(self.devices)), self.devices, strict=True):
             yield part.to(device, non_blocking=True)
 

@@ -26,7 +26,7 @@ class Costs:
 
 
 def partition(costs: Costs, stages: int) -> list[range]:
-    """The blocks of each stage, at least one each. The stem counts with the first one, the tail with the last.
+    """Return the blocks of each stage, at least one each. The stem counts with the first stage, the tail with the last.
 
     Raises ConfigError if there are fewer blocks than stages.
     """
@@ -68,7 +68,10 @@ def partition(costs: Costs, stages: int) -> list[range]:
 
 
 def costs(model: nn.Module, balance: str, time: int) -> Costs:
-    """By "Parameters" (their number), or by "Compute" (operations of the forward pass of one sequence of `time`)."""
+    """Return what each block costs: by "Parameters" (their number), or by "Compute".
+
+    Compute counts the operations of the forward pass of one sequence of `time` tokens.
+    """
     return by_parameters(model) if balance == "Parameters" else by_operations(model, time)
 
 
@@ -164,7 +167,7 @@ def _size(module: nn.Module) -> float:
 
 
 def table(ranges: Sequence[range], costs: Costs, unit: str) -> str:
-    """The stages for a person to read."""
+    """Return the stages as a table for people."""
     lines = [f"stage  blocks  {unit}"]
     total = costs.stem + sum(costs.blocks) + costs.tail
     for index, blocks in enumerate(ranges):

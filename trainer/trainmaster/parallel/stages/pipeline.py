@@ -61,7 +61,10 @@ class Stage(nn.Module):  # type: ignore[misc]
         self.positions = torch.empty(0, dtype=torch.int64)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens [B, T] on the first stage, else the stream [B, T, W]; logits [B, T, V] from the last one."""
+        """Return the stream [B, T, W]; logits [B, T, V] from the last stage.
+
+        `x`: tokens [B, T] on the first stage, else the stream.
+        """
         (model,) = self._model
         if self.is_first:
             x = model.embed(x)
@@ -74,9 +77,10 @@ class Stage(nn.Module):  # type: ignore[misc]
 def apply(
     model: nn.Module, mesh: DeviceMesh, config: PipelineConfig, time: int, precision: str, profile: Path | None
 ) -> tuple[list[Stage], str]:
-    """(this rank's stages, of a model of which nothing else is left; a table of all stages).
+    """Divide a model into stages. Return this rank's stages, and a table of all stages for people.
 
-    time: tokens of a sequence, T. profile: where a measured one is kept.
+    Nothing else is left of the model on this rank. `time`: tokens of a sequence, T. `profile`: where a measured one is
+    kept.
     """
     plan = plan_of(model)
     if not (plan.blocks and plan.stem and plan.tail):
