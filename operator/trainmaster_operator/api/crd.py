@@ -112,7 +112,10 @@ STATUS = (
 
 
 def structural(schema: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
-    """A pydantic JSON schema as a structural one. `defaults`: keep them, so that a stored job shows what it gets."""
+    """Return a pydantic JSON schema as a structural one.
+
+    `defaults`: keep them, so that a stored job shows what it gets.
+    """
     if "$ref" in schema:
         target = definitions[schema["$ref"].removeprefix("#/$defs/")]
         # A docstring of a model is for us; what stands beside a field is for people.
@@ -182,7 +185,7 @@ def _properties(schema: Schema, result: Schema, definitions: dict[str, Schema], 
 
 
 def job_schema() -> Schema:
-    """The structural schema of a whole job."""
+    """Return the structural schema of a whole job."""
     source = JobStatus.model_json_schema()
     given = DistributedTrainingJob.model_json_schema()
     spec = structural(given["$defs"]["JobSpec"], given["$defs"], defaults=True)
@@ -223,7 +226,7 @@ def _open_status(schema: Schema) -> None:
 
 
 def definition() -> Schema:
-    """The CustomResourceDefinition."""
+    """Return the CustomResourceDefinition, as JSON values."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -273,6 +276,7 @@ def render() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Write the CRD's file, or check it. Return the exit code: 1 if the file is stale."""
     parser = argparse.ArgumentParser(prog="python -m trainmaster_operator.api.crd", description=__doc__)
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 with a diff when it is stale")

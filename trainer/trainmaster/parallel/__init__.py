@@ -64,7 +64,7 @@ def of_job(
     shape: StepShape,
     profile: Path | None = None,
 ) -> Parallel:
-    """`parallelize` as a job of so many ranks says it, and this process' products as exact as it says.
+    """Divide a model as a job of `world_size` ranks says it, and set how exact this process' products are.
 
     Raises ConfigError.
     """
@@ -97,15 +97,14 @@ def parallelize(
     communication: CommunicationConfig | None = None,
     compiled: bool = False,
 ) -> Parallel:
-    """`model` (with its whole initial weights, on its device) over the mesh of `degrees` (`config.resolve(…)`).
+    """Divide `model` (with its whole initial weights, on its device) over the mesh of `degrees` (`config.resolve(…)`).
 
-    profile: the file in which `pipeline.balance: Profile` keeps what it measured; without it every call measures anew.
-
-    recomputed, communication, compiled: as in a job's `training.recompute`, `training.communication` and
+    `profile`: the file in which `pipeline.balance: Profile` keeps what it measured; without it every call measures
+    again.
+    `recomputed`, `communication`, `compiled`: as in a job's `training.recompute`, `training.communication` and
     `training.compile`; what compiling needs is prepared (`compiling.prepare`).
-
-    Needs the default process group. The model is changed in place: what is left of it is what this rank trains.
-    Raises ConfigError for what the model's plan doesn't allow.
+    Needs the default process group. The model is changed in place: what is left of it is what this rank trains. Raises
+    ConfigError for what the model's plan doesn't allow.
     """
     check(model)
     _check_blocks(model, precision, recomputed, compiled)

@@ -70,7 +70,7 @@ class Plan:
 
 
 def plan_of(model: nn.Module) -> Plan:
-    """The plan that a model declares; an empty one if it declares none."""
+    """Return the plan that a model declares; an empty one if it declares none."""
     plan = getattr(model, "plan", None)
     return plan if isinstance(plan, Plan) else Plan()
 
@@ -90,7 +90,7 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
 
 
 def replace_forwards(modules: Iterable[nn.Module], change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """The same for several, with what `change` makes of their forward: those of one class have one class again."""
+    """Replace the forward of several modules by what `change` makes of it: those of one class have one class again."""
     changed: dict[type[nn.Module], type[nn.Module]] = {}
     for module in modules:
         cls = type(module)

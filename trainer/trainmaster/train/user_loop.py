@@ -78,6 +78,7 @@ class RandomGenerators:
     """The global generators of this process: Python's, NumPy's if it is imported, torch's, the device's."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the states of Python's, NumPy's and torch's generators."""
         state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
         if "numpy" in sys.modules:
             state["numpy"] = sys.modules["numpy"].random.get_state()
@@ -86,6 +87,7 @@ class RandomGenerators:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the generators to what `state_dict` returned."""
         random.setstate(state["python"])
         torch.set_rng_state(state["torch"])
         if "numpy" in state and "numpy" in sys.modules:

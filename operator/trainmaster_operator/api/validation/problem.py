@@ -20,7 +20,7 @@ class Problem:
 
 
 def dotted(path: Path) -> str:
-    """("spec", "containers", 0) -> "spec.containers[0]"."""
+    """Return a path as text: ("spec", "containers", 0) -> "spec.containers[0]"."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -37,7 +37,7 @@ class Damaged(Exception):
 
 
 def chain(lineages: Mapping[int, Lineage], directories: Iterable[str]) -> list[str]:
-    """Those of `directories` that lie on the chain of the newest lineage, newest first.
+    """Return those of `directories` that lie on the chain of the newest lineage, newest first.
 
     Round r contributes the steps after the one that it resumed from, or that one, too, if only memory had it; the round
     that this one belonged to contributes the steps up to it, and so on down. An absolute path ends the chain, and is
@@ -70,7 +70,7 @@ def chain(lineages: Mapping[int, Lineage], directories: Iterable[str]) -> list[s
 
 
 def read_lineages(storage: Storage) -> dict[int, Lineage]:
-    """All lineage files by round. Raises Damaged for one that can't be read."""
+    """Return all lineage files by round. Raises Damaged for one that can't be read."""
     found = {}
     for name in storage.list(LINEAGE):
         round = parse_lineage(name)
@@ -83,7 +83,7 @@ def read_lineages(storage: Storage) -> dict[int, Lineage]:
 
 
 def newest_round(storage: Storage) -> int:
-    """The round that owns the storage; 0 if none does."""
+    """Return the round that owns the storage; 0 if none does."""
     rounds = [parse_lineage(name) or 0 for name in storage.list(LINEAGE)]
     return max(rounds, default=0)
 
@@ -96,10 +96,11 @@ def begin(storage: Storage, lineage: Lineage) -> None:
 
 
 def candidates(storage: Storage, round: int, job: str, resume: str, held: Iterable[str] = ()) -> list[str]:
-    """Where round `round` may resume, best first: directories of `storage`, or of memory (`held`), or absolute paths.
+    """Return where round `round` may resume, best first.
 
-    `resume` counts for a job's first round only; its later rounds go on with what the job itself wrote.
-    Raises Fenced if a newer round owns the storage and ConfigError if another job does.
+    These are directories of `storage`, or of memory (`held`), or absolute paths. `resume` counts for a job's
+    first round only; its later rounds go on with what the job itself wrote. Raises Fenced if a newer round owns the
+    storage and ConfigError if another job does.
     """
     lineages = read_lineages(storage)
     newest = max(lineages, default=0)
@@ -119,7 +120,10 @@ def candidates(storage: Storage, round: int, job: str, resume: str, held: Iterab
 
 
 def merge(receipts: Iterable[Receipt]) -> Manifest:
-    """The manifest of a checkpoint from the receipts of all its ranks. Raises Damaged if they don't fit together."""
+    """Return the manifest of a checkpoint from the receipts of all its ranks.
+
+    Raises Damaged if they don't fit together.
+    """
     receipts = sorted(receipts, key=lambda receipt: receipt.rank)
     first = receipts[0]
     if [receipt.rank for receipt in receipts] != list(range(first.world_size)):
@@ -171,7 +175,10 @@ def commit(storage: Storage, directory: str) -> str | None:
 
 
 def read_manifest(storage: Storage, directory: str) -> Manifest:
-    """Raises Damaged if there is none, if it can't be read, or if a file is missing or has another size."""
+    """Return the manifest of a checkpoint.
+
+    Raises Damaged if there is none, if it can't be read, or if a file is missing or has another size.
+    """
     try:
         manifest = decode(Manifest, storage.read(f"{directory}/{MANIFEST}"))
     except FileNotFoundError:

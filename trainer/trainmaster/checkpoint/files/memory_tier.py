@@ -98,7 +98,7 @@ class RamFolder:
             path.parent.rmdir()
 
     def prune(self, keep_steps: int = 2) -> None:
-        """Of each rank keep the files of its `keep_steps` newest steps."""
+        """Keep the files of the `keep_steps` newest steps of each rank, and remove all others."""
         kept: dict[int, set[tuple[int, int]]] = {}
         for step, round, rank in self.names():
             steps = kept.setdefault(rank, set())
@@ -132,7 +132,10 @@ class RamFolder:
 
     @contextlib.contextmanager
     def reading(self, step: int, round: int, rank: int) -> Iterator[BinaryIO]:
-        """The file, kept from being overwritten while it is read. FileNotFoundError if it has no receipt any more."""
+        """Open a file, and keep it from being overwritten while it is read.
+
+        Raises FileNotFoundError without a receipt.
+        """
         with open(self.path(step, round, rank), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             # It may have been taken back for a newer step between the two calls.
@@ -159,7 +162,10 @@ def _memory_left() -> float:
 
 
 def into(folder: Path, act: Callable[[], Made]) -> Made:
-    """`act`, which puts a file into `folder`: again if a neighbour removes that meanwhile, because it is empty."""
+    """Return what `act` returns, which puts a file into `folder`.
+
+    It is called again if a neighbour removes the folder meanwhile, because it is empty.
+    """
     for _ in range(_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -168,12 +174,12 @@ def into(folder: Path, act: Callable[[], Made]) -> Made:
 
 
 def crc32(data: memoryview | bytes, value: int = 0) -> int:
-    """What `checksum` spells: of `data` after other data of which it was `value`."""
+    """Return the CRC-32 of `data` after other data of which it was `value`."""
     return zlib.crc32(data, value)
 
 
 def checksum(data: memoryview | bytes, value: int = 0) -> str:
-    """What `ShardFile.checksum` holds of a file in RAM: cheaper than the copy, which sha256 isn't."""
+    """Return what `ShardFile.checksum` holds of a file in RAM: cheaper than the copy, which sha256 isn't."""
     whole = memoryview(data).cast("B")
     for start in range(0, len(whole), _BLOCK):  # in blocks, each without the interpreter's lock
         value = crc32(whole[start : start + _BLOCK], value)
@@ -181,7 +187,7 @@ def checksum(data: memoryview | bytes, value: int = 0) -> str:
 
 
 def checksum_of(file: BinaryIO) -> str:
-    """`checksum` of a whole open file."""
+    """Return the `checksum` of a whole open file."""
     value = 0
     file.seek(0)
     while block := file.read(_BLOCK):

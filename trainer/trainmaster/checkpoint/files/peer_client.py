@@ -50,11 +50,12 @@ class Refused(OSError):
 
 
 def path_of(step: int, round: int, rank: int) -> str:
+    """Return the path by which a peer is asked for a rank's state."""
     return f"/v1/ram/{directory_name(step, round)}/{rank}"
 
 
 def parse_path(path: str) -> tuple[int, int, int] | None:
-    """(step, round, rank) of a state's path; None for any other path."""
+    """Return (step, round, rank) of a state's path; None for any other path."""
     parts = path.split("/")
     if len(parts) != 5 or parts[:3] != ["", "v1", "ram"] or not parts[4].isdecimal() or len(parts[4]) > 9:
         return None
@@ -63,12 +64,16 @@ def parse_path(path: str) -> tuple[int, int, int] | None:
 
 
 def proof(secret: str, nonce: str, count: int, *words: str | int) -> str:
-    """`count`: of the requests on this connection, so that none can be said twice."""
+    """Return the proof that the sender knows the secret.
+
+    `count`: of the requests on this connection, so that none can be repeated.
+    """
     said = "\n".join(["trainmaster peer", nonce, str(count), *map(str, words)])
     return hmac.new(secret.encode(), said.encode(), hashlib.sha256).hexdigest()
 
 
 def same_proof(one: str, other: str) -> bool:
+    """Return whether two proofs are equal, in a time that tells nothing about them."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
@@ -339,7 +344,7 @@ def _fits(folder: RamFolder, size: int, own: Container[int] | None) -> bool:
 
 
 def own_address() -> StoreAddress | None:
-    """Where this rank's agent answers peers; None: it doesn't."""
+    """Return where this rank's agent answers peers; None: it doesn't."""
     host, _, port = os.environ.get(environment.PEER_ADDRESS, "").rpartition(":")
     return StoreAddress(host, int(port)) if host and port.isdecimal() else None
 

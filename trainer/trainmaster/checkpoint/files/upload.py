@@ -79,7 +79,7 @@ def upload(
 
 
 def read_header(memory: mmap.mmap | bytes | memoryview) -> tuple[dict[str, Any], int]:
-    """(header, where the data begins) of a file in the safetensors format."""
+    """Return (header, where the data begins) of a file in the safetensors format."""
     (length,) = struct.unpack_from("<Q", memory, 0)
     header: dict[str, Any] = json.loads(bytes(memory[8 : 8 + length]))
     return header, 8 + length
@@ -129,7 +129,7 @@ def write(storage: Storage, directory: str, name: str, blocks: Iterable[bytes | 
 def index(
     header: dict[str, Any], begin: int, name: str
 ) -> tuple[dict[str, TensorIndex], dict[str, Any], dict[str, Any]]:
-    """(tensors, values, common) that a file's header names; `begin`: where its data does."""
+    """Return (tensors, values, common) that a file's header names. `begin`: where its data begins."""
     about = header.get(METADATA, {})
     chunks = json.loads(about.get("chunks", "{}"))
     tensors: dict[str, TensorIndex] = {}

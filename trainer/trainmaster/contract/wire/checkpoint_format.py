@@ -105,34 +105,38 @@ class Lineage:
 
 
 def directory_name(step: int, round: int) -> str:
+    """Return the name of a checkpoint's directory."""
     return f"step-{step}.r{round}"
 
 
 def parse_directory(name: str) -> tuple[int, int] | None:
-    """(step, round) of a checkpoint directory's name; None for any other name."""
+    """Return (step, round) of a checkpoint directory's name; None for any other name."""
     match = _DIRECTORY.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def shard_name(rank: int) -> str:
+    """Return the name of a rank's file in a checkpoint."""
     return f"rank-{rank:05d}.safetensors"
 
 
 def receipt_name(rank: int) -> str:
+    """Return the name of the receipt of a rank's file."""
     return f"receipt-{rank:05d}.json"
 
 
 def parse_receipt(name: str) -> int | None:
-    """The rank of a receipt's file name; None for any other name."""
+    """Return the rank of a receipt's file name; None for any other name."""
     match = _RECEIPT.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def lineage_path(round: int) -> str:
+    """Return the path of a round's lineage file in the storage."""
     return f"{LINEAGE}/round-{round}.json"
 
 
 def parse_lineage(name: str) -> int | None:
-    """The round of a lineage file's name; None for any other name."""
+    """Return the round of a lineage file's name; None for any other name."""
     match = _ROUND.fullmatch(name)
     return int(match[1]) if match else None

@@ -13,21 +13,21 @@ TRIES = 150
 
 
 def answered_by_restart(verdict: Verdict | None) -> bool:
-    """Only what a plain restart answers, and nothing that people have rules for."""
+    """Return whether a plain restart answers this failure: a crash of its own, with no code that forbids restarts."""
     if verdict is None or verdict.cascade or verdict.cause is not Cause.CRASH:
         return False
     return verdict.exit_code != ExitCode.DO_NOT_RESTART
 
 
 def goes_on(assignment: Assignment, directive: Directive | None) -> bool:
-    """Whether no leader has begun something else."""
+    """Return whether no leader has begun something else."""
     if directive is None or directive.state is not DirectiveState.RUN or directive.stop_at is not None:
         return False
     return directive.round <= assignment.round
 
 
 def following(assignment: Assignment, store: StoreAddress) -> Assignment:
-    """The round that is opened without a leader: round numbers go on by one, so storage is fenced as ever."""
+    """Return the round that is opened without a leader. Round numbers go on by one, so storage is fenced as ever."""
     return dataclasses.replace(
         assignment,
         round=assignment.round + 1,
@@ -38,7 +38,7 @@ def following(assignment: Assignment, store: StoreAddress) -> Assignment:
 
 
 def same_work(one: Assignment | None, other: Assignment) -> bool:
-    """Whether both make the same ranks. Whence they resume was decided when they began."""
+    """Return whether both assignments make the same ranks. Where they resume was decided when they began."""
     return one is not None and _work(one) == _work(other)
 
 

@@ -189,7 +189,7 @@ class ProgressRecord:
         return progress
 
     def entered(self, number: int, kind: int) -> None:
-        """The rank enters its `number`-th collective of the whole world; `kind` is an index of COLLECTIVES.
+        """Record that the rank enters its `number`-th collective of the whole world; `kind` is an index of COLLECTIVES.
 
         Both are one word, which is one store. So any thread may call this while another one is in `write`.
         """
