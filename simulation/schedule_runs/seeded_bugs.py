@@ -122,7 +122,7 @@ def _act_before_intent(writes: Any) -> Any:
     async def hasty(self: Any, record: Any, decision: Decision) -> float | None:
         if decision.intent and record.status.incarnations:
             kept = self._revisions._known[record.key].kept
-            seen = self._observe(record, kept)
+            seen = self._observer.observe(record, kept)
             ahead = self._policies.plan(record.job.spec, decision.status, seen, self._clock.now())
             await self._act(record, seen, ahead, kept.run)
         done: float | None = await writes(self, record, decision)
@@ -335,7 +335,7 @@ def _build_from_the_live_spec(act: Any) -> Any:
     async def fresh(self: Any, record: Any, observed: Observation, decision: Decision, run: Run) -> bool:
         if decision.create:
             job = DistributedTrainingJob.model_validate(record.raw)
-            run = replace(run, pod=self._policies.render_pod(job, WORKER, self._pod_defaults))
+            run = replace(run, pod=self._policies.render_pod(job, WORKER, self._pod_writes._pod_defaults))
         done: bool = await act(self, record, observed, decision, run)
         return done
 

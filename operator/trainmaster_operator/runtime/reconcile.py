@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
@@ -30,35 +30,31 @@ from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.controller_revision import Run
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 from trainmaster_operator.planning.facts.observation import (
     Decision,
     EventType,
-    NewPlaces,
     Observation,
-    PodRecord,
 )
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
 from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting
-from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import run_all
 from trainmaster_operator.runtime.job_pass.api_rejections import Refusals
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
+from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
 from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
 from trainmaster_operator.runtime.job_pass.job_service import JobService
-from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import Troubles
 from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
-from trainmaster_operator.runtime.job_pass.revisions import Kept, Revisions
+from trainmaster_operator.runtime.job_pass.revisions import Revisions
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivals
-from trainmaster_operator.runtime.new_places import NewPlacesSeen
 from trainmaster_operator.runtime.node_health import Ledger
 from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
@@ -130,11 +126,9 @@ class Reconciler:
         self._fleet = fleet
         self._leader = leader
         self._policies = policies
-        self._pod_defaults = pod_defaults
         self._budget = budget
         self._events = events
         self._metrics = metrics
-        self._led_since = clock.monotonic()
         self._peer_key = peer_key
         self._looks = looks
         self._ledger = ledger
@@ -143,8 +137,18 @@ class Reconciler:
         self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
         self._rivals = Rivals(clock)
-        self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
-        self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
+        self._observer = JobObserver(
+            cluster,
+            clock,
+            leader,
+            pods,
+            fleet,
+            self._refusals,
+            ledger,
+            node_taints,
+            nodes,
+            in_cluster=pod_defaults.in_cluster,
+        )
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
@@ -166,7 +170,7 @@ class Reconciler:
         )
 
     def leads_from_now(self) -> None:
-        self._led_since = self._clock.monotonic()
+        self._observer.leads_from_now()
         self._surroundings.leads_from_now()
 
     async def reconcile(self, key: JobKey) -> float | None:
@@ -195,7 +199,7 @@ class Reconciler:
             record = kept.obeyed_by(record)
             assert record.job is not None
             await self._inherited.find(record)
-            observed = self._observe(record, kept)
+            observed = self._observer.observe(record, kept)
             if self._ledger is not None:
                 self._ledger.learn(record, observed.pods)
             await self._service.serve(record, observed)
@@ -208,7 +212,7 @@ class Reconciler:
             await self._vertical.fit(record, kept.run.pod)
             if self._node_taints is not None and record.status.avoidedInVain:
                 await self._node_taints.allow(record.status.avoidNodes)
-            news, look_s = await self._ask_around(record)
+            news, look_s = await self._observer.ask_around(record)
             if news or await self._tell_standing(record, observed):
                 continue
             return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service.due_s(record)))
@@ -253,10 +257,7 @@ class Reconciler:
         self._revisions.forget(key)
         if self._ledger is not None:
             self._ledger.forget(key)
-        if self._troubles is not None:
-            self._troubles.forget(key)
-        if self._new_places is not None:
-            self._new_places.forget(key)
+        self._observer.forget(key)
 
     async def _leave_alone(self, record: JobRecord) -> None:
         """Tell that a former version started the job, and do nothing else. Its agents are told nothing either: they go
@@ -280,62 +281,6 @@ class Reconciler:
             self._metrics.writes.labels("intent").inc()
             with attempting(STATUS_WRITE):
                 self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
-
-    # -- observe
-
-    def _observe(self, record: JobRecord, kept: Kept) -> Observation:
-        now = self._clock.monotonic()
-        agents = self._fleet.agents(record.key, unpack_counts(record.status.incarnations))
-
-        def seen(entry: PodEntry) -> PodRecord:
-            agent = agents.get(entry.record.slot)
-            # How long a pod has run matters where its agent hasn't been heard.
-            aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            if not aged:
-                return entry.record
-            pod = entry.observed(now)
-            if not pod.deleting:
-                return pod
-            # No leader before this one has answered anybody since this one leads.
-            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
-            return replace(pod, unanswered_s=unanswered_s)
-
-        pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
-        return Observation(
-            name=record.key.name,
-            namespace=record.key.namespace,
-            uid=record.uid,
-            generation=record.generation,
-            deleting=record.deleting,
-            epoch=self._leader.epoch,
-            absence=self._leader.absence,
-            pods=pods if self._troubles is None else self._troubles.add_reasons(record.key, pods),
-            agents=agents,
-            checkpoint=self._fleet.checkpoint(record.key),
-            failed_save=self._fleet.failed_save(record.key),
-            refusal=self._refusals.of(record.key, record.uid),
-            report_interval_s=self._fleet.report_interval_s,
-            revision=kept.following,
-            waiting=kept.run.waiting,
-            revision_lost=kept.lost,
-            in_cluster=self._pod_defaults.in_cluster,
-            leading_s=now - self._led_since,
-            suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
-            tainted=self._node_taints.tainted if self._node_taints is not None else (),
-            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
-        )
-
-    async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
-        """Whether anything new is known of pods that don't start, and after how many seconds to ask again."""
-        if self._troubles is None or self._new_places is None:
-            return False, float("inf")
-        if record.status.roundStore or record.status.phase.finished:
-            return False, float("inf")
-        pods = [entry.record for entry in own_pods(self._pods, record)]
-        troubles, wait_s = await self._troubles.look(record.key, pods)
-        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
-        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
-        return troubles or places, min(wait_s, places_wait_s)
 
     async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
         """The end of a pass that went well. Tell what the API server still doesn't take, where the condition Scheduled
