@@ -122,7 +122,6 @@ class Reconciler:
         self._cluster = cluster
         self._clock = clock
         self._jobs = jobs
-        self._pods = pods
         self._fleet = fleet
         self._leader = leader
         self._policies = policies
