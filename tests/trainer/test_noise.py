@@ -116,9 +116,12 @@ def test_where_no_rank_has_the_gradients_of_one_micro_batch_it_is_refused() -> N
         )
 
     for parallelism, words in (
-        ({"pp": 2}, "a pipeline never has the gradients of one micro-batch alone; pp 1 would do"),
-        ({"dpShard": 2, "sharding": {"stage": 2}}, "stage 2 gradients are out of sight until the last micro-batch; 3"),
-        ({"island": 2}, "is of one batch that all ranks share; islands have one each"),
+        ({"pp": 2}, "a pipeline never has the gradients of one micro-batch alone; use pp 1"),
+        (
+            {"dpShard": 2, "sharding": {"stage": 2}},
+            "stage 2 the gradients can't be read before the last micro-batch; use stage 3",
+        ),
+        ({"island": 2}, "needs one batch that all ranks share, and each island has its own"),
     ):
         with pytest.raises(ValidationError, match=words):
             config(parallelism)

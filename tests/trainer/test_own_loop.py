@@ -199,8 +199,8 @@ def test_blocks_are_compiled_and_compute_in_eight_bits(
             {"recompute": "Full", "precision": "fp8"},
             "precision fp8 and recompute Full: only for blocks, and Linear",
         ),
-        ({}, {"recompute": "Reversible", "precision": "fp8"}, "bf16 would do, or recompute Full"),
-        ({"tp": 1}, {"recompute": "Reversible", "compile": True}, "one of them has to be left out"),
+        ({}, {"recompute": "Reversible", "precision": "fp8"}, "use precision bf16, or recompute Full"),
+        ({"tp": 1}, {"recompute": "Reversible", "compile": True}, "leave one of them out"),
     ],
 )
 def test_what_blocks_cant_do_is_refused_in_words(
