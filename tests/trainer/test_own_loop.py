@@ -223,10 +223,10 @@ def test_a_process_group_is_needed() -> None:
 
 
 def test_devices_of_one_process_compile_by_torchs_own_call() -> None:
-    with pytest.raises(ConfigError, match="compile is of ranks"):
+    with pytest.raises(ConfigError, match="`compile` cannot be combined with `devices`"):
         tm.parallelize(torch.nn.Linear(2, 2), {"pp": 2}, devices=["cpu", "cpu"], compile=True)
 
 
 def test_devices_of_one_process_have_nothing_to_compress() -> None:
-    with pytest.raises(ConfigError, match="compression is of ranks"):
+    with pytest.raises(ConfigError, match="`compression` cannot be combined with `devices`"):
         tm.parallelize(torch.nn.Linear(2, 2), {"pp": 2}, devices=["cpu", "cpu"], compression={"method": "TopK"})

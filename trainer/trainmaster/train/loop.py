@@ -431,7 +431,7 @@ class Training:
                 # The first one's backward pass is over, and no other has begun.
                 self.first_squared = parallel.gradient_norm_squared(self.model)
             inputs, targets = self.parallel.own(batch.inputs), self.parallel.own(batch.targets)
-            if mesh.speaks:
+            if mesh.counts_tokens:
                 whole = targets.shape == batch.targets.shape
                 self.own_tokens += batch.valid_tokens if whole else int((targets != data.IGNORED).sum())
             yield to_device(inputs, device), to_device(targets, device)
