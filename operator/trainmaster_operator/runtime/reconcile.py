@@ -69,7 +69,7 @@ from trainmaster_operator.runtime.observability.runtime_conditions import (
 
 log = logging.getLogger(__name__)
 
-MAX_TURNS = 16  # Maximum number of turns in one pass. A plan that still wants changes after that does not converge.
+MAX_TURNS = 16  # a plan that still wants changes after so many looks is not converging
 
 
 class InvalidJob(Exception):
@@ -132,11 +132,9 @@ class Reconciler:
         self._looks = looks
         self._ledger = ledger
         self._node_taints = node_taints
-        # The version of the job and the epoch of the directives that agents get.
-        self._published: dict[JobKey, tuple[str, int]] = {}
-        self._refused_condition: dict[JobKey, str] = {}  # Uids of jobs whose status cannot take NeedsMigration.
+        self._published: dict[JobKey, tuple[str, int]] = {}  # job's version and epoch that agents are being told
+        self._refused_condition: dict[JobKey, str] = {}  # uids of jobs whose status takes no NeedsMigration
         self._refusals = Refusals(clock)
-        self._service_refusals = Refusals(clock)  # Refusals of Services for which pods do not wait.
         self._rivals = Rivals(clock)
         self._observer = JobObserver(
             cluster,
@@ -171,8 +169,7 @@ class Reconciler:
         )
 
     def leads_from_now(self) -> None:
-        """Record that this operator begins to lead."""
-        self._led_since = self._clock.monotonic()
+        self._observer.leads_from_now()
         self._surroundings.leads_from_now()
 
     async def reconcile(self, key: JobKey) -> float | None:
@@ -207,7 +204,7 @@ class Reconciler:
                 self._ledger.learn(record, observed.pods)
             await self._service.serve(record, observed)
             if self._publish(record, observed):
-                await asyncio.sleep(0)  # Polls that it woke are answered before the next turn.
+                await asyncio.sleep(0)  # polls that it woke are answered before the next look
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
             wait_s = await self._write_status(record, decision)
             if wait_s is None or await self._act(record, observed, decision, kept.run):
@@ -246,7 +243,6 @@ class Reconciler:
         await self._write_raw(record, set_reconcile_error(record.raw, reason, message, self._clock.now()))
 
     def forget(self, key: JobKey) -> None:
-        """Forget everything about a job that is gone."""
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
@@ -286,70 +282,14 @@ class Reconciler:
             with attempting(STATUS_WRITE):
                 self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
 
-    # -- observe
-
-    def _observe(self, record: JobRecord, kept: Kept) -> Observation:
-        now = self._clock.monotonic()
-        agents = self._fleet.agents(record.key, unpack_counts(record.status.incarnations))
-
-        def seen(entry: PodEntry) -> PodRecord:
-            agent = agents.get(entry.record.slot)
-            # How long a pod has run matters only if its agent has not been heard.
-            aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            if not aged:
-                return entry.record
-            pod = entry.observed(now)
-            if not pod.deleting:
-                return pod
-            # Since this leader leads, no earlier one has answered any agent.
-            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
-            return replace(pod, unanswered_s=unanswered_s)
-
-        pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
-        return Observation(
-            name=record.key.name,
-            namespace=record.key.namespace,
-            uid=record.uid,
-            generation=record.generation,
-            deleting=record.deleting,
-            epoch=self._leader.epoch,
-            absence=self._leader.absence,
-            pods=pods if self._troubles is None else self._troubles.add_reasons(record.key, pods),
-            agents=agents,
-            checkpoint=self._fleet.checkpoint(record.key),
-            failed_save=self._fleet.failed_save(record.key),
-            refusal=self._refusals.of(record.key, record.uid),
-            report_interval_s=self._fleet.report_interval_s,
-            revision=kept.following,
-            waiting=kept.run.waiting,
-            revision_lost=kept.lost,
-            in_cluster=self._pod_defaults.in_cluster,
-            leading_s=now - self._led_since,
-            suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
-            tainted=self._node_taints.tainted if self._node_taints is not None else (),
-            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
-        )
-
-    async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
-        """Return whether there is news about pods that do not start, and the seconds until the next look."""
-        if self._troubles is None or self._new_places is None:
-            return False, float("inf")
-        if record.status.roundStore or record.status.phase.finished:
-            return False, float("inf")
-        pods = [entry.record for entry in own_pods(self._pods, record)]
-        troubles, wait_s = await self._troubles.look(record.key, pods)
-        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
-        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
-        return troubles or places, min(wait_s, places_wait_s)
-
     async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
         """At the end of a successful pass, report what the API server still refuses if condition Scheduled cannot
         report it, and remove the report when it is accepted. Return whether the job has changed by that."""
         known = self._jobs.get(record.key)
         if known is None or known.uid != record.uid:
             return False
-        record = known  # This pass may have written progress.
-        standing, event = self._service_refusals.of(record.key, record.uid), "ServiceRefused"
+        record = known  # this pass may have written progress
+        standing, event = self._service.refusals.of(record.key, record.uid), "ServiceRefused"
         words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
@@ -404,7 +344,7 @@ class Reconciler:
         if new is old or new == old:
             return float("inf")
         if new.phase.finished:
-            new = without_reconcile_error(new)  # No further pass may come.
+            new = without_reconcile_error(new)  # no further pass may come
         only_progress = not decision.intent
         if only_progress:
             wait_s = self._budget.wait_s(record.key)
@@ -412,7 +352,7 @@ class Reconciler:
                 return wait_s
         if new.revision and (new.revision, new.startTime) != (old.revision, old.startTime):
             await self._revisions.keep(record, new)
-            self._refusals.forget(record.key)  # The pods that were refused are no longer wanted.
+            self._refusals.forget(record.key)  # the pods that were refused are no more wanted
         self._leader.check()
         self._budget.spend(record.key, counts=only_progress)
         self._metrics.writes.labels("progress" if only_progress else "intent").inc()
@@ -424,11 +364,11 @@ class Reconciler:
         known = self._jobs.wrote(written)
         published = self._published.get(record.key)
         if only_progress and published is not None and published[0] == record.version:
-            # Directives do not contain progress.
+            # Directives don't tell progress.
             self._published[record.key] = (written["metadata"]["resourceVersion"], published[1])
         if known is not None and decision.events:
             self._events.emit(known, decision.events)
-        # Nothing follows from progress. While thousands of agents report, each turn would find more of it.
+        # Nothing follows from progress. While thousands of agents report, each look at a job would find more of it.
         return float("inf") if only_progress and not (decision.create or decision.delete) else None
 
     # -- act
@@ -450,7 +390,7 @@ class Reconciler:
         if decision.create:
             await self._pod_writes.create_all(record, decision.create, run)
         elif observed.refusal is not None and observed.refusal.again_in_s <= 0:
-            self._refusals.forget(record.key)  # The pods that were refused are no longer wanted.
+            self._refusals.forget(record.key)  # what was refused is wanted no more
         return bool(decision.delete or decision.create)
 
     async def _delete_job(self, record: JobRecord) -> None:
@@ -462,140 +402,6 @@ class Reconciler:
         log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
         self._jobs.removed(record.key, record.uid)
 
-    async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
-        key = JobKey(record.key.namespace, pod.name)
-        grace_s = None if pod.grace_s is None else int(pod.grace_s)
-        self._leader.check()
-        self._metrics.writes.labels("delete").inc()
-        try:
-            if pod.replaced and grace_s != 0:
-                await self._hide(key, pod)
-            with attempting(f"pod {pod.name} can't be deleted"):
-                await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
-        except NotFound:
-            self._pods.removed(key, pod.uid)
-            return
-        except (Conflict, Invalid):  # An API server answers Invalid if the uid in a patch is not that of the object.
-            found = await self._cluster.get(POD, key.namespace, key.name)
-            if found["metadata"]["uid"] == pod.uid:
-                raise  # The error has another reason.
-            self._pods.wrote(found)
-            return
-        log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
-        if grace_s == 0:
-            self._pods.removed(key, pod.uid)
-        else:
-            now = self._clock.monotonic()
-            self._pods.amended(key, pod.uid, lambda entry: entry.being_deleted(now))
-
-    async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
-        """Remove the label by which the Service finds a pod that is being deleted, because its replacement has the
-        same host name."""
-        patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
-        with attempting(f"the labels of pod {pod.name} can't be changed"):
-            await self._cluster.patch(POD, key.namespace, key.name, patch)
-
-    async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Create pods. A refusal of the API server is remembered for the planner, and no further pod is tried. After
-        a refusal, one pod is tried before the others."""
-        try:
-            self._await_predecessor(record)
-            await self._surroundings.prepare(record)
-            self._tell_of_one_node(record)
-            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
-            if self._node_taints is not None:
-                avoid = await self._node_taints.keep_off(avoid)
-            if self._refusals.of(record.key, record.uid) is not None:
-                await self._create(record, pods[0], run, avoid)
-                pods = pods[1:]
-            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
-        except Refused as error:
-            self._refusals.note(record.key, record.uid, error)
-            log.warning("%s: %s: %s", record.key, error.reason, error)
-        except NotFound:
-            raise  # The namespace is gone, or the job's own end is on its way.
-        except ApiError as error:
-            self._refusals.note(record.key, record.uid, refused(error))
-            log.warning("%s: %s", record.key, words_of(error))
-        else:
-            self._refusals.forget(record.key)
-
-    async def _serve(self, record: JobRecord, observed: Observation) -> None:
-        """Create the Service of a job with many pods when all of them run, and in any case before ranks start,
-        because their scripts may look up each other's names at once. Create a deleted Service again as soon as the
-        watch reports it. A refusal stops nothing, because most jobs do not use the names."""
-        lacking = self._surroundings.lacks_service(record)
-        lost = not lacking and bool(observed.pods) and self._has_lost_service(record)
-        if not (lacking or lost) or record.deleting or record.status.phase.finished:
-            self._service_refusals.forget(record.key)
-            return
-        assert record.job is not None
-        if lacking:
-            running = sum(1 for pod in observed.pods if pod.phase == "Running")
-            if not record.status.roundStore and running < record.job.spec.workers.replicas:
-                return
-        known = self._service_refusals.of(record.key, record.uid)
-        if known is not None and known.again_in_s > 0:
-            return
-        try:
-            await self._surroundings.serve(record)
-        except (Refused, ApiError) as error:
-            log.warning("%s: its Service could not be made: %s", record.key, error)
-            words = error if isinstance(error, Refused) else refused(error)
-            self._service_refusals.note(record.key, record.uid, words)
-        else:
-            self._service_refusals.forget(record.key)
-
-    def _service_due_s(self, record: JobRecord) -> float:
-        refusal = self._service_refusals.of(record.key, record.uid)
-        return refusal.again_in_s if refusal is not None else float("inf")
-
-    def _has_lost_service(self, record: JobRecord) -> bool:
-        """Return whether the Service that was created before the first pod no longer exists."""
-        if self._services is None or not self._services.synced.is_set():
-            return False
-        return self._services.get(record.key) != record.uid
-
-    def _await_predecessor(self, record: JobRecord) -> None:
-        """Raise Refused while pods of a previous job with this name exist, because they have our pods' host names
-        and perhaps their names."""
-        old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
-        if old:
-            which = "a pod" if len(old) == 1 else f"{len(old)} pods"
-            raise Refused(NAME_IN_USE, f"waiting for {which} of a previous job with this name to terminate")
-
-    def _tell_of_one_node(self, record: JobRecord) -> None:
-        if claim := self._surroundings.claim_of_one_node(record.key):
-            words = (
-                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
-                "there, use a ReadWriteMany claim"
-            )
-            self._events.remark(record, EventType.NORMAL, "OneNode", words)
-
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
-        body = fill_pod(
-            run.pod,
-            pod.slot,
-            pod.incarnation,
-            self._pod_defaults,
-            revision=record.status.revision,
-            avoid=avoid,
-            together=self._surroundings.claim_of_one_node(record.key) != "",
-        )
-        self._leader.check()
-        self._metrics.writes.labels("create").inc()
-        name = body["metadata"]["name"]
-        try:
-            created = await self._cluster.create(POD, body)
-        except AlreadyExists:
-            # A reply to a request of ours was lost, or somebody else created the pod first.
-            try:
-                created = await self._cluster.get(POD, record.key.namespace, name)
-            except NotFound:
-                raise Conflict(f"pod {name} was there and has gone") from None
-            check_owner(POD, created, record)
-        self._pods.wrote(created)
-
 
 def _rests(phase: JobPhase) -> bool:
     """Return whether no pods are created in this phase."""
@@ -603,6 +409,5 @@ def _rests(phase: JobPhase) -> bool:
 
 
 def _sooner(a: float | None, b: float) -> float | None:
-    """Return the smaller of two waits in seconds; None if there is none."""
     soonest = b if a is None else min(a, b)
     return None if soonest == float("inf") else soonest

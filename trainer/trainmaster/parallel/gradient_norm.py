@@ -1,6 +1,6 @@
-"""Gradients of a parallelized model: how they are reduced, their norm, and their scale.
+"""The norm of a parallelized model's gradients, and their scale, as clipping needs them.
 
-Parameters are DTensors, or plain tensors if the model was not parallelized.
+Parameters are DTensors or plain tensors (a model that was not parallelized).
 """
 
 from __future__ import annotations
@@ -12,76 +12,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainmaster.parallel.replicas import Replicas
-
-if TYPE_CHECKING:
-    from trainmaster.reduce.reducer import Reducer
-
-
-def sum_gradients(model: nn.Module) -> None:
-    """Let FSDP, HSDP and `replicate` reduce gradients by sums, never by averages.
-
-    A divide factor of 1 alone would use PREMUL_SUM, which not every backend has; forced sums give the same result.
-    """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-
-
-class GradientSync:
-    """Which micro-batches of a step communicate. In a pipeline its schedule decides that."""
-
-    def __init__(
-        self,
-        roots: Sequence[nn.Module],
-        mesh: Mesh,
-        stage: int,
-        replicas: Replicas | None,
-        reducer: Reducer | None = None,
-    ) -> None:
-        """`stage` is the stage of ZeRO."""
-        self.replicas, self.reducer = replicas, reducer
-        self._roots = [root for root in roots if isinstance(root, FSDPModule)]
-        # Gradients that are whole on each rank are reduced once per step. Sharded ones are reduced at once, so that no
-        # rank ever holds all of them.
-        self._once = not mesh.is_sharded or stage == 1
-        self._replicated = mesh.is_sharded and mesh.degree("dpReplicate") > 1 and reducer is None
-        self._gathers_once = mesh.is_sharded and stage < 3
-
-    def before(self, last: bool) -> None:
-        """Prepare the next micro-batch. Call it before each forward pass; `last` is true for the last micro-batch."""
-        if self.replicas is not None:
-            self.replicas.on = last
-        for root in self._roots:
-            root.set_is_last_backward(last)
-            if self._once:
-                root.set_requires_gradient_sync(last)
-            elif self._replicated:
-                root.set_requires_all_reduce(last)
-            if self._gathers_once:
-                root.set_reshard_after_backward(last)
-
-    def before_pipeline(self) -> None:
-        """Prepare the micro-batches of a pipeline, none of which communicates gradients of replicas."""
-        if self.replicas is not None:
-            self.replicas.prepare()
-
-    def after_pipeline(self) -> None:
-        """Sum the gradients of replicas. Call it after all micro-batches of a pipeline."""
-        if self.replicas is not None:
-            self.replicas.finish()
-
-    def reshard(self) -> None:
-        """Release gathered parameters. Call it after forward passes without a backward pass."""
-        for root in self._roots:
-            for module in root.modules():
-                if isinstance(module, FSDPModule):
-                    module.reshard()
-
-    def after(self) -> None:
-        """Sum compressed gradients. Call it after all micro-batches of a step."""
-        if self.reducer is not None:
-            self.reducer.reduce()
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:
@@ -102,8 +32,8 @@ def gradient_norm_squared(model: nn.Module) -> Tensor:
         norms = torch.stack(torch._foreach_norm(joined, 2.0)).float()
         return float(model.counts) * norms.square().sum()
     groups: dict[float, list[Tensor]] = {}
-    weights: dict[Any, float] = {}  # most gradients have the same placements
-    plain = float(getattr(model, "counts", True))  # for gradients whose mesh has no axis of replicas
+    weights: dict[Any, float] = {}  # most gradients lie alike
+    plain = float(getattr(model, "counts", True))  # where replicas are no part of the mesh that a gradient knows
     total = torch.zeros((), device=next(model.parameters()).device)
     with torch.no_grad():
         for parameter in model.parameters():

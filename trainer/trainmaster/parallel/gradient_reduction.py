@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Reduce by sums, never by averages. `replicate` and HSDP obey too.
+    """Let FSDP, HSDP and `replicate` reduce gradients by sums, never by averages.
 
-    A factor of 1 alone asks for PREMUL_SUM, a kind of reduction that not every backend has; forced sums are the same.
+    A divide factor of 1 alone would use PREMUL_SUM, which not every backend has; forced sums give the same result.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -27,7 +27,7 @@ def sum_gradients(model: nn.Module) -> None:
 
 
 class GradientSync:
-    """When micro-batches of a step communicate. A pipeline's schedule decides that itself."""
+    """Which micro-batches of a step communicate. In a pipeline its schedule decides that."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class GradientSync:
         replicas: Replicas | None,
         reducer: Reducer | None = None,
     ) -> None:
-        """`stage`: of ZeRO."""
+        """`stage` is the stage of ZeRO."""
         self.replicas, self.reducer = replicas, reducer
         self._roots = [root for root in roots if isinstance(root, FSDPModule)]
         # Gradients that are whole on each rank anyway are reduced once; shards of them as soon as they are there, so
@@ -47,7 +47,7 @@ class GradientSync:
         self._gathers_once = mesh.is_sharded and stage < 3
 
     def before(self, last: bool) -> None:
-        """Call before each micro-batch's forward."""
+        """Prepare the next micro-batch. Call it before each forward pass; `last` is true for the last micro-batch."""
         if self.replicas is not None:
             self.replicas.on = last
         for root in self._roots:
@@ -60,23 +60,23 @@ class GradientSync:
                 root.set_reshard_after_backward(last)
 
     def before_pipeline(self) -> None:
-        """Call before a pipeline's micro-batches: none of them communicates gradients of replicas."""
+        """Prepare the micro-batches of a pipeline, none of which communicates gradients of replicas."""
         if self.replicas is not None:
             self.replicas.prepare()
 
     def after_pipeline(self) -> None:
-        """Call after them."""
+        """Sum the gradients of replicas. Call it after all micro-batches of a pipeline."""
         if self.replicas is not None:
             self.replicas.finish()
 
     def reshard(self) -> None:
-        """Call after forward passes that no backward pass follows."""
+        """Release gathered parameters. Call it after forward passes without a backward pass."""
         for root in self._roots:
             for module in root.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
 
     def after(self) -> None:
-        """Call after all of a step's micro-batches."""
+        """Sum compressed gradients. Call it after all micro-batches of a step."""
         if self.reducer is not None:
             self.reducer.reduce()

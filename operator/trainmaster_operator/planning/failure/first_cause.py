@@ -18,11 +18,11 @@ CASCADE_WAIT_S = 1.0
 
 
 def find_first_cause(view: View) -> Fault | None:
-    """Return the one failure to answer, never the cascade behind it; None if there is none.
+    """Return the one failure to answer, never its consequences on other ranks; None if there is none.
 
-    Words that a restart can't help with come first, then pods whose software differs, then proof (pods that ended, a
-    lost store), then the earliest verdict, then silence. Verdicts of ranks that merely lost a peer count when nothing
-    better shows up in time.
+    The order is: failures that a restart cannot help against, pods whose software differs, proof (pods that ended, a
+    lost store), the earliest verdict, silence. Verdicts of ranks that only lost a peer count if nothing better arrives
+    in time.
     """
     verdicts = _verdicts(view)
     causes = [a for a in verdicts if a.verdict and not a.verdict.cascade]
@@ -54,18 +54,15 @@ def find_first_cause(view: View) -> Fault | None:
 
 
 def _is_fatal(view: View, verdict: Verdict) -> bool:
-    """Whether a restart would fail in the same way, or repeat what is done. A job that was to stop before its end goes
-    on from an earlier checkpoint, so it is none of these."""
+    """Return whether a restart would fail in the same way, or would repeat what is done. For a job that was to stop
+    before its end a failed save is not fatal, because it continues from an earlier checkpoint."""
     if verdict.cause is Cause.CHECKPOINT_FAILED:
         return not view.spec.suspend and not view.status.stopBound
     return verdict.cause in FATAL or verdict.exit_code == ExitCode.DO_NOT_RESTART
 
 
 def cascade_due_s(view: View) -> float | None:
-    """Return after how many seconds verdicts of ranks that merely lost a peer start to count.
-
-    None if there are none.
-    """
+    """Return the seconds until verdicts of ranks that only lost a peer start to count; None if no verdict waits."""
     ages = [a.verdict_age_s for a in _verdicts(view)]
     waits = [CASCADE_WAIT_S - age for age in ages]
     if (wait := repetition.due_s(view, _verdicts(view))) is not None:
@@ -76,15 +73,16 @@ def cascade_due_s(view: View) -> float | None:
 
 @once
 def _verdicts(view: View) -> list[AgentRecord]:
-    """Agents with a verdict of this round, the earliest first."""
+    """Return the agents with a verdict of this round, the earliest first."""
     found = [a for a in view.in_round() if a.verdict is not None and a.verdict.round == view.status.round]
     return sorted(found, key=lambda a: (-a.verdict_age_s, a.slot))
 
 
 def _cascade(view: View, verdicts: list[AgentRecord]) -> list[AgentRecord]:
-    """Ranks that merely lost a peer, when nothing better shows up in time. While a member has said nothing since they
-    spoke, the word of its end is on its way: to restart beside it would be in vain, and its end would count again. A
-    new leader waits for it anew: it knows only what it has heard itself."""
+    """Return the ranks that only lost a peer, if nothing better arrives in time. While a member has been silent
+    since their verdicts, the report of its end is probably on its way: a restart now would be wasted, and the end of
+    that member would count a second time. A new leader waits in the same way, because it knows only what it has
+    heard itself."""
     late = [agent for agent in verdicts if agent.verdict_age_s >= CASCADE_WAIT_S]
     if not late or min(late[0].verdict_age_s, view.observed.leading_s) >= view.lost_after_s:
         return late

@@ -47,11 +47,11 @@ class JobObserver:
         self._new_places = NewPlacesSeen(cluster, clock, nodes) if in_cluster else None
 
     def leads_from_now(self) -> None:
-        """Count from now for how long this process leads."""
+        """Record that this operator begins to lead."""
         self._led_since = self._clock.monotonic()
 
     def forget(self, key: JobKey) -> None:
-        """Forget what was asked about the pods of a job that is gone."""
+        """Forget everything about a job that is gone."""
         if self._troubles is not None:
             self._troubles.forget(key)
         if self._new_places is not None:

@@ -74,7 +74,8 @@ class PodWrites:
             self._pods.amended(key, pod.uid, lambda entry: entry.being_deleted(now))
 
     async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
-        """The Service must not lead to a pod that is on its way out: its successor has the same host name."""
+        """Remove the label by which the Service finds a pod that is being deleted, because its replacement has the
+        same host name."""
         patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
         with attempting(f"the labels of pod {pod.name} can't be changed"):
             await self._cluster.patch(POD, key.namespace, key.name, patch)
@@ -108,7 +109,8 @@ class PodWrites:
             self._refusals.forget(record.key)
 
     def _await_predecessor(self, record: JobRecord) -> None:
-        """Pods of an earlier job of this name have our pods' host names, and perhaps their names."""
+        """Raise Refused while pods of a previous job with this name exist, because they have our pods' host names
+        and perhaps their names."""
         old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
         if old:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"

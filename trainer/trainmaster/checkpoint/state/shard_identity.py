@@ -45,5 +45,5 @@ def identify(
 
 
 def of_any_island(shard: str) -> str:
-    """Return an identity without its island."""
+    """Return the name of a shard (see `LocalState.shard`) without its island."""
     return shard.partition("+")[0]
