@@ -64,14 +64,14 @@ class JobObserver:
 
         def seen(entry: PodEntry) -> PodRecord:
             agent = agents.get(entry.record.slot)
-            # How long a pod has run matters where its agent hasn't been heard.
+            # How long a pod has run matters only if its agent has not been heard.
             aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
             if not aged:
                 return entry.record
             pod = entry.observed(now)
             if not pod.deleting:
                 return pod
-            # No leader before this one has answered anybody since this one leads.
+            # Since this leader leads, no earlier one has answered any agent.
             unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
             return replace(pod, unanswered_s=unanswered_s)
 

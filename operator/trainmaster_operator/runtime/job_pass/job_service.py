@@ -61,7 +61,7 @@ class JobService:
         return refusal.again_in_s if refusal is not None else float("inf")
 
     def _has_lost(self, record: JobRecord) -> bool:
-        """Whether the Service that was made before the first pod is not there any more."""
+        """Return whether the Service that was created before the first pod no longer exists."""
         if self._services is None or not self._services.synced.is_set():
             return False
         return self._services.get(record.key) != record.uid

@@ -60,10 +60,10 @@ class PodWrites:
         except NotFound:
             self._pods.removed(key, pod.uid)
             return
-        except (Conflict, Invalid):  # Invalid is how an API server says of a patch that the uid is another
+        except (Conflict, Invalid):  # An API server answers Invalid if the uid in a patch is not that of the object.
             found = await self._cluster.get(POD, key.namespace, key.name)
             if found["metadata"]["uid"] == pod.uid:
-                raise  # it is about something else
+                raise  # The error has another reason.
             self._pods.wrote(found)
             return
         log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
@@ -101,7 +101,7 @@ class PodWrites:
             self._refusals.note(record.key, record.uid, error)
             log.warning("%s: %s: %s", record.key, error.reason, error)
         except NotFound:
-            raise  # the namespace, or the job's own end is on its way
+            raise  # The namespace is gone, or the job's own end is on its way.
         except ApiError as error:
             self._refusals.note(record.key, record.uid, refused(error))
             log.warning("%s: %s", record.key, words_of(error))
@@ -114,7 +114,7 @@ class PodWrites:
         old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
         if old:
             which = "a pod" if len(old) == 1 else f"{len(old)} pods"
-            raise Refused(NAME_IN_USE, f"the end of {which} of an earlier job of this name is waited for")
+            raise Refused(NAME_IN_USE, f"waiting for {which} of a previous job with this name to terminate")
 
     def _tell_of_one_node(self, record: JobRecord) -> None:
         if claim := self._surroundings.claim_of_one_node(record.key):
@@ -140,7 +140,7 @@ class PodWrites:
         try:
             created = await self._cluster.create(POD, body)
         except AlreadyExists:
-            # A reply of ours was lost, or somebody else was first.
+            # A reply to a request of ours was lost, or somebody else created the pod first.
             try:
                 created = await self._cluster.get(POD, record.key.namespace, name)
             except NotFound:
