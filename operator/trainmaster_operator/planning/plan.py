@@ -1,8 +1,8 @@
-"""The order of the policies. Each looks at the same view; the first that changes the job's intent decides the pass.
+"""The order of the policies. All of them read the same view; the first one that changes the intent decides the pass.
 
-A pass either writes an intent or acts upon the one that stands, never both: whatever write the operator dies at, the
-next one reads either the old intent, with the same evidence, or the new one, whose round or incarnation makes that
-evidence old.
+A pass either writes an intent or acts on the present one, never both. If the operator dies at any write, the next one
+reads either the old intent with the same evidence, or the new intent, whose round or incarnation makes that evidence
+obsolete.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from trainmaster_operator.planning.placement import gang, gates, node_rejection,
 from trainmaster_operator.planning.rounds import coordinated_stop, leaderless_restart, open_round
 
 SHORTEST_WAIT_S = 0.001
-"""Status times are milliseconds: a deadline is never missed by less and asked for again at once."""
+"""Shortest wait in seconds until the next pass. Times in the status are whole milliseconds, so a shorter wait could
+come too early and be repeated at once."""
 
 
 def plan(spec: JobSpec, status: JobState, observed: Observation, now: float) -> Decision:
-    """What to do next for one job. `now`: seconds since 1970.
+    """Decide what to do next for one job. `now`: seconds since 1970.
 
-    A leader whose epoch is over, and a job that is being deleted, decide nothing.
+    A leader whose epoch is over decides nothing, and nothing is decided for a job that is being deleted.
     """
     decision = _plan(spec, status, observed, now)
     counted = job_totals.count(status, decision.status)
@@ -147,7 +148,7 @@ def _write_intent(spec: JobSpec, before: JobState, change: Change, observed: Obs
     if status.avoidedInVain and status.roundStore:
         status = status.model_copy(update={"avoidedInVain": False})
     if status.round != before.round and status.roundMinor == before.roundMinor:
-        status = status.model_copy(update={"roundMinor": 0})  # a leader's own
+        status = status.model_copy(update={"roundMinor": 0})  # The leader opens this round itself.
     status = finish.without_pods(status).model_copy(
         update={
             "leaderEpoch": observed.epoch,

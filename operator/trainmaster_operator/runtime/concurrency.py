@@ -1,4 +1,4 @@
-"""Calls of the API server side by side."""
+"""Simultaneous calls of the API server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ PARALLEL_CALLS = 32
 
 
 async def run_all(calls: Iterator[Awaitable[None]], count: int) -> None:
-    """Runs a bounded number of them at once. After an error no further ones are started, and it is raised once those
-    under way have ended."""
+    """Run the calls, at most PARALLEL_CALLS at once. After an error no further call is started, and the error is
+    raised when the calls under way have ended. `count`: number of calls."""
     stopped = False
 
     async def work() -> None:

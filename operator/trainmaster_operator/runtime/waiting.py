@@ -1,4 +1,4 @@
-"""Works that run side by side, and belong together."""
+"""Tasks that run at the same time and belong together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
-    """Runs them side by side until the first ends, ends the others, and raises what the first raised."""
+    """Run all of them until the first one ends, cancel the others, and raise what the first one raised."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
