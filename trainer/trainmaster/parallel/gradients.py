@@ -1,6 +1,6 @@
-"""Gradients of a parallelized model: how they are reduced, their norm, their scale.
+"""Gradients of a parallelized model: how they are reduced, their norm, and their scale.
 
-Parameters are DTensors or plain tensors (a model that was not parallelized).
+Parameters are DTensors, or plain tensors if the model was not parallelized.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Reduce by sums, never by averages. `replicate` and HSDP obey too.
+    """Let FSDP, HSDP and `replicate` reduce gradients by sums, never by averages.
 
-    A factor of 1 alone asks for PREMUL_SUM, a kind of reduction that not every backend has; forced sums are the same.
+    A divide factor of 1 alone would use PREMUL_SUM, which not every backend has; forced sums give the same result.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -32,7 +32,7 @@ def sum_gradients(model: nn.Module) -> None:
 
 
 class GradientSync:
-    """When micro-batches of a step communicate. A pipeline's schedule decides that itself."""
+    """Which micro-batches of a step communicate. In a pipeline its schedule decides that."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class GradientSync:
         replicas: Replicas | None,
         reducer: Reducer | None = None,
     ) -> None:
-        """`stage`: of ZeRO."""
+        """`stage` is the stage of ZeRO."""
         self.replicas, self.reducer = replicas, reducer
         self._roots = [root for root in roots if isinstance(root, FSDPModule)]
-        # Gradients that are whole on each rank anyway are reduced once; shards of them as soon as they are there, so
-        # that no rank ever holds all of them.
+        # Gradients that are whole on each rank are reduced once per step. Sharded ones are reduced at once, so that no
+        # rank ever holds all of them.
         self._once = not mesh.is_sharded or stage == 1
         self._replicated = mesh.is_sharded and mesh.degree("dpReplicate") > 1 and reducer is None
         self._gathers_once = mesh.is_sharded and stage < 3
 
     def before(self, last: bool) -> None:
-        """Call before each micro-batch's forward."""
+        """Prepare the next micro-batch. Call it before each forward pass; `last` is true for the last micro-batch."""
         if self.replicas is not None:
             self.replicas.on = last
         for root in self._roots:
@@ -65,48 +65,48 @@ class GradientSync:
                 root.set_reshard_after_backward(last)
 
     def before_pipeline(self) -> None:
-        """Call before a pipeline's micro-batches: none of them communicates gradients of replicas."""
+        """Prepare the micro-batches of a pipeline, none of which communicates gradients of replicas."""
         if self.replicas is not None:
             self.replicas.prepare()
 
     def after_pipeline(self) -> None:
-        """Call after them."""
+        """Sum the gradients of replicas. Call it after all micro-batches of a pipeline."""
         if self.replicas is not None:
             self.replicas.finish()
 
     def reshard(self) -> None:
-        """Call after forward passes that no backward pass follows."""
+        """Release gathered parameters. Call it after forward passes without a backward pass."""
         for root in self._roots:
             for module in root.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
 
     def after(self) -> None:
-        """Call after all of a step's micro-batches."""
+        """Sum compressed gradients. Call it after all micro-batches of a step."""
         if self.reducer is not None:
             self.reducer.reduce()
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:
-    """This rank's part of each gradient, in the order of the parameters; those without one are left out."""
+    """Return this rank's part of each gradient in the order of the parameters, without parameters that have none."""
     gradients = (parameter.grad for parameter in model.parameters())
     with torch.no_grad():  # else `to_local` is recorded for autograd
         return [g.to_local() if isinstance(g, DTensor) else g for g in gradients if g is not None]
 
 
 def gradient_norm_squared(model: nn.Module) -> Tensor:
-    """This rank's summand, a fp32 scalar, of the squared global gradient norm.
+    """Return this rank's summand of the squared norm of all gradients, a scalar in fp32.
 
-    Summed over all ranks (one all-reduce) it is the squared norm: what is replicated is counted once, by the replica
-    at coordinate 0 (where its mesh doesn't tell, `model.counts` does). The others multiply by 0, not to nothing: NaN
-    and infinity on any rank still reach the sum.
+    The sum over all ranks (one all-reduce) is the squared norm. A replicated gradient is counted once, by the replica
+    at coordinate 0, or by the rank for which `model.counts` is true if its mesh has no axis of replicas. The other
+    ranks multiply by 0, so that NaN and infinity on any rank still reach the sum.
     """
     if (joined := _joined(model)) is not None:
         norms = torch.stack(torch._foreach_norm(joined, 2.0)).float()
         return float(model.counts) * norms.square().sum()
     groups: dict[float, list[Tensor]] = {}
-    weights: dict[Any, float] = {}  # most gradients lie alike
-    plain = float(getattr(model, "counts", True))  # where replicas are no part of the mesh that a gradient knows
+    weights: dict[Any, float] = {}  # most gradients have the same placements
+    plain = float(getattr(model, "counts", True))  # for gradients whose mesh has no axis of replicas
     total = torch.zeros((), device=next(model.parameters()).device)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -125,20 +125,23 @@ def gradient_norm_squared(model: nn.Module) -> Tensor:
 
 
 def _joined(model: nn.Module) -> list[Tensor] | None:
-    """Gradients of plain replicas lie one beside the other: the same in fewer, or less uneven, pieces."""
+    """Return the gradients of plain replicas as fewer and more even pieces of the memory that they lie in.
+
+    Return None if there are no such replicas, or a gradient lies elsewhere.
+    """
     replicas: Replicas | None = getattr(model, "replicas", None)
     return None if replicas is None else replicas.gradients()
 
 
 def _weight(gradient: DTensor) -> float:
-    """1 where this rank is the one that counts this shard, 0 on its other replicas."""
+    """Return 1.0 if this rank counts this shard, and 0.0 if another replica of the shard does."""
     mesh = gradient.device_mesh
     replicas = (axis for axis, placement in enumerate(gradient.placements) if placement.is_replicate())
     return float(all(mesh.get_local_rank(axis) == 0 for axis in replicas))
 
 
 def scale_gradients_(model: nn.Module, factor: Tensor | float) -> None:
-    """Multiply all gradients in place, as clipping does. No communication."""
+    """Multiply all gradients in place, as clipping does. No communication is needed."""
     gradients = _joined(model) or local_gradients(model)
     if gradients:
         if isinstance(factor, Tensor):
