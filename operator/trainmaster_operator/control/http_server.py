@@ -198,7 +198,7 @@ class ControlServer:
                         return bytes(body)
                     body += part
         except TimeoutError:
-            raise Refused(408, f"the body was not here within {self._limits.body_s:g} s") from None
+            raise Refused(408, f"the body did not arrive within {self._limits.body_s:g} s") from None
         except web.RequestPayloadError as error:
             raise Refused(400, f"the body is broken: {error}") from None
         raise Refused(413, f"the body exceeded {limit} bytes")
@@ -208,7 +208,7 @@ class ControlServer:
         wait_s = self._buckets.take(pod_uid, asyncio.get_running_loop().time())
         if wait_s:
             await asyncio.sleep(_LONGEST_PAUSE_S)
-            raise Refused(429, "this pod sends more messages than an agent has to", max(wait_s, _LONGEST_PAUSE_S))
+            raise Refused(429, "this pod sends more messages than an agent may send", max(wait_s, _LONGEST_PAUSE_S))
 
     def _keep(self, connection: Connection, pod_uid: str) -> None:
         """The oldest goes when a pod has too many: an agent that lost its network has left it behind."""

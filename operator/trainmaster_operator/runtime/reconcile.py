@@ -209,7 +209,7 @@ class Reconciler:
             if news or await self._tell_standing(record, observed):
                 continue
             return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service_due_s(record)))
-        raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
+        raise NotConverging(f"{MAX_TURNS} passes in succession changed the status again")
 
     async def bundle_changed(self) -> None:
         """Write the operator's certificates into every namespace with an unfinished job. It costs nothing where they

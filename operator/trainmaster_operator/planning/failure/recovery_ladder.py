@@ -146,7 +146,7 @@ def _by_cause(view: View, fault: Fault) -> Change:
         return fail(view, fault, f"{_ADVICE[Cause.FENCED]}: {fault.message}")
     divisor = retry.halved(view, fault)
     if divisor is not None:
-        return _free_restart(view, fault, f"with micro-batches {divisor} times smaller", microDivisor=divisor)
+        return _free_restart(view, fault, f"with micro-batches of 1/{divisor} of their size", microDivisor=divisor)
     tried = repetition.restarts_in_vain(view, fault)
     if repetition.is_certain(tried):
         # With fewer pods the data is shared differently, so shrinking may still help where the job allows it.
@@ -170,11 +170,11 @@ def _climb(view: View, fault: Fault, floor: Rung, how: str = "") -> Change:
     r = view.status.restarts
     tried = f"{r.inPlace} restarts in place, {r.pod} of single pods and {r.full} of all pods"
     again = (
-        f"; the failure before was the same, also after step {fault.step}"
+        f"; the previous failure was the same, after the same step {fault.step}"
         if repetition.is_last_again(view, fault)
         else ""
     )
-    return fail(view, fault, f"the recovery budget is spent after {tried}{again}: {fault.message}")
+    return fail(view, fault, f"the recovery budget is exhausted after {tried}{again}: {fault.message}")
 
 
 def _skip(view: View, fault: Fault) -> Change | None:
@@ -187,7 +187,7 @@ def _skip(view: View, fault: Fault) -> Change | None:
     rung = failure_budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
     if rung is not Rung.IN_PLACE:
         count = sum(end - first for first, end in view.status.skipped)
-        return fail(view, fault, f"training diverges though {count} samples are left out: {fault.message}")
+        return fail(view, fault, f"training diverges although {count} samples are skipped: {fault.message}")
     words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
     return _restart(view, fault, rung, rung, words, skipped=ranges)
 
@@ -304,7 +304,7 @@ def _store_lost(view: View) -> Fault | None:
             pod = view.pods[agent.slot]
             return Fault(
                 cause=Cause.STORE_LOST,
-                message=f"the store of round {view.status.round} is gone from {pod.name if pod else 'its pod'}",
+                message=f"{pod.name if pod else 'its pod'} no longer has the store of round {view.status.round}",
                 slots=(agent.slot,),
                 pod=pod.name if pod else "",
                 node=pod.node if pod else "",

@@ -36,7 +36,9 @@ def fail_after_deadline(view: View) -> Change | None:
     if due is None or due > 0:
         return None
     return failed(
-        view, "DeadlineExceeded", f"it ran longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})"
+        view,
+        "DeadlineExceeded",
+        f"the job ran for longer than activeDeadlineSeconds ({view.spec.activeDeadlineSeconds:g})",
     )
 
 
@@ -113,4 +115,4 @@ def without_pods(status: JobState) -> JobState:
 
 
 def _done(ranks: int) -> str:
-    return "its rank is done" if ranks == 1 else f"all {ranks} ranks are done"
+    return "its rank has finished" if ranks == 1 else f"all {ranks} ranks have finished"
