@@ -1,4 +1,4 @@
-"""Where a pod may not go, beside what its template says, on a cluster where the operator may not taint nodes.
+"""Nodes that a pod must avoid in addition to its template, on a cluster where the operator may not taint nodes.
 
 Karpenter ignores a pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
 (`planning.placement.nodes.relax_avoidance`).
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from trainmaster_operator.manifests.keyed_lists import Object
 
 HOSTNAME = "kubernetes.io/hostname"
-"""The label by which tools that make nodes understand it too; nodes by name they don't."""
+"""Tools that create nodes understand this label; they do not understand rules about node names."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def excludes_nodes(spec: Object) -> bool:
-    """Whether a pod's spec excludes nodes by name, as `away_from` does."""
+    """Return whether a pod's spec excludes nodes by name, as `away_from` does."""
     of_nodes = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     wanted = (one for term in terms for one in term.get("matchExpressions") or [])
@@ -25,7 +25,8 @@ def excludes_nodes(spec: Object) -> bool:
 
 
 def away_from(spec: Object, nodes: Sequence[str]) -> Object:
-    """The pod's spec, kept away from these nodes. Terms of a template are alternatives: each gets it."""
+    """Return the pod's spec with these nodes excluded. The terms of a template are alternatives, so each of them
+    gets the rule."""
     if not nodes:
         return spec
     elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(nodes)}

@@ -1,4 +1,4 @@
-"""All pods of a job on one node, as a volume needs it that only one node can mount."""
+"""Puts all pods of a job on one node, for a volume that only one node can mount."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def with_all_pods(spec: Object, job: str) -> Object:
-    """Return the pod's spec, bound to the node where other pods of the job are. The first pod may go anywhere: a
-    scheduler lets a pod that matches its own rule be the first. Pods that are being replaced don't count."""
+    """Return the pod's spec, bound to the node where other pods of the job are. The first pod may use any node: a
+    scheduler allows that for a pod that matches its own rule. Pods that are being replaced do not count."""
     beside = {
         "labelSelector": {"matchLabels": {object_names.JOB: job, object_names.CURRENT: "true"}},
         "topologyKey": "kubernetes.io/hostname",
