@@ -1,4 +1,4 @@
-"""`trainmaster parity`: the trainer's own proof of its strategies."""
+"""`trainmaster parity`: the trainer's own check of its parallel strategies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainmaster_operator.cli.this_machine import trainer_process
 
 
 def parity(only: Sequence[str], json: Path | None, page: Path | None, list_rows: bool) -> int:
-    """0 when all rows are within the tolerance, 1 when some aren't. Raises Refusal."""
+    """Run the check. Return 0 if all rows are within the tolerance, 1 if some are not. Raise Refusal."""
     trainer_process.check_installed("parity")
     arguments = [word for pattern in only for word in ("--only", pattern)]
     arguments += ["--list"] if list_rows else []
     for name, file in (("--json", json), ("--page", page)):
         trainer_process.check_file(name, file)
         arguments += [name, str(file)] if file is not None else []
-    return trainer_process.run("parity", arguments, threads=1)  # many processes on few cores
+    return trainer_process.run("parity", arguments, threads=1)  # There are many processes on few cores.

@@ -1,4 +1,4 @@
-"""`trainmaster tokenize`: done by the trainer."""
+"""`trainmaster tokenize`: the trainer converts texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainmaster_operator.cli.this_machine import trainer_process
 
 
 def tokenize(source: Path, out: Path, tokenizer: Path, column: str, glob: str | None, separator: str | None) -> int:
-    """0 when it is done, 2 when it was refused. Raises Refusal."""
+    """Convert texts to a file of token numbers. Return 0 if it is done, 2 if it was refused. Raise Refusal."""
     trainer_process.check_installed("tokenize", "tokenizers", "pyarrow")
     arguments = [str(source), str(out), "--tokenizer", str(tokenizer), "--column", column]
     for name, value in (("--glob", glob), ("--separator", separator)):
