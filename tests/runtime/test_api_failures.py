@@ -359,7 +359,7 @@ def test_a_spare_that_cant_be_created_while_ranks_train_is_told_too() -> None:
             await asyncio.sleep(LASTS_S)
             told = world.reconcile_error()
             assert told["reason"] == "WebhookFailed"
-            assert told["message"].startswith("pods beside those that train can't be created: Internal error occurred")
+            assert told["message"].startswith("pods without ranks cannot be created: Internal error occurred")
             assert any(event.startswith("PodsRefused") for event in world.events())
             assert scheduled(world.store)["status"] == "True"
             world.server.heal()

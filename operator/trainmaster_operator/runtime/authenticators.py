@@ -107,7 +107,7 @@ class PodTokens:
     def _by_session(self, text: str, known: Known) -> Admission:
         session = unseal(text, self._session_key(), self._clock.now())
         if session is None:
-            raise Refused(401, "this session is not valid, or no longer")
+            raise Refused(401, "this session is invalid or has expired")
         identity = _identity(known.pods, session.identity.namespace, session.pod, session.identity.pod_uid)
         if identity == session.identity:
             return Admission(identity)

@@ -347,7 +347,7 @@ class Reconciler:
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
             standing, event = refusal, "PodsRefused"
-            words = f"pods beside those that train can't be created: {standing.message}"
+            words = f"pods without ranks cannot be created: {standing.message}"
         if standing is None:
             if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
                 return False

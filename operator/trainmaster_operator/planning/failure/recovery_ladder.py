@@ -187,7 +187,7 @@ def _skip(view: View, fault: Fault) -> Change | None:
     rung = failure_budget.affordable(limits, view.status.spent, fault.cause.value, Rung.IN_PLACE, step, view.now)
     if rung is not Rung.IN_PLACE:
         count = sum(end - first for first, end in view.status.skipped)
-        return fail(view, fault, f"training diverges though {count} samples are left out: {fault.message}")
+        return fail(view, fault, f"training still diverges although {count} samples are skipped: {fault.message}")
     words = f"without samples {fault.samples[0]} to {fault.samples[1] - 1}"
     return _restart(view, fault, rung, rung, words, skipped=ranges)
 

@@ -137,7 +137,8 @@ def shrink(view: View, fault: Fault) -> Change | None:
         startedAt=rfc3339(view.now - fault.age_s),
         clock={name: round(max(0.0, seconds), 4) for name, seconds in fault.clock.items()},
     )
-    words = f"{fault.title}: {fault.message[:700]}; {size} of {len(view.members)} pods go on (round {number})"
+    what = f"the job continues with {size} of {len(view.members)} pods (round {number})"
+    words = f"{fault.title}: {fault.message[:700]}; {what}"
     return changed(
         status,
         warning("Recovering", words),

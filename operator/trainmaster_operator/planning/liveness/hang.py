@@ -247,7 +247,10 @@ def _report_hang(view: View, known: Suspicion, over: list[Silence]) -> Change:
         }
     )
     place = _place(view.pods[first.agent.slot])
-    told = warning("HangDetected", f"{words}{place}; recovery.hang.mode leaves it to you"[:1024])
+    told = warning(
+        "HangDetected",
+        f"{words}{place}; recovery.hang.mode {view.spec.recovery.hang.mode.value} restarts nothing"[:1024],
+    )
     return changed(view.status, *_events(view, told), suspicion=suspicion)
 
 

@@ -45,10 +45,10 @@ def replace_rejected_pods(view: View) -> Change | None:
     wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (times - 1))
     pod = turned_away[0]
     if pod.rejected:
-        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "for no reason that it tells"
-        words = f"{pod.name} was turned away by node {pod.node or '?'}: {why}"
+        why = ": ".join(part for part in (pod.reason, pod.message) if part) or "no reason was given"
+        words = f"{pod.name} was rejected by node {pod.node or '?'}: {why}"
     else:
-        words = f"{pod.name} was sent to node {pod.node}, which took no note of it for {pod.unheard_s:.0f} s"
+        words = f"{pod.name} was sent to node {pod.node}, which has not noticed it for {pod.unheard_s:.0f} s"
     if len(turned_away) > 1:
         words = f"{words} (and {len(turned_away) - 1} more)"
     wanted = condition(view.status, SCHEDULED, False, Cause.REFUSED.value, words[:MESSAGE], view.now)

@@ -78,7 +78,7 @@ def apply_edits(view: View) -> Change | None:
     what = revision.named(observed.waiting) if observed.waiting else "what the run was to begin with"
     return changed(
         view.status,
-        normal("RevisionChanged", f"{what} changed before a round had begun, so all pods are made anew"),
+        normal("RevisionChanged", f"{what} changed before a round had begun, so all pods are created again"),
         incarnations=all_raised(view),
         **revision.begun(view.spec, view.status, observed),
     )

@@ -57,11 +57,21 @@ def margin(view: View) -> int:
 def _called_off(view: View) -> Change | None:
     status, phase = view.status, _trains_on(view)
     if status.phase is JobPhase.SUSPENDING:
-        return changed(status, normal("Resumed", "it goes on before it had stopped"), phase=phase, stopAt=None)
+        return changed(
+            status,
+            normal("Resumed", "the job continues; it was resumed before it had stopped"),
+            phase=phase,
+            stopAt=None,
+        )
     if status.stopAt is None:
         return None
     if status.phase is JobPhase.RESIZING:
-        return changed(status, normal("Running", "it keeps its size: it is as wished again"), phase=phase, stopAt=None)
+        return changed(
+            status,
+            normal("Running", "the job keeps its size, because this is the wanted size again"),
+            phase=phase,
+            stopAt=None,
+        )
     return changed(status, stopAt=None)
 
 
