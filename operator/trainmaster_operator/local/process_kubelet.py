@@ -298,7 +298,7 @@ class Kubelet:
             log.error("can't start the zygote %s: %s", self.zygote_command, error)
 
     def _reap(self) -> None:
-        """On SIGCHLD: reap every child that has ended, adopted orphans too."""
+        """Reap every child that has ended, adopted orphans too; called on SIGCHLD."""
         self._reaped.set()
         while True:
             try:

@@ -1,6 +1,7 @@
-"""Nodes that a pod must avoid in addition to its template, on a cluster where the operator may not taint nodes.
+"""On which nodes a pod may run, in addition to its template: away from some nodes, or all pods of a job on one node.
 
-Karpenter ignores a pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
+A pod is kept away from nodes by its affinity on a cluster where the operator may not taint nodes. Karpenter ignores a
+pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
 (`planning.placement.nodes.relax_avoidance`).
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainmaster_operator.manifests import object_names
 from trainmaster_operator.manifests.keyed_lists import Object
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -36,3 +38,17 @@ def away_from(spec: Object, nodes: Sequence[str]) -> Object:
     wanted = [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), elsewhere]} for term in terms]
     required = {_REQUIRED: {"nodeSelectorTerms": wanted}}
     return {**spec, "affinity": {**affinity, "nodeAffinity": {**of_nodes, **required}}}
+
+
+def with_all_pods(spec: Object, job: str) -> Object:
+    """Return the pod's spec, bound to the node where other pods of the job are, for a volume that only one node can
+    mount. The first pod may use any node: a scheduler allows that for a pod that matches its own rule. Pods that are
+    being replaced do not count."""
+    beside = {
+        "labelSelector": {"matchLabels": {object_names.JOB: job, object_names.CURRENT: "true"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = spec.get("affinity") or {}
+    between = affinity.get("podAffinity") or {}
+    required = [*(between.get(_REQUIRED) or []), beside]
+    return {**spec, "affinity": {**affinity, "podAffinity": {**between, _REQUIRED: required}}}
