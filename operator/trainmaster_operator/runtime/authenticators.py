@@ -156,7 +156,7 @@ class PodTokens:
             return await self._cluster.review_token(token, AUDIENCE)
         except ApiError as error:
             log.warning("a token could not be reviewed: %s", error)
-            raise Refused(503, "the API server can't tell now whose token this is") from None
+            raise Refused(503, "the API server cannot check this token now") from None
         finally:
             self._reviewing.release()
 
@@ -183,7 +183,7 @@ class PodTokens:
         except Forbidden:
             raise Refused(403, "this operator serves other namespaces") from None
         except ApiError as error:
-            raise Refused(503, f"the API server can't tell now whose pod that is: {error}") from None
+            raise Refused(503, f"the API server cannot say now to which job this pod belongs: {error}") from None
         if obj["metadata"]["uid"] != review.pod_uid:
             raise Refused(401, "the pod of this token is gone")
         if owning_job(obj) is None:

@@ -19,7 +19,7 @@ def parity(only: Sequence[str], json: Path | None, page: Path | None, list_rows:
     for name, file in (("--json", json), ("--page", page)):
         trainer_process.check_file(name, file)
         arguments += [name, str(file)] if file is not None else []
-    return trainer_process.run("parity", arguments, threads=1)  # many processes on few cores
+    return trainer_process.run("parity", arguments, threads=1)  # There are many processes on few cores.
 
 
 def tokenize(source: Path, out: Path, tokenizer: Path, column: str, glob: str | None, separator: str | None) -> int:

@@ -89,7 +89,7 @@ class MetricsAccess:
             if known is not None and was_allowed and now - known.at < AWAY_S:
                 return known
             log.warning("a scraper's token could not be reviewed: %s", error)
-            raise Refused(503, "the API server can't tell now whose token this is") from None
+            raise Refused(503, "the API server cannot check this token now") from None
 
     async def _review(self, digest: bytes, token: str) -> _Answer:
         try:

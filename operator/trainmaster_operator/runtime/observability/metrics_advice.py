@@ -12,12 +12,12 @@ ADVICE: Mapping[str, str] = {
     "trainmaster_api_calls_total": "Alert on code 0 or 5xx; 403 means that the operator's roles are too narrow.",
     "trainmaster_api_writes_total": "A rise of progress writes loads the API server; intents follow failures.",
     "trainmaster_certificate_expiry_timestamp_seconds": "Alert when less than 7 days are left: renewal has stopped.",
-    "trainmaster_channel_requests_total": "unauthorized or bad: somebody who is no agent calls, or a clock is wrong.",
+    "trainmaster_channel_requests_total": "unauthorized or bad: a client that is no agent calls, or a clock is wrong.",
     "trainmaster_checkpoint_failures_total": "Alert on any increase: storage is full or away. Events name the job.",
     "trainmaster_crd_fields_missing": "Alert above 0: upgrade the chart with crds.enabled=true.",
     "trainmaster_crd_fields_unknown": "Alert above 0: the operator is older than the definition of jobs.",
     "trainmaster_event_loop_lag_seconds": "Above 0.5 the operator lacks CPU: raise its request.",
-    "trainmaster_events_total": "dropped: one job has too much to tell; failed: the API server refuses Events, and "
+    "trainmaster_events_total": "dropped: one job emits too many events; failed: the API server refuses Events, and "
     "the operator's log has them.",
     "trainmaster_hang_suspicions_total": "raised and dropped again and again: docs/hangs.md says how limits are set.",
     "trainmaster_jobs": "An overview of the fleet; Unreadable jobs come from a newer version.",

@@ -67,7 +67,7 @@ class Metrics:
         )
         self.checkpoint_failures = Counter(
             "trainmaster_checkpoint_failures_total",
-            "Saves that could not be written to storage, each rank's counted by itself.",
+            "Saves that could not be written to storage; those of each rank are counted separately.",
             registry=self.registry,
         )
         self.restarts = Counter(
@@ -111,7 +111,7 @@ class Metrics:
         )
         self.events = Counter(
             "trainmaster_events_total",
-            "Kubernetes Events by what became of them: told, counted (one more of the same), dropped (too many of one "
+            "Kubernetes Events by result: told (written), counted (one more of the same), dropped (too many of one "
             "job), failed.",
             ["result"],
             registry=self.registry,
