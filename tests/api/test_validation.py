@@ -164,7 +164,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__workers": {"replicas": 7, "min": 5}, "spec__training__parallelism": {}},
-            "spec.workers: no number of pods from 5 to 7 will do: batch.global 8 doesn't divide by the 7 "
+            "spec.workers: no number of pods from 5 to 7 is possible: batch.global 8 doesn't divide by the 7 "
             "data-parallel ranks; 7 and 14 would",
         ),
         ({"spec__training": ...}, "spec: framework Trainmaster needs spec.training"),
@@ -248,11 +248,11 @@ RULES = "spec.recovery.rules[0]"
         ({"action": "Fail", "message": "a" * 257}, f"{RULES}.message: at most 256 characters are expected, not 257"),
         (
             {"action": "SkipData", "causes": ["Diverged", "Crash"]},
-            f"{RULES}: SkipData needs causes: [Diverged], since only there it is known which samples to skip",
+            f"{RULES}: SkipData needs causes: [Diverged], because only this cause tells which samples to skip",
         ),
         (
             {"action": "RestartInPlace", "causes": ["Crash", "HardwareFault"]},
-            f"{RULES}: RestartInPlace can't mend HardwareFault, which takes another pod; ReplacePod would",
+            f"{RULES}: RestartInPlace cannot recover from HardwareFault, which needs another pod; use ReplacePod",
         ),
         ({"action": "Shrink"}, f"{RULES}: Shrink needs workers.min, the fewest pods to go on with"),
     ],

@@ -98,7 +98,7 @@ OF_DERIVED_DEGREES: list[tuple[dict[str, Any], str]] = [
     (parallelism(dpReplicate=4, sharding={"stage": 2}), f"{TRAINING}.parallelism.sharding: it says how shards"),
     (
         {**parallelism(dpShard=4), "spec__training__communication": {"compression": {"method": "bf16"}}},
-        f"{TRAINING}.communication.compression: it is of gradients that replicas sum, and dpReplicate is 1",
+        f"{TRAINING}.communication.compression: it compresses gradients that replicas sum, and dpReplicate is 1",
     ),
 ]
 """The same, where a degree follows from the number of ranks, which an API server doesn't reckon out."""

@@ -1,4 +1,4 @@
-"""`DistributedTrainingJob`: status.internal, what the operator remembers for itself."""
+"""The models of `status.internal`, in which the operator stores what it must remember for itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from trainmaster_operator.api.status_terms import Group, Rung, Time
 
 
 class StopMemory(Group):
+    """The step at which all ranks are to stop."""
+
     step: int | None = Field(None, description="The step after which all ranks save and stop.")
     bound: bool | None = Field(
         None, description="Whether the ranks have been told so, so that the stop cannot be undone."
@@ -17,6 +19,8 @@ class StopMemory(Group):
 
 
 class RoundMemory(Group):
+    """What the operator remembers about the present round."""
+
     pods: str | None = Field(None, description="A checksum of the uids of the pods that are in the round.")
     peers: int | None = Field(
         None,
@@ -32,6 +36,8 @@ class RoundMemory(Group):
 
 
 class Charge(Group):
+    """A restart that counts against the budget."""
+
     time: Time | None = Field(None, description="The time of the restart.")
     rung: Rung | None = Field(None, description="Which part of spec.recovery.budget the restart used.")
     cause: str | None = Field(None, description="The cause of the restart.")
@@ -42,11 +48,15 @@ class Charge(Group):
 
 
 class GangBackoff(Group):
+    """Pods that were deleted because other pods of the job found no place."""
+
     times: int | None = Field(None, description="Number of times that the pods were given back in succession.")
     retryAt: Time | None = Field(None, description="The time from which pods are created again.")
 
 
 class GateMemory(Group):
+    """For how long scheduling gates have held back pods."""
+
     since: Time | None = Field(None, description="The time since which a scheduling gate has held back pods.")
     until: Time | None = Field(None, description="The time at which the last scheduling gate was removed.")
     seconds: float | None = Field(
@@ -55,6 +65,8 @@ class GateMemory(Group):
 
 
 class LearnedPause(Group):
+    """How long ranks are silent in one phase."""
+
     count: int | None = Field(None, description="Number of pauses that were seen.")
     typical: float | None = Field(None, description="The usual length of a pause in seconds.")
     longest: float | None = Field(
@@ -64,6 +76,8 @@ class LearnedPause(Group):
 
 
 class HangSuspicion(Group):
+    """Ranks that may hang."""
+
     round: int | None = Field(None, description="The number of the round whose ranks may hang.")
     rank: int | None = Field(None, description="The rank that has been silent for the longest time.")
     slot: int | None = Field(None, description="The slot of the pod of that rank.")
@@ -80,6 +94,8 @@ class HangSuspicion(Group):
 
 
 class StragglerMemory(Group):
+    """A rank that slows down the others."""
+
     round: int | None = Field(None, description="The number of the round in which the rank is slow.")
     rank: int | None = Field(None, description="The rank for which the others wait.")
     pod: str | None = Field(None, description="The name of the pod of that rank.")
@@ -93,6 +109,8 @@ class StragglerMemory(Group):
 
 
 class JobTotals(Group):
+    """What has happened to the job since it was created."""
+
     failures: Annotated[dict[str, int], Field(max_length=32)] | None = Field(
         None, description="Number of failures since the job was created, by cause. Free restarts are counted too."
     )
@@ -110,6 +128,8 @@ class JobTotals(Group):
 
 
 class OperatorMemory(Group):
+    """What the operator must remember about a job after a restart of the operator."""
+
     leaderEpoch: int | None = Field(
         None, description="The number of the leadership of the operator that wrote the status."
     )
@@ -130,7 +150,9 @@ class OperatorMemory(Group):
         "ranks of the job have started again.",
     )
     stop: StopMemory | None = Field(None, description="The common step at which the ranks are to save and stop.")
-    round: RoundMemory | None = Field(None, description="What the operator knows of the round besides status.round.")
+    round: RoundMemory | None = Field(
+        None, description="What the operator knows about the round in addition to status.round."
+    )
     lastStores: str | None = Field(
         None, description="The addresses of the stores of the last rounds, the newest first. No round uses them again."
     )

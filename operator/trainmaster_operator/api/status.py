@@ -1,8 +1,8 @@
-"""`DistributedTrainingJob`: status, as the API shows it. Only the operator writes it.
+"""The status of `DistributedTrainingJob` as the API shows it. Only the operator writes it.
 
-These models are the schema and what `kubectl explain` says. Nothing decides from them: the planner works on the flat
-record of `planning.facts.job_state`, and `planning.status_mapping` translates between the two. A field that has nothing
-to say is absent, never empty.
+These models define the schema and the output of `kubectl explain`. No code decides from them: the planner works on the
+flat record of `planning.facts.job_state`, and `planning.status_mapping` translates between the two. A field without a
+value is absent, never empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmaster_operator.api.status_terms import Group, JobPhase, Rung, Time
 
 
 class Condition(Group):
-    """A metav1.Condition."""
+    """A condition of the job, with the fields of metav1.Condition."""
 
     type: str = Field(
         description="What the condition is about, such as Scheduled, Running or NeedsMigration. Each type exists at "
@@ -41,6 +41,8 @@ class Condition(Group):
 
 
 class WorkersStatus(Group):
+    """How many pods the job has, and how many it is to have."""
+
     desired: int | None = Field(None, description="Number of pods with ranks that the job is to have by its spec.")
     current: int | None = Field(
         None,
@@ -71,6 +73,8 @@ class WorkersStatus(Group):
 
 
 class ProgressStatus(Group):
+    """How far the training is, and how fast it proceeds."""
+
     step: int | None = Field(
         None,
         description="The last step that all ranks have completed. It becomes lower when the job continues from an "
@@ -97,6 +101,8 @@ class ProgressStatus(Group):
 
 
 class SavedPoint(Group):
+    """A saved state."""
+
     step: int | None = Field(None, description="The step after which this state was saved.")
     round: int | None = Field(None, description="The round whose ranks saved this state.")
     tier: str | None = Field(
@@ -106,6 +112,8 @@ class SavedPoint(Group):
 
 
 class FailedSave(Group):
+    """A state that could not be saved."""
+
     step: int | None = Field(None, description="The step after which the state could not be saved.")
     round: int | None = Field(None, description="The round whose ranks could not save their state.")
     message: str | None = Field(
@@ -115,6 +123,8 @@ class FailedSave(Group):
 
 
 class CheckpointStatus(Group):
+    """Which states are saved, and where."""
+
     durable: SavedPoint | None = Field(
         None, description="The newest checkpoint on storage. It survives the loss of all pods."
     )
@@ -132,6 +142,8 @@ class CheckpointStatus(Group):
 
 
 class RestartCounts(Group):
+    """Number of restarts by what was restarted."""
+
     total: int | None = Field(
         None,
         description="Number of restarts after failures. Resumes, resizes and evictions are counted in free instead.",
@@ -154,6 +166,8 @@ class RestartCounts(Group):
 
 
 class FailureRecord(Group):
+    """One failure of the job."""
+
     cause: str | None = Field(
         None, description="The cause of the failure, such as Crash, OutOfMemory, Hang, NodeLost or ConfigError."
     )
@@ -182,6 +196,8 @@ class FailureRecord(Group):
 
 
 class RecoveryRecord(Group):
+    """One recovery, with how long each of its phases took."""
+
     round: int | None = Field(None, description="The number of the round that the recovery opened.")
     cause: str | None = Field(None, description="The cause of the restart, as in lastFailure.")
     rung: Rung | None = Field(
@@ -219,6 +235,8 @@ class RecoveryRecord(Group):
 
 
 class GoodputStatus(Group):
+    """Which part of the time went into useful steps."""
+
     ratio: str | None = Field(
         None,
         description="The share of the time since the first step that went into useful steps, such as 0.97. The time in "
@@ -237,6 +255,8 @@ class GoodputStatus(Group):
 
 
 class RoundStatus(Group):
+    """The common start of all ranks that is going on."""
+
     number: int | None = Field(
         None,
         description="The number of the round. A round is one common start of all ranks; each restart has a new one.",
@@ -259,6 +279,7 @@ class RoundStatus(Group):
     )
 
 
+# This class has no docstring, because that would become the description of status in the CRD.
 class JobStatus(Group):
     observedGeneration: int | None = Field(
         None, description="The metadata.generation of the job for which the operator last decided."

@@ -13,7 +13,7 @@ from trainmaster_operator.planning.facts.change import Change
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
 from trainmaster_operator.planning.facts.observation import Decision, JobSpec, Observation
 from trainmaster_operator.planning.facts.view import View, look
-from trainmaster_operator.planning.failure import hold, recovery_ladder
+from trainmaster_operator.planning.failure import first_cause, hold, recovery_ladder
 from trainmaster_operator.planning.job_conditions import conditions
 from trainmaster_operator.planning.lifecycle import (
     elastic,
@@ -80,7 +80,7 @@ def _plan(spec: JobSpec, status: JobState, observed: Observation, now: float) ->
             node_rejection.due_s(view),
             pod_slots.missing_due_s(view),
             pod_slots.stale_due_s(view),
-            recovery_ladder.cascade_due_s(view),
+            first_cause.cascade_due_s(view),
             agents.lost_due_s(view),
             hang.hang_due_s(view),
             straggler.due_s(view),
@@ -113,7 +113,7 @@ def _decide(view: View) -> Change | None:
     change = leaderless_restart.adopt_granted_rounds(view)
     if change is not None or elastic.has_unheard_pods(view):
         return change
-    fault = None if leaderless_restart.is_unsettled(view) else recovery_ladder.find_first_cause(view)
+    fault = None if leaderless_restart.is_unsettled(view) else first_cause.find_first_cause(view)
     if fault is not None:
         if suspend.is_wanted(view) and not fault.fatal:
             return suspend.cut_short(view, fault)

@@ -36,6 +36,7 @@ from trainmaster_operator.manifests.pod_defaults import USER, PodDefaults, PodSe
 from trainmaster_operator.runtime import crd_age
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock
+from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.kopf_wiring import login_with, watch_jobs
 from trainmaster_operator.runtime.leader.election import Election
 from trainmaster_operator.runtime.leader.lease import LeaseSettings, NotLeading
@@ -46,7 +47,6 @@ from trainmaster_operator.runtime.observability.metrics_server import MetricsSer
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.operator import Operator, Settings
 from trainmaster_operator.runtime.tls_bootstrap import Authority
-from trainmaster_operator.runtime.waiting import until_one_ends
 
 log = logging.getLogger(__name__)
 

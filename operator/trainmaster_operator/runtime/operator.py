@@ -46,6 +46,7 @@ from trainmaster_operator.runtime.cache.cache_records import (
 )
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
+from trainmaster_operator.runtime.concurrency import until_one_ends
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 from trainmaster_operator.runtime.leader.lease import Elector, Leadership, LeaseSettings, NotLeading
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivalry
@@ -56,7 +57,6 @@ from trainmaster_operator.runtime.observability.job_metrics import FINISHED_S, J
 from trainmaster_operator.runtime.observability.operator_gauges import LoopLag, observe
 from trainmaster_operator.runtime.observability.operator_metrics import Metrics
 from trainmaster_operator.runtime.reconcile import Policies, Reconciler
-from trainmaster_operator.runtime.waiting import until_one_ends
 from trainmaster_operator.runtime.work_queue import ShutDown, WorkQueue
 
 log = logging.getLogger(__name__)
@@ -406,7 +406,7 @@ class Operator:
         try:
             await self.reconciler.quarantine(key, reason, words_of(error))
         except ApiError as refusal:
-            log.warning("%s: could not be told of its error: %s", key, refusal)
+            log.warning("%s: its error could not be reported: %s", key, refusal)
 
     def _tell(self, key: JobKey, error: Exception) -> None:
         record = self.jobs.get(key)

@@ -1,4 +1,5 @@
-"""One pass over one job: observe, plan, write the status, or act. This is the only place that does I/O for a job.
+"""One pass over one job: observe, plan, write the status, or act. The parts of a pass that do I/O are here and in
+job_pass/.
 
 The intent comes first: whatever a plan changes in the status is written before anything else, with the resourceVersion
 for which the plan was made. Then the next turn reads the cache, which holds the reply to that write, and does what the
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from trainmaster.contract.wire import Directive
 from trainmaster_operator.api.job import DistributedTrainingJob, JobSpec
@@ -19,9 +20,6 @@ from trainmaster_operator.api.meta import unpack_counts
 from trainmaster_operator.cluster.nodes_port import Nodes
 from trainmaster_operator.cluster.port import (
     JOB,
-    POD,
-    AlreadyExists,
-    ApiError,
     Cluster,
     Conflict,
     Invalid,
@@ -31,39 +29,33 @@ from trainmaster_operator.cluster.port import (
 from trainmaster_operator.control.fleet import Fleet
 from trainmaster_operator.control.peer_secrets import peer_secret, with_secret
 from trainmaster_operator.manifests.controller_revision import Run
-from trainmaster_operator.manifests.object_names import CURRENT
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
-from trainmaster_operator.manifests.pods import fill_pod
 from trainmaster_operator.planning.facts.job_state import JobPhase, JobState
-from trainmaster_operator.planning.facts.node_suspicion import Suspicion
 from trainmaster_operator.planning.facts.observation import (
     Decision,
     EventType,
-    NewPlaces,
     Observation,
-    PodRecord,
-    PodToCreate,
-    PodToDelete,
 )
 from trainmaster_operator.planning.facts.view import WORKER
 from trainmaster_operator.planning.lifecycle.migration import NEEDS_MIGRATION
 from trainmaster_operator.planning.rounds import round_pod_identity
 from trainmaster_operator.planning.status_mapping import write_status
-from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting, words_of
-from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry, own_pods
+from trainmaster_operator.runtime.api_failures import STATUS_WRITE, attempting
+from trainmaster_operator.runtime.cache.cache_records import JobRecord, PodEntry
 from trainmaster_operator.runtime.cache.informer import Informer, JobKey
 from trainmaster_operator.runtime.clock import Clock
 from trainmaster_operator.runtime.concurrency import run_all
-from trainmaster_operator.runtime.job_pass.api_rejections import NAME_IN_USE, Refusals, Refused, refused
+from trainmaster_operator.runtime.job_pass.api_rejections import Refusals
 from trainmaster_operator.runtime.job_pass.in_place_resize import Vertical
-from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings, check_owner
-from trainmaster_operator.runtime.job_pass.pod_event_diagnosis import Troubles
-from trainmaster_operator.runtime.job_pass.revisions import Kept, Revisions
+from trainmaster_operator.runtime.job_pass.job_observer import JobObserver
+from trainmaster_operator.runtime.job_pass.job_prerequisites import Surroundings
+from trainmaster_operator.runtime.job_pass.job_service import JobService
+from trainmaster_operator.runtime.job_pass.pod_writes import PodWrites
+from trainmaster_operator.runtime.job_pass.revisions import Revisions
 from trainmaster_operator.runtime.job_pass.status_write_budget import ProgressBudget
 from trainmaster_operator.runtime.leader.leader_handover import Inherited
 from trainmaster_operator.runtime.leader.lease import Leadership
 from trainmaster_operator.runtime.leader.operator_conflicts import Rivals
-from trainmaster_operator.runtime.new_places import NewPlacesSeen
 from trainmaster_operator.runtime.node_health import Ledger
 from trainmaster_operator.runtime.node_taints import NodeTaints
 from trainmaster_operator.runtime.observability.events import EventWriter
@@ -131,15 +123,12 @@ class Reconciler:
         self._cluster = cluster
         self._clock = clock
         self._jobs = jobs
-        self._pods = pods
         self._fleet = fleet
         self._leader = leader
         self._policies = policies
-        self._pod_defaults = pod_defaults
         self._budget = budget
         self._events = events
         self._metrics = metrics
-        self._led_since = clock.monotonic()
         self._peer_key = peer_key
         self._looks = looks
         self._ledger = ledger
@@ -148,21 +137,42 @@ class Reconciler:
         self._published: dict[JobKey, tuple[str, int]] = {}
         self._refused_condition: dict[JobKey, str] = {}  # Uids of jobs whose status cannot take NeedsMigration.
         self._refusals = Refusals(clock)
-        self._service_refusals = Refusals(clock)  # Refusals of Services for which pods do not wait.
         self._rivals = Rivals(clock)
-        self._troubles = Troubles(cluster, clock) if pod_defaults.in_cluster else None
-        self._new_places = NewPlacesSeen(cluster, clock, nodes) if pod_defaults.in_cluster else None
+        self._observer = JobObserver(
+            cluster,
+            clock,
+            leader,
+            pods,
+            fleet,
+            self._refusals,
+            ledger,
+            node_taints,
+            nodes,
+            in_cluster=pod_defaults.in_cluster,
+        )
         self._vertical = Vertical(cluster, leader, pods, events, metrics)
         render = lambda job: policies.render_pod(job, WORKER, pod_defaults)  # noqa: E731
         self._revisions = Revisions(cluster, leader, render, metrics)
         self._inherited = Inherited(cluster, pods, policies.pod_name)
-        self._services = services
         served = services.wrote if services is not None else lambda service: None
         self._surroundings = Surroundings(cluster, leader, policies.build_service, pod_defaults, ca_bundle, served)
+        self._service = JobService(clock, self._surroundings, services)
+        self._pod_writes = PodWrites(
+            cluster,
+            clock,
+            leader,
+            pods,
+            pod_defaults,
+            self._surroundings,
+            self._refusals,
+            node_taints,
+            events,
+            metrics,
+        )
 
     def leads_from_now(self) -> None:
         """Record that this operator begins to lead."""
-        self._led_since = self._clock.monotonic()
+        self._observer.leads_from_now()
         self._surroundings.leads_from_now()
 
     async def reconcile(self, key: JobKey) -> float | None:
@@ -192,10 +202,10 @@ class Reconciler:
             record = kept.obeyed_by(record)
             assert record.job is not None
             await self._inherited.find(record)
-            observed = self._observe(record, kept)
+            observed = self._observer.observe(record, kept)
             if self._ledger is not None:
                 self._ledger.learn(record, observed.pods)
-            await self._serve(record, observed)
+            await self._service.serve(record, observed)
             if self._publish(record, observed):
                 await asyncio.sleep(0)  # Polls that it woke are answered before the next turn.
             decision = self._policies.plan(record.job.spec, record.status, observed, self._clock.now())
@@ -205,10 +215,10 @@ class Reconciler:
             await self._vertical.fit(record, kept.run.pod)
             if self._node_taints is not None and record.status.avoidedInVain:
                 await self._node_taints.allow(record.status.avoidNodes)
-            news, look_s = await self._ask_around(record)
+            news, look_s = await self._observer.ask_around(record)
             if news or await self._tell_standing(record, observed):
                 continue
-            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service_due_s(record)))
+            return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service.due_s(record)))
         raise NotConverging(f"{MAX_TURNS} passes in succession changed the status again")
 
     async def bundle_changed(self) -> None:
@@ -242,7 +252,7 @@ class Reconciler:
         self._published.pop(key, None)
         self._refused_condition.pop(key, None)
         self._refusals.forget(key)
-        self._service_refusals.forget(key)
+        self._service.refusals.forget(key)
         self._rivals.forget(key)
         self._inherited.forget(key)
         self._events.forget(key)
@@ -251,10 +261,7 @@ class Reconciler:
         self._revisions.forget(key)
         if self._ledger is not None:
             self._ledger.forget(key)
-        if self._troubles is not None:
-            self._troubles.forget(key)
-        if self._new_places is not None:
-            self._new_places.forget(key)
+        self._observer.forget(key)
 
     async def _leave_alone(self, record: JobRecord) -> None:
         """Report that an earlier version started the job, and do nothing else. Its agents get no directives and
@@ -279,62 +286,6 @@ class Reconciler:
             with attempting(STATUS_WRITE):
                 self._jobs.wrote(await self._cluster.update_status(JOB, {**record.raw, "status": status}))
 
-    # -- observe
-
-    def _observe(self, record: JobRecord, kept: Kept) -> Observation:
-        now = self._clock.monotonic()
-        agents = self._fleet.agents(record.key, unpack_counts(record.status.incarnations))
-
-        def seen(entry: PodEntry) -> PodRecord:
-            agent = agents.get(entry.record.slot)
-            # How long a pod has run matters only if its agent has not been heard.
-            aged = agent is None or agent.pod_uid != entry.record.uid or entry.record.deleting
-            if not aged:
-                return entry.record
-            pod = entry.observed(now)
-            if not pod.deleting:
-                return pod
-            # Since this leader leads, no earlier one has answered any agent.
-            unanswered_s = min(now - self._led_since, self._fleet.unanswered_s(record.key, pod.uid))
-            return replace(pod, unanswered_s=unanswered_s)
-
-        pods = tuple(seen(entry) for entry in own_pods(self._pods, record))
-        return Observation(
-            name=record.key.name,
-            namespace=record.key.namespace,
-            uid=record.uid,
-            generation=record.generation,
-            deleting=record.deleting,
-            epoch=self._leader.epoch,
-            absence=self._leader.absence,
-            pods=pods if self._troubles is None else self._troubles.add_reasons(record.key, pods),
-            agents=agents,
-            checkpoint=self._fleet.checkpoint(record.key),
-            failed_save=self._fleet.failed_save(record.key),
-            refusal=self._refusals.of(record.key, record.uid),
-            report_interval_s=self._fleet.report_interval_s,
-            revision=kept.following,
-            waiting=kept.run.waiting,
-            revision_lost=kept.lost,
-            in_cluster=self._pod_defaults.in_cluster,
-            leading_s=now - self._led_since,
-            suspicion=self._ledger.suspicion() if self._ledger is not None else Suspicion(),
-            tainted=self._node_taints.tainted if self._node_taints is not None else (),
-            new_places=self._new_places.seen(record.key) if self._new_places is not None else NewPlaces(),
-        )
-
-    async def _ask_around(self, record: JobRecord) -> tuple[bool, float]:
-        """Return whether there is news about pods that do not start, and the seconds until the next look."""
-        if self._troubles is None or self._new_places is None:
-            return False, float("inf")
-        if record.status.roundStore or record.status.phase.finished:
-            return False, float("inf")
-        pods = [entry.record for entry in own_pods(self._pods, record)]
-        troubles, wait_s = await self._troubles.look(record.key, pods)
-        tainted = self._node_taints is not None and bool(self._node_taints.tainted)
-        places, places_wait_s = await self._new_places.look(record.key, pods, even_if_none_is_held=tainted)
-        return troubles or places, min(wait_s, places_wait_s)
-
     async def _tell_standing(self, record: JobRecord, observed: Observation) -> bool:
         """At the end of a successful pass, report what the API server still refuses if condition Scheduled cannot
         report it, and remove the report when it is accepted. Return whether the job has changed by that."""
@@ -342,12 +293,12 @@ class Reconciler:
         if known is None or known.uid != record.uid:
             return False
         record = known  # This pass may have written progress.
-        standing, event = self._service_refusals.of(record.key, record.uid), "ServiceRefused"
+        standing, event = self._service.refusals.of(record.key, record.uid), "ServiceRefused"
         words = f"its pods have no DNS names: {standing.message}" if standing is not None else ""
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
             standing, event = refusal, "PodsRefused"
-            words = f"pods beside those that train can't be created: {standing.message}"
+            words = f"pods without ranks cannot be created: {standing.message}"
         if standing is None:
             if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
                 return False
@@ -439,9 +390,9 @@ class Reconciler:
             if decision.delete_job:
                 await self._delete_job(record)
                 return True
-            await run_all((self._delete(record, pod) for pod in decision.delete), len(decision.delete))
+            await run_all((self._pod_writes.delete(record, pod) for pod in decision.delete), len(decision.delete))
         if decision.create:
-            await self._create_all(record, decision.create, run)
+            await self._pod_writes.create_all(record, decision.create, run)
         elif observed.refusal is not None and observed.refusal.again_in_s <= 0:
             self._refusals.forget(record.key)  # The pods that were refused are no longer wanted.
         return bool(decision.delete or decision.create)
@@ -454,140 +405,6 @@ class Reconciler:
             await self._cluster.delete(JOB, record.key.namespace, record.key.name, uid=record.uid)
         log.info("%s: deleted the job: ttlSecondsAfterFinished is over", record.key)
         self._jobs.removed(record.key, record.uid)
-
-    async def _delete(self, record: JobRecord, pod: PodToDelete) -> None:
-        key = JobKey(record.key.namespace, pod.name)
-        grace_s = None if pod.grace_s is None else int(pod.grace_s)
-        self._leader.check()
-        self._metrics.writes.labels("delete").inc()
-        try:
-            if pod.replaced and grace_s != 0:
-                await self._hide(key, pod)
-            with attempting(f"pod {pod.name} can't be deleted"):
-                await self._cluster.delete(POD, key.namespace, key.name, uid=pod.uid, grace_s=grace_s)
-        except NotFound:
-            self._pods.removed(key, pod.uid)
-            return
-        except (Conflict, Invalid):  # An API server answers Invalid if the uid in a patch is not that of the object.
-            found = await self._cluster.get(POD, key.namespace, key.name)
-            if found["metadata"]["uid"] == pod.uid:
-                raise  # The error has another reason.
-            self._pods.wrote(found)
-            return
-        log.info("%s: deleted pod %s: %s", record.key, pod.name, pod.reason)
-        if grace_s == 0:
-            self._pods.removed(key, pod.uid)
-        else:
-            now = self._clock.monotonic()
-            self._pods.amended(key, pod.uid, lambda entry: entry.being_deleted(now))
-
-    async def _hide(self, key: JobKey, pod: PodToDelete) -> None:
-        """Remove the label by which the Service finds a pod that is being deleted, because its replacement has the
-        same host name."""
-        patch = {"metadata": {"uid": pod.uid, "labels": {CURRENT: None}}}
-        with attempting(f"the labels of pod {pod.name} can't be changed"):
-            await self._cluster.patch(POD, key.namespace, key.name, patch)
-
-    async def _create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Create pods. A refusal of the API server is remembered for the planner, and no further pod is tried. After
-        a refusal, one pod is tried before the others."""
-        try:
-            self._await_predecessor(record)
-            await self._surroundings.prepare(record)
-            self._tell_of_one_node(record)
-            avoid: Sequence[str] = [] if record.status.avoidedInVain else record.status.avoidNodes
-            if self._node_taints is not None:
-                avoid = await self._node_taints.keep_off(avoid)
-            if self._refusals.of(record.key, record.uid) is not None:
-                await self._create(record, pods[0], run, avoid)
-                pods = pods[1:]
-            await run_all((self._create(record, pod, run, avoid) for pod in pods), len(pods))
-        except Refused as error:
-            self._refusals.note(record.key, record.uid, error)
-            log.warning("%s: %s: %s", record.key, error.reason, error)
-        except NotFound:
-            raise  # The namespace is gone, or the job's own end is on its way.
-        except ApiError as error:
-            self._refusals.note(record.key, record.uid, refused(error))
-            log.warning("%s: %s", record.key, words_of(error))
-        else:
-            self._refusals.forget(record.key)
-
-    async def _serve(self, record: JobRecord, observed: Observation) -> None:
-        """Create the Service of a job with many pods when all of them run, and in any case before ranks start,
-        because their scripts may look up each other's names at once. Create a deleted Service again as soon as the
-        watch reports it. A refusal stops nothing, because most jobs do not use the names."""
-        lacking = self._surroundings.lacks_service(record)
-        lost = not lacking and bool(observed.pods) and self._has_lost_service(record)
-        if not (lacking or lost) or record.deleting or record.status.phase.finished:
-            self._service_refusals.forget(record.key)
-            return
-        assert record.job is not None
-        if lacking:
-            running = sum(1 for pod in observed.pods if pod.phase == "Running")
-            if not record.status.roundStore and running < record.job.spec.workers.replicas:
-                return
-        known = self._service_refusals.of(record.key, record.uid)
-        if known is not None and known.again_in_s > 0:
-            return
-        try:
-            await self._surroundings.serve(record)
-        except (Refused, ApiError) as error:
-            log.warning("%s: its Service could not be made: %s", record.key, error)
-            words = error if isinstance(error, Refused) else refused(error)
-            self._service_refusals.note(record.key, record.uid, words)
-        else:
-            self._service_refusals.forget(record.key)
-
-    def _service_due_s(self, record: JobRecord) -> float:
-        refusal = self._service_refusals.of(record.key, record.uid)
-        return refusal.again_in_s if refusal is not None else float("inf")
-
-    def _has_lost_service(self, record: JobRecord) -> bool:
-        """Return whether the Service that was created before the first pod no longer exists."""
-        if self._services is None or not self._services.synced.is_set():
-            return False
-        return self._services.get(record.key) != record.uid
-
-    def _await_predecessor(self, record: JobRecord) -> None:
-        """Raise Refused while pods of a previous job with this name exist, because they have our pods' host names
-        and perhaps their names."""
-        old = [entry for entry in self._pods.owned(record.key) if entry.job_uid != record.uid]
-        if old:
-            which = "a pod" if len(old) == 1 else f"{len(old)} pods"
-            raise Refused(NAME_IN_USE, f"waiting for {which} of a previous job with this name to terminate")
-
-    def _tell_of_one_node(self, record: JobRecord) -> None:
-        if claim := self._surroundings.claim_of_one_node(record.key):
-            words = (
-                f"claim {claim} is ReadWriteOnce, so all pods of this job must be on one node: if they do not fit "
-                "there, use a ReadWriteMany claim"
-            )
-            self._events.remark(record, EventType.NORMAL, "OneNode", words)
-
-    async def _create(self, record: JobRecord, pod: PodToCreate, run: Run, avoid: Sequence[str]) -> None:
-        body = fill_pod(
-            run.pod,
-            pod.slot,
-            pod.incarnation,
-            self._pod_defaults,
-            revision=record.status.revision,
-            avoid=avoid,
-            together=self._surroundings.claim_of_one_node(record.key) != "",
-        )
-        self._leader.check()
-        self._metrics.writes.labels("create").inc()
-        name = body["metadata"]["name"]
-        try:
-            created = await self._cluster.create(POD, body)
-        except AlreadyExists:
-            # A reply to a request of ours was lost, or somebody else created the pod first.
-            try:
-                created = await self._cluster.get(POD, record.key.namespace, name)
-            except NotFound:
-                raise Conflict(f"pod {name} was there and has gone") from None
-            check_owner(POD, created, record)
-        self._pods.wrote(created)
 
 
 def _rests(phase: JobPhase) -> bool:

@@ -1,4 +1,4 @@
-"""The shape of the part of a pod template that we read: it is an open map to the models."""
+"""Checks of the part of a pod template that this code reads. For the models the template is an open map."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from trainmaster_operator.api.validation.problem import Path, Problem, instead, shown
 
 OUR_NAMES = "trainmaster-"
-"""How names of the volumes and containers begin that the operator adds to pods."""
+"""The prefix of the names of all volumes and containers that the operator adds to pods."""
 
 OUR_PATHS = {
     "/var/run/trainmaster": "the pod's identity",
@@ -19,10 +19,11 @@ OUR_PATHS = {
 
 
 def problems(template: Any, mounts: Mapping[str, str] | None = None) -> Iterator[Problem]:
-    """The shape of the part of a pod template that we read; `mounts`: what the job's other fields mount where."""
+    """Yield the problems in the part of a pod template that this code reads. `mounts`: further paths that the operator
+    mounts, with what is mounted there."""
     where: Path = ("spec", "workers", "template")
     if not isinstance(template, dict):
-        return  # absent, or the model says it
+        return  # The template is absent, or the model reports that it is no map.
     spec = template.get("spec", {})
     where = (*where, "spec")
     if not isinstance(spec, dict):

@@ -1,4 +1,4 @@
-"""`trainmaster validate`: what is wrong with a job."""
+"""`trainmaster validate`: lists what is wrong with a job."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def overdue_s(view: View) -> float | None:
 
 
 def is_expired(view: View) -> bool:
-    """Whether a finished job is older than ttlSecondsAfterFinished."""
+    """Return whether a finished job is older than ttlSecondsAfterFinished."""
     left = expiry_s(view)
     return left is not None and left <= 0
 

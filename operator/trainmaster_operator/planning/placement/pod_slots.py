@@ -39,7 +39,7 @@ def initialise(spec: JobSpec, status: JobState, observed: Observation, now: floa
         return None
     if status.observedGeneration > 0:
         raise DamagedStatus(
-            "status.internal.incarnations is missing although the job was started, so its pods can't be told apart; "
+            "status.internal.incarnations is missing although the job was started, so its pods are not known; "
             "restore the status, or delete the job and submit it again"
         )
     size, spares = sizes.wished(spec), spec.workers.spares

@@ -45,7 +45,7 @@ STATE: tuple[Family, ...] = (
     ),
     Family(
         "condition", "gauge", ("condition", "reason"), "1", STATUS,
-        f"1 for each condition that is True, at most {MOST_CONDITIONS} of them: those that show a problem come first.",
+        f"1 for each condition that is True, at most {MOST_CONDITIONS}; those that report a problem come first.",
         "The reason names the cause; `kubectl describe` shows the message.",
     ),
     Family(
@@ -94,7 +94,7 @@ STATE: tuple[Family, ...] = (
     Family(
         "lost_seconds_total", "counter", ("category",), "seconds", STATUS,
         f"Time since the first step that was lost: {', '.join(LOSS_WORDS)}. detection, queue and the loading part of "
-        "checkpoint are separate only for failures of the program; other: evaluations, starts after a resume, others.",
+        "checkpoint are separated for failures of the program; other: evaluations, starts after a resume, the rest.",
         "The largest category is the one to work on: docs/goodput.md.",
     ),
     Family(
@@ -112,7 +112,7 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "total_steps", "gauge", (), "steps", "manifest of the job",
-        "The steps that a running job is to complete. Absent if the script does not report the number.",
+        "The steps that a running job is to complete. Absent if the script does not report them.",
         "job_step divided by it is the progress.",
     ),
     Family(
@@ -126,7 +126,7 @@ LIVE: tuple[Family, ...] = (
         "A fall without a restart: see job_straggler_slowdown and job_accelerator_utilization_ratio.",
     ),
     Family(
-        "mfu_ratio", "gauge", (), "0 to 1", AGENTS + ", computed by the trainer",
+        "mfu_ratio", "gauge", (), "0 to 1", AGENTS + ", reported by the trainer",
         "Model FLOPs utilization of the last step: the operations of the model, divided by the operations that its "
         "devices can do in that time.",
         "0.3 to 0.6 is usual on large GPUs; docs/efficiency.md says how to raise it.",

@@ -67,7 +67,7 @@ class Metrics:
         )
         self.checkpoint_failures = Counter(
             "trainmaster_checkpoint_failures_total",
-            "Saves that could not be written to storage, each rank's counted by itself.",
+            "Saves that could not be written to storage; those of each rank are counted separately.",
             registry=self.registry,
         )
         self.restarts = Counter(

@@ -1,4 +1,4 @@
-"""`trainmaster completion`: what a shell needs to complete commands and options."""
+"""`trainmaster completion`: prints a script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def declare(command: Parser) -> None:
 
 
 def _completion(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.shell_completion import completion
+    from trainmaster_operator.cli.trainer_tools.shell_completion import completion
 
     return completion(options.shell)

@@ -1,4 +1,4 @@
-"""`trainmaster parity`: each kind of parallelism, compared with one process."""
+"""`trainmaster parity`: compares each kind of parallelism with one process."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def declare(command: Parser) -> None:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.check_parity import parity
+    from trainmaster_operator.cli.trainer_tools.trainer_calls import parity
 
     return parity(options.only, options.json, options.page, options.list)

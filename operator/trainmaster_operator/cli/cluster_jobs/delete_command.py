@@ -1,4 +1,4 @@
-"""`trainmaster delete`: a job leaves a cluster."""
+"""`trainmaster delete`: deletes a job on a cluster."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def declare(command: Parser) -> None:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.cluster.submit_job import delete
+    from trainmaster_operator.cli.cluster_jobs.submit_job import delete
 
     return delete(common.where(options), options.name)

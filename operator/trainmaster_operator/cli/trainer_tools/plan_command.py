@@ -1,4 +1,4 @@
-"""`trainmaster plan`: the parallel layouts of a job."""
+"""`trainmaster plan`: lists the parallel layouts of a job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def declare(command: Parser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.plan_layouts import PlanOptions, plan
+    from trainmaster_operator.cli.trainer_tools.plan_layouts import PlanOptions, plan
 
     return plan(
         PlanOptions(

@@ -1,4 +1,4 @@
-"""`trainmaster restart`: a job starts again with its current spec."""
+"""`trainmaster restart`: restarts a job with its current spec."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def declare(command: Parser) -> None:
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.cluster.restart_job import restart
+    from trainmaster_operator.cli.cluster_jobs.restart_job import restart
 
     return restart(common.where(options), options.name)

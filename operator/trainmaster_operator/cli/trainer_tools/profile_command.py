@@ -1,4 +1,4 @@
-"""`trainmaster profile`: a timeline of the next steps."""
+"""`trainmaster profile`: records a timeline of the next steps."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def declare(command: Parser) -> None:
 
 
 def _profile(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.request_profile import profile
+    from trainmaster_operator.cli.trainer_tools.request_profile import profile
 
     return profile(options.what, options.steps, common.where(options))
