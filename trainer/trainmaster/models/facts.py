@@ -1,4 +1,4 @@
-"""What the data and the layout have to know of a model: known without building it."""
+"""What the data and the layout must know of a model without building it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Objective = Literal["NextToken", "MaskedTokens", "Class"]
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a model. `axes`: of the mesh, besides data parallelism, those that it can be taken apart along."""
+    """Facts about a model. `axes` are the axes of the mesh, other than data parallelism, along which it can be
+    divided."""
 
     name: str
     layers: int

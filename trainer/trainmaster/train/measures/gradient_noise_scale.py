@@ -47,8 +47,8 @@ class NoiseScale:
         if degrees["dpReplicate"] > 1 and (sharded or not is_plain(degrees, config.precision)):
             # torch adds them to tensors of its own, which we cannot read.
             raise ConfigError(
-                f"batch.noiseScale: gradients of replicas of shards, or of replicas in {config.precision}, can't be read "
-                f"before they are summed; use parallelism.dpReplicate 1, or replicas in fp32 without shards"
+                f"batch.noiseScale: gradients of replicas of shards, or of replicas in {config.precision}, can't be "
+                f"read before they are summed; use parallelism.dpReplicate 1, or replicas in fp32 without shards"
             )
         if accumulation == 1:
             better = "a smaller batch.micro" if micro > 1 else "a larger batch.global"
