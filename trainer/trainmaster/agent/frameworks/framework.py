@@ -1,7 +1,7 @@
-"""What a framework is to an agent: what its ranks get, how they meet, and how their steps are seen.
+"""The interface of a framework: what its ranks get, how they meet, and how their steps are observed.
 
 Each framework is one file of this folder that makes one `Framework`. Its functions are pure: they get the facts of a
-round and return variables. Nothing here imports a framework: hooks get the module that a script has imported.
+round and return variables. Nothing here imports a framework; hooks get the module that a script has imported.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ class Facts:
 
 
 class Watch(Protocol):
-    """What hooks tell of a script. All of it is ignored in a rank that writes its progress itself."""
+    """What hooks report about a script. It is ignored in a rank that writes its progress itself."""
 
     def met(self) -> None:
-        """All ranks have found each other."""
+        """Report that all ranks have found each other."""
 
     def completed(self, step: int, *, resumed: int = -1) -> None:
-        """The host is done with a step, the number of which counts the steps of earlier rounds. resumed: the step
-        after which this process began; -1: that is not known."""
+        """Report that the host has completed a step, whose number counts the steps of earlier rounds, too.
+
+        `resumed` is the step after which this process began, or -1 if it is not known.
+        """
 
     def building(self) -> None:
-        """The script builds its model, or restores it."""
+        """Report that the script builds or restores its model."""
 
 
 Hook = Callable[[Any, Watch], None]
@@ -53,7 +55,7 @@ Hook = Callable[[Any, Watch], None]
 
 @dataclass(frozen=True)
 class Meeting:
-    """The function, or Class.method, of a module by which ranks of a framework meet."""
+    """The function, or Class.method, of a module with which the ranks of a framework meet."""
 
     name: str
     by_default: Callable[[tuple[Any, ...], dict[str, Any]], bool]
@@ -148,6 +150,6 @@ _DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/accel", "/de
 
 
 def has_accelerator(env: Mapping[str, str]) -> bool:
-    """Return whether this pod has the device files of an accelerator, and ranks with these variables may use it."""
+    """Return True if this pod has the device files of an accelerator, and its ranks may use it."""
     hidden = env.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
     return not hidden and any(os.path.exists(path) for path in _DEVICE_FILES)

@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _start(born: Birth) -> None:
-    """Be a rank, a store or a program. Does not return."""
+    """Become a rank, a store or a program. It does not return."""
     entry = born.request["entry"]
     executed = entry["kind"] == "exec"
     child_setup.become(born, execute=executed)

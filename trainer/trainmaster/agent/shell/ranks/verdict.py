@@ -1,6 +1,7 @@
-"""Why a rank ended. Pure: from an exit status, last words and last lines to a verdict.
+"""Why a rank ended, from its exit status, last words and last lines. The module is pure.
 
-The first cause counts. A rank that ended because a peer did is marked as a cascade, so that nobody blames it.
+The first cause counts. A rank that ended because a peer ended is marked as a cascade, so that it is not taken for the
+cause.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass
 class End:
-    """How a rank ended: everything that is known about it."""
+    """Everything that is known about the end of a rank."""
 
     rank: int
     round: int
@@ -37,7 +38,7 @@ class End:
 
 
 def exit_code_of(status: int) -> int:
-    """The exit code of a wait status; negative: the signal."""
+    """Return the exit code of a wait status; negative: the signal."""
     if status & 0x7F:
         return -(status & 0x7F)
     return (status >> 8) & 0xFF
@@ -51,9 +52,10 @@ def signal_name(number: int) -> str:
 
 
 def traceback_in(lines: list[str]) -> str:
-    """The last Python traceback in a rank's output, "" without one.
+    """Return the last Python traceback in a rank's output, "" without one.
 
-    A progress bar may stand before its first line, but nothing before the others."""
+    A progress bar may precede its first line, but not the others.
+    """
     for start in range(len(lines) - 1, -1, -1):
         before, found, rest = lines[start].partition(_TRACEBACK)
         if found and (not before or "".join(lines[start + 1 : start + 2]).startswith(" ")):
@@ -62,19 +64,22 @@ def traceback_in(lines: list[str]) -> str:
 
 
 def exception_in(text: str) -> str:
-    """The line of a traceback that names the exception. What follows it may be the rest of a long message, or anything
-    that the program printed afterwards."""
+    """Return the line of a traceback that names the exception.
+
+    The lines after it may be the rest of a long message, or later output of the program.
+    """
     lines = text.strip().splitlines()
     return next((line for line in lines[1:] if line.strip() and not line[0].isspace()), lines[-1])
 
 
 def exceptions_in(text: str) -> list[str]:
-    """The lines of a traceback that name the exceptions: the last one, and before it those that led to it."""
+    """Return the lines of a traceback that name the exceptions: the last one at the end, those that led to it
+    before."""
     return [exception_in(_TRACEBACK + part) for part in text.split(_TRACEBACK)[1:]]
 
 
 def judge(end: End) -> Verdict:
-    """The verdict on a rank that failed (a status of 0 or SAVED is none)."""
+    """Return the verdict on a rank that failed. A status of 0 or SAVED is no failure."""
     words = end.words or {}
     code = exit_code_of(end.status) if end.status is not None else _code_to_come(words)
     text = str(words.get("traceback") or "") or traceback_in(end.lines)
@@ -106,7 +111,7 @@ def judge(end: End) -> Verdict:
 
 
 def _code_to_come(words: dict[str, Any]) -> int:
-    """The exit code of a rank that has spoken its last words and is about to end."""
+    """Return the exit code of a rank that has sent its last words and is about to end."""
     if words.get("cascade"):
         return int(ExitCode.PEER_LOST)
     codes = {cause.value: code for code, cause in EXIT_CODES.items() if code != ExitCode.DO_NOT_RESTART}
@@ -114,7 +119,7 @@ def _code_to_come(words: dict[str, Any]) -> int:
 
 
 def _is_cascade(end: End, code: int, words: dict[str, Any], text: str) -> bool:
-    """Whether the rank ended because another one did. `text`: its traceback."""
+    """Return True if the rank ended because another one did. `text` is its traceback."""
     if words or code == ExitCode.PEER_LOST:
         return bool(words.get("cascade")) or code == ExitCode.PEER_LOST
     if code == -signal.SIGABRT:

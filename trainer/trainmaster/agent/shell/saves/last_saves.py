@@ -1,4 +1,4 @@
-"""What the end of a round waits for: that storage has what its ranks saved last. Decides when that is given up."""
+"""The end of a round waits until storage has the last saves of its ranks. This module decides when to give up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STOP_LIMIT_S = 60.0
 
 
 class LastSaves:
-    """`limit_s`: how long ranks that have ended wait for a storage that is full or does not answer."""
+    """`limit_s` is how long ranks that have ended wait for a storage that is full or does not answer."""
 
     def __init__(self, uploads: Uploads, limit_s: float) -> None:
         self._uploads = uploads
