@@ -41,12 +41,12 @@ _DEFAULTS = {
 
 
 class Mlflow:
-    """`kept`: a folder that the next process of this run has too; None: the job's uid has to do."""
+    """A run in MLflow. `kept` is a folder that the next process of this run has, too; None: the job's uid is used."""
 
     def __init__(
         self, config: MlflowConfig, output: Path | None, say: Say, kept: Path | None, params: Mapping[str, Any]
     ) -> None:
-        """Raises ConfigError where there is nowhere to write, or nothing to write with."""
+        """Raises ConfigError if there is no place to write, or no package to write with."""
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
                 "loggers.mlflow needs the package mlflow-skinny, or mlflow, in the image: pip install mlflow-skinny"
@@ -165,7 +165,7 @@ class Mlflow:
 
 
 def flattened(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted name, value in words) of what a config says, as MLflow takes them."""
+    """Yield (dotted name, value as text) of a config's fields, in the form that MLflow accepts."""
     for name, value in values.items():
         path = re.sub(r"[^\w\-. :/]", "_", f"{within}{name}")[:250]
         if isinstance(value, Mapping):
@@ -184,6 +184,6 @@ def _folder(output: Path | None) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether a server has understood it, and would answer the same again."""
+    """Return True if a server has understood the request, and would give the same answer again."""
     status = getattr(error, "get_http_status_code", None)
     return callable(status) and status() in (400, 404, 409, 413)

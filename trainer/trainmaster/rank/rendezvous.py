@@ -30,10 +30,10 @@ _RENDEZVOUS = "torch.distributed.rendezvous"
 
 
 def install(*, own_loop: bool = False) -> None:
-    """Do so in this process, and in those that `multiprocessing` spawns from it.
+    """Correct the rendezvous in this process, and in those that `multiprocessing` spawns from it.
 
-    own_loop: a rank that differs from the others raises ConfigError, which our loop tells. A script that differs ends
-    here: it may take any exception for a reason to go on alone.
+    With `own_loop`, a rank that differs from the others raises ConfigError, which our loop reports. A script that
+    differs ends here, because it could catch an exception and continue alone.
     """
     if environment.STORE not in os.environ:
         return
@@ -58,7 +58,7 @@ def install(*, own_loop: bool = False) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Corrects the rendezvous of torch when it is imported."""
+    """Corrects torch's rendezvous when it is imported."""
 
     def __init__(self, correct: Callable[[Any], None]) -> None:
         self._correct = correct

@@ -1,4 +1,4 @@
-"""The rows of the parity table: which ways to train are held against one process."""
+"""The rows of the parity table: the ways to train that are compared with one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MUON_UPDATE_TOLERANCE = 5e-4  # a matrix' smallest directions, rounding among th
 
 @dataclass(frozen=True)
 class Row:
-    """One way to train. `covers`: what this row alone tests, in words."""
+    """One way to train. `covers` says what only this row tests."""
 
     name: str
     parallelism: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -221,7 +221,7 @@ def _recompute() -> Iterator[Row]:
 
 
 def _reversible() -> Iterator[Row]:
-    """Held against the same model of two streams, which keeps all that its backward pass needs."""
+    """Yield rows that are compared with the same model of two streams without recomputation."""
     rows: list[tuple[str, dict[str, Any], int, str, str]] = [
         ("replicate", {"dpReplicate": 2}, 2, "gpt", "gradients from backward passes within one"),
         ("shard", {"dpShard": 2}, 2, "llama", "parameters gathered once for both passes"),
@@ -358,7 +358,7 @@ ROWS = list(_rows())
 
 
 def reference(row: Row) -> Row:
-    """The row of one process that a row is held against, with the same model and optimizer."""
+    """Return the row of one process that a row is compared with, with the same model and optimizer."""
     if count := row.parallelism.get("island", 0):
         return Row("one-process", model=row.model, options=row.options, islands=count, training=row.training)
     same = {name: value for name, value in row.training.items() if name == "optimizer"}
@@ -366,5 +366,5 @@ def reference(row: Row) -> Row:
 
 
 def select(patterns: Sequence[str]) -> list[Row]:
-    """The rows whose name holds one of the patterns; all without any."""
+    """Return the rows whose name contains one of the patterns, or all rows without any pattern."""
     return [row for row in ROWS if not patterns or any(fnmatch.fnmatch(str(row), f"*{p}*") for p in patterns)]
