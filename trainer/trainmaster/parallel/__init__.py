@@ -25,16 +25,12 @@ from trainmaster.contract.config import (
 )
 from trainmaster.errors import ConfigError
 from trainmaster.models import layout
-from trainmaster.parallel import context, data_parallel, expert, shard, tensor
+from trainmaster.parallel import context, data_parallel, expert_parallel, fsdp, tensor_parallel
 from trainmaster.parallel.blocks import compiling, float8, recompute
 from trainmaster.parallel.elementwise import elementwise
 from trainmaster.parallel.forward_rng import ForwardRng
-from trainmaster.parallel.gradients import (
-    GradientSync,
-    gradient_norm_squared,
-    local_gradients,
-    scale_gradients_,
-)
+from trainmaster.parallel.gradient_norm import gradient_norm_squared, local_gradients, scale_gradients_
+from trainmaster.parallel.gradient_reduction import GradientSync
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 from trainmaster.parallel.model_plan import Plan, check, named, plan_of
@@ -127,12 +123,12 @@ def parallelize(
         stages, table = pipeline.apply(model, mesh["pp"], of_pipeline, shape.time, precision, profile)
 
     # Experts are dealt out whole, or in the parts that tensor parallelism makes of each.
-    experts = expert.apply(model, mesh.experts()) if mesh.experts_over > 1 else []
+    experts = expert_parallel.apply(model, mesh.experts()) if mesh.experts_over > 1 else []
 
     # Then matrices, each of which is split as the whole that it is.
     vocabulary = None
     if mesh.degree("tp") > 1:
-        tensor.apply(model, mesh["tp"], of_tensor)
+        tensor_parallel.apply(model, mesh["tp"], of_tensor)
         if of_tensor.vocabulary and "head" in plan_of(model).tensor.values():
             vocabulary = mesh.group("tp")
 
@@ -165,7 +161,7 @@ def parallelize(
         model.counts = mesh.coordinate("dpReplicate") == 0  # for the norm of gradients
     with elementwise():
         if experts:
-            shard.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
+            fsdp.experts(experts, mesh.experts_data(), sharding, precision, keep_whole=many_stages)
         for root in roots:
             blocks = [*root.blocks] if isinstance(root, pipeline.Stage) else [*_blocks(model)]
             casts = not isinstance(root, pipeline.Stage) or root.is_last
@@ -173,7 +169,7 @@ def parallelize(
                 # Shards, and with dpReplicate > 1 replicas of these shards (HSDP): one reduce-scatter within the shard
                 # group, one all-reduce of the result across replicas. A stage computes many micro-batches between the
                 # first and the last use of its parameters, so there they are gathered once.
-                shard.apply(root, blocks, mesh.data(), sharding, precision, keep_whole=many_stages, casts=casts)
+                fsdp.apply(root, blocks, mesh.data(), sharding, precision, keep_whole=many_stages, casts=casts)
             else:
                 # With one shard there is nothing to gather, so the parameters stay whole and only gradients travel.
                 data_parallel.apply(root, blocks, mesh.data(), precision, casts=casts)

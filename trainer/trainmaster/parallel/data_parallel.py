@@ -13,7 +13,7 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 
 from trainmaster.parallel.blocks.precision import policies
-from trainmaster.parallel.gradients import sum_gradients
+from trainmaster.parallel.gradient_reduction import sum_gradients
 
 
 def apply(model: nn.Module, blocks: Iterable[nn.Module], mesh: DeviceMesh, precision: str, casts: bool) -> nn.Module:

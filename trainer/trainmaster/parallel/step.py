@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainmaster.parallel.context import Chunks
 from trainmaster.parallel.forward_rng import ForwardRng
-from trainmaster.parallel.gradients import GradientSync
+from trainmaster.parallel.gradient_reduction import GradientSync
 from trainmaster.parallel.loss import cross_entropy
 from trainmaster.parallel.mesh import Mesh
 

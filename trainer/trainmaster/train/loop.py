@@ -42,7 +42,8 @@ from trainmaster.optim import optimizer
 from trainmaster.parallel.blocks import precision
 from trainmaster.parallel.collectives import all_reduce_
 from trainmaster.rank import exception_verdict, injected_faults
-from trainmaster.rank.reporter import Reporter, finite
+from trainmaster.rank.metrics_writer import finite
+from trainmaster.rank.reporter import Reporter
 from trainmaster.reduce.outer import Outer
 from trainmaster.tools.profiling import Profiler
 from trainmaster.train import determinism, microbatch

@@ -79,6 +79,7 @@ class RandomGenerators:
     device."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the states of Python's, NumPy's and torch's generators."""
         state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
         if "numpy" in sys.modules:
             state["numpy"] = sys.modules["numpy"].random.get_state()
@@ -87,6 +88,7 @@ class RandomGenerators:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the generators to what `state_dict` returned."""
         random.setstate(state["python"])
         torch.set_rng_state(state["torch"])
         if "numpy" in state and "numpy" in sys.modules:
@@ -293,6 +295,7 @@ class Memory:
                 self._session.remember(step, common(step))
 
     def close(self) -> None:
+        """Stop watching the optimizer."""
         if self._hook is not None:
             self._hook.remove()
 

@@ -132,6 +132,7 @@ class Link:
             self.socket.sendfile(file)
 
     def close(self) -> None:
+        """Close the connection."""
         self.socket.close()
 
 
@@ -157,6 +158,7 @@ class Peer:
         self._link.close()
 
     def close(self) -> None:
+        """Close the connection."""
         self._link.close()
 
     def keep(self, folder: RamFolder, step: int, round: int, rank: int) -> None:

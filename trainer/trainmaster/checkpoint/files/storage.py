@@ -54,6 +54,10 @@ class PosixStorage:
         self.root = os.path.abspath(root)
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
+        """Write a new file whole and durably; return False, and change nothing, if one is there already.
+
+        Raises OSError.
+        """
         target = self._at(path)
         if target.exists():
             return False
@@ -72,17 +76,23 @@ class PosixStorage:
         return True
 
     def write(self, path: str, blocks: Iterable[bytes | memoryview]) -> int:
+        """Write a file whole and durably, or not at all. Return its size in bytes. Raises OSError."""
         target = self._at(path)
         with self._whole(target, blocks) as (being_written, size):
             being_written.replace(target)
         return size
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return bytes `start` to `end` of a file. Raises FileNotFoundError if there is none."""
         with open(self._at(path), "rb") as file:
             file.seek(start)
             return file.read(-1 if end is None else max(0, end - start))
 
     def list(self, path: str = "") -> dict[str, int]:
+        """Return the names directly under a folder, with sizes in bytes (-1: a folder).
+
+        {} if there is no such folder.
+        """
         found = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._at(path)) as entries:
             for entry in entries:
@@ -93,6 +103,7 @@ class PosixStorage:
         return found
 
     def remove(self, path: str) -> None:
+        """Remove a file or a whole folder; do nothing if it isn't there."""
         target = self._at(path)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target, ignore_errors=True)

@@ -6,16 +6,13 @@ is lost.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainmaster.checkpoint.state import capture
-from trainmaster.checkpoint.state.islands import common_name, island_of
+from trainmaster.checkpoint.state import capture, shard_identity
 from trainmaster.checkpoint.state.save import Layout, Piece, lay_out, local_pieces
 
 
@@ -85,21 +82,8 @@ class LocalState:
         With islands the name is "<what>+<island>"; if no rank of the same island has the part, that of another island
         is used.
         """
-        if self._shard:
-            return self._shard
-        snapshot = capture.Snapshot()
-        for name, module in self._modules.items():
-            capture.capture_module(snapshot, name, module)
-        for name, thing in self._sharded.items():
-            snapshot.tensors.update(capture.capture_shards(name, thing))
-        held = sorted(
-            (common_name(piece.key), list(piece.data.shape))
-            for n, t in snapshot.tensors.items()
-            for piece in local_pieces(n, t)
-        )
-        own = [self._rank] if any(not capture.is_shared(thing) for thing in self._others.values()) else []
-        island = max((island_of(name) for name in self._objects), default="")
-        self._shard = hashlib.sha256(json.dumps([held, own]).encode()).hexdigest()[:16] + (island and f"+{island}")
+        if not self._shard:
+            self._shard = shard_identity.identify(self._objects, self._modules, self._sharded, self._others, self._rank)
         return self._shard
 
     def _plan(self) -> None:

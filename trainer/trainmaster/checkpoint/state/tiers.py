@@ -17,6 +17,7 @@ from typing import Any
 from trainmaster.checkpoint.files.lineage import Damaged
 from trainmaster.checkpoint.files.memory_tier import RamFolder, checksum
 from trainmaster.checkpoint.files.upload import index, read_header
+from trainmaster.checkpoint.state.shard_identity import of_any_island
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.checkpoint_format import Manifest, directory_name, shard_name
 from trainmaster.contract.wire.message_codec import WireError
@@ -118,7 +119,6 @@ class Inventory:
                 held.append((words["folder"], rank, shard, words["address"]))
 
     def directories(self) -> list[str]:
-        """Return the names of the checkpoint directories of which some memory has files."""
         return [directory_name(step, round) for step, round in self._files]
 
     def sources(self, step: int, round: int) -> list[Source | None]:
@@ -145,11 +145,6 @@ class Inventory:
         remote = [Source(file, folder, address) for folder, file, address in fitting if address is not None]
         # Those who need the same shard ask different peers.
         return remote[rank % len(remote)] if remote else None
-
-
-def of_any_island(shard: str) -> str:
-    """Return the name of a shard (see `LocalState.shard`) without its island."""
-    return shard.partition("+")[0]
 
 
 def tell(store: Any, rank: int, memory: Memory | None) -> None:

@@ -55,6 +55,7 @@ class Channel:
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
+        """Return the file descriptor, for `select`."""
         return self.socket.fileno()
 
     def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
@@ -78,4 +79,5 @@ class Channel:
         return message, fds
 
     def close(self) -> None:
+        """Close this end."""
         self.socket.close()

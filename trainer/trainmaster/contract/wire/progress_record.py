@@ -214,6 +214,7 @@ class ProgressRecord:
         return 0 if kind == fcntl.F_UNLCK else int(pid)
 
     def close(self) -> None:
+        """Release the memory and close the descriptor."""
         self._entered.release()
         self._control.release()
         self._progress.release()

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard
 from trainmaster.contract.config import ShardingConfig
 from trainmaster.parallel.blocks.precision import policies
 from trainmaster.parallel.collectives import Gathering, Scattering
-from trainmaster.parallel.gradients import sum_gradients
+from trainmaster.parallel.gradient_reduction import sum_gradients
 
 
 def apply(

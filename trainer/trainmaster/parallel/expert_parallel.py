@@ -20,7 +20,7 @@ from trainmaster.errors import ConfigError
 from trainmaster.models.experts import by_expert, combined
 from trainmaster.parallel.collectives import Group, all_to_all, exchange_rows
 from trainmaster.parallel.model_plan import named, plan_of
-from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, dealt, local, rebase
+from trainmaster.parallel.tensor_parallel import EXPERT_SPLITS, Forward, dealt, local, rebase
 
 
 def apply(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
