@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.uint64]
 ROUNDS = 6
-WINDOW = 1024  # samples: an array of so many takes hardly longer than one of a few
+WINDOW = 1024  # samples: an array of this size takes hardly longer than one of a few
 
 
 class Permutation:

@@ -58,7 +58,8 @@ class Loggers:
         self._put(step, {"evaluation/loss": loss})
 
     def close(self, timeout_s: float | None = None, finished: bool = False) -> None:
-        """Write what is left. After this nothing is taken any more. `finished`: nobody will go on with this run."""
+        """Write what is left. After this nothing is logged. With `finished`, no other process will continue this
+        run."""
         begun, self._begun = self._begun, []
         end = None if timeout_s is None else time.monotonic() + timeout_s
         for target in begun:

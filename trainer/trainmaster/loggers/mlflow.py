@@ -31,7 +31,7 @@ _MOST_PARAM = 500  # characters, that servers of all versions take
 _PAUSES_S = (1.0, 60.0)  # the first and the longest while a server is away
 
 _DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # a training tells nobody what it wasn't asked to
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # a training must not send data that no user has asked for
     "MLFLOW_ALLOW_FILE_STORE": "true",  # a folder needs no database, and outlives any process that writes to it
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # with a password that stands in it
     # We try again ourselves, and want to know soon that there is a reason to.
@@ -158,7 +158,7 @@ class Mlflow:
         path = self._kept / FILE
         try:
             return str(json.loads(path.read_bytes())["run"])
-        except (OSError, ValueError, KeyError, TypeError):  # there is none, or nobody can read it
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it cannot be read
             key = uuid.uuid4().hex
         atomic_write.write(path, json.dumps({"run": key}) + "\n")
         return key

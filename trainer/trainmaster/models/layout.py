@@ -53,7 +53,7 @@ def _problems(config: TrainingConfig, facts: Facts) -> Iterator[str]:
         )
     elif config.batch.autoMicro and config.outer is not None:
         yield "batch.autoMicro: the memory of islands can't be estimated; batch.micro would do"
-    # Of layouts that nobody has typed: `plan` asks.
+    # These layouts come from `plan`, not from a person.
     refusals = (config.compression_refusal(), config.muon_refusal(), config.compile_refusal(), config.noise_refusal())
     yield from filter(None, refusals)
 

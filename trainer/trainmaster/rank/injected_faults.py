@@ -193,12 +193,14 @@ def may_fire(fault: Fault, step: int = 0) -> bool:
     if not path and (folder := os.environ.get(environment.FAULT_DIR)):
         path = os.path.join(folder, SOCKET)
     if not path:
-        raise ConfigError(f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: nobody counts the faults")
+        raise ConfigError(
+            f"{environment.FAULTS} is set without {environment.FAULT_SOCKET}: no process counts the faults"
+        )
     question = {"fire": fault.id, "pod": pod.name(), "rank": fault.rank, "step": fault.step or step}
     try:
         reply = ask(path, question, REPLY_TIMEOUT_S)
     except OSError as error:
-        log.warning("fault %s stays away: nobody answers on %s: %s", fault, path, error)
+        log.warning("fault %s does not fire: no process answers on %s: %s", fault, path, error)
         return False
     return reply.get("go") is True
 

@@ -35,7 +35,7 @@ class Reporter:
     output: Path | None = None
     progress: Progress = field(default_factory=Progress)
     rhythm: Rhythm = field(default_factory=Rhythm)
-    listened: bool = False  # somebody else receives what the agent says
+    listened: bool = False  # another thread receives what the agent sends
     _metrics: MetricsWriter = field(default_factory=MetricsWriter)
     _unwritten: bool = False  # a line of metrics.jsonl was lost, which has been told
 

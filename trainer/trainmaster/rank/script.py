@@ -135,7 +135,7 @@ def _run_file(path: str, args: list[str]) -> None:
         print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
         failure_message.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
         raise SystemExit(2)
-    # As the interpreter does, so that a script finds what lies beside it after it has changed its directory.
+    # As the interpreter does, so that a script finds files in its folder after it has changed its directory.
     path = os.path.abspath(path)
     if pkgutil.get_importer(path) is not None:  # a folder or a zip file, which holds a __main__.py
         set_path(path)

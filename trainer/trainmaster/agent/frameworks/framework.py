@@ -79,7 +79,7 @@ class Framework:
     """The image must have at least one of these. Empty: nothing is asked for."""
 
     environment: Callable[[Facts], dict[str, str]] = _nothing
-    """Variables of a rank beside those that number it, known before it starts."""
+    """The variables of a rank that are known before it starts, except those that number it."""
 
     defaults: Callable[[Facts], dict[str, str]] = _nothing
     """Variables that a rank gets if the job does not set them."""

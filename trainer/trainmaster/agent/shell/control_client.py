@@ -61,7 +61,7 @@ class Access:
         self._ca = ""
         self._tls: ssl.SSLContext | None = None
         self.session = ""
-        self.cut_off_until = 0.0  # monotonic; a fault on purpose
+        self.cut_off_until = 0.0  # monotonic; an injected fault
 
     @property
     def server_name(self) -> str:

@@ -53,12 +53,12 @@ class Faults:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             seen = os.lstat(self.folder)
             if seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
-                raise PermissionError(f"{self.folder} belongs to somebody else, or is open to others")
+                raise PermissionError(f"{self.folder} belongs to another user, or is open to others")
             for left in (wire.SOCKET, wire.ARMED, wire.DISK_FULL):
                 (self.folder / left).unlink(missing_ok=True)
             self._server = await asyncio.start_unix_server(self._serve, sock=_listener(self.folder / wire.SOCKET))
         except OSError as error:
-            print(f"[agent] faults on purpose can't be asked for: {error}", flush=True)
+            print(f"[agent] no faults can be injected here: {error}", flush=True)
             return
         os.environ[environment.FAULT_DIR] = str(self.folder)  # for uploads, which run in this process
 
@@ -80,7 +80,7 @@ class Faults:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             print(f"[agent] malformed question about a fault: {error}", flush=True)
         except ConnectionError:
-            return  # whoever asked is gone
+            return  # the client is gone
         finally:
             writer.close()
 
@@ -155,7 +155,7 @@ class Faults:
         return f"no space is left for this pod's checkpoints for {fault['seconds']:g} s"
 
     async def _kill_agent(self, _: dict[str, Any]) -> str:
-        # Answered first: whoever asked gets to know that it was done.
+        # The answer is sent first, so that the client knows that it was done.
         asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGKILL)
         return "this agent dies now"
 

@@ -258,15 +258,17 @@ class Reporter:
         )
 
     async def _away(self, error: Unreachable | Refused, pause: float, urgent: asyncio.Event | None = None) -> float:
-        """Wait with jitter before trying again, and no shorter than the operator asks; returns the next pause. What is
-        urgent waits for nobody who is merely away. A fenced agent ends."""
+        """Wait with jitter before trying again, not shorter than the operator asks, and return the next pause.
+
+        Urgent news do not wait if the operator is only unreachable. A fenced agent ends.
+        """
         if isinstance(error, Refused):
             self._heard()
         if isinstance(error, Refused) and error.status == _GONE:
             self.fenced = True
             self._supervisor.end(ExitCode.FENCED)
         if self._supervisor.draining_until is not None and isinstance(error, Unreachable):
-            self._supervisor.end(128 + 15)  # nobody is there to have ranks save together
+            self._supervisor.end(128 + 15)  # without an operator, ranks cannot save together
         asked = error.retry_after_s if isinstance(error, Refused) else 0.0
         wait = max(pause * random.uniform(0.5, 1.5), asked * random.uniform(1.0, 1.5))
         if urgent is None or asked:

@@ -1,4 +1,4 @@
-"""What is known of a framework without running it: its package, and variables that a job must not set itself."""
+"""What is known of a framework without running it: its package, and the variables that a job must not set."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _become(program: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _refuse(words: str) -> NoReturn:
-    """Say why, to people and to the agent, and end so that nobody tries it again."""
+    """Report why to people and to the agent, and end with a code after which no restart is tried."""
     sys.stderr.write(words + "\n")
     sys.stderr.flush()
     with contextlib.suppress(Exception), _our_package():

@@ -43,7 +43,11 @@ def import_(folder: Path, out: Path) -> str:
     model = models.described(ModelConfig(name="llama", options=options.resolved()))
     with filled(out):
         directory = _write(PosixStorage(out.absolute()), wanted, files, {"model": model})
-    tied = "\nIts head was tied to its embedding; they start alike and are trained apart." if files.renamed else ""
+    tied = (
+        "\nIts head was tied to its embedding; they begin with the same weights and are trained separately."
+        if files.renamed
+        else ""
+    )
     return (
         f"{out}: a checkpoint of the {len(wanted)} tensors of {folder}{tied}\nA job starts from it with\n"
         f"  training:\n    model: {json.dumps(model)}\n  checkpoint:\n    resume: {out.absolute()}/{directory}"
@@ -103,7 +107,7 @@ def _paths(folder: Path) -> list[Path]:
     where = _json(folder / INDEX).get("weight_map")
     names = set(where.values()) if isinstance(where, dict) else set()
     if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
-        raise ConfigError(f"{folder / INDEX}: weight_map must say in which file beside it each tensor is")
+        raise ConfigError(f"{folder / INDEX}: weight_map must name the file of each tensor, in the same folder")
     for name in sorted(names):
         if not (folder / name).is_file():
             raise ConfigError(f"{folder / INDEX} names {name}, which isn't there")

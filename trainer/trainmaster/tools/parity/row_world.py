@@ -32,7 +32,7 @@ def run(row: Row, config: TrainingConfig, work: Callable[[TrainingConfig, Row, i
     """
     context = multiprocessing.get_context("fork")
     # Rank 0 hosts the store on a socket that is bound before the fork: so no port can be taken meanwhile, and this
-    # process gets no thread (a fork beside a store's thread can hang).
+    # process gets no thread (a fork of a process with a store's thread can hang).
     listener = socket.create_server(("127.0.0.1", 0), backlog=row.ranks)
     started = []
     for rank in range(row.ranks):

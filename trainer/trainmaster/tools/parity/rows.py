@@ -35,7 +35,7 @@ class Row:
     devices: int = 0  # of one process, instead of ranks
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)  # other fields of the job
     tolerance: float | None = None  # of the loss, relative, where a row isn't exact; then it must converge
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the model, besides its sizes
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # options of the model, other than its sizes
     islands: int = 0  # that one process plays one after the other; `training` says how they agree
     update: float = UPDATE_TOLERANCE  # the largest difference of a parameter, relative to how far it moved
 

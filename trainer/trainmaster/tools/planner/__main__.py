@@ -26,7 +26,7 @@ from trainmaster.tools.planner.measure import Measurer, measurer
 from trainmaster.tools.planner.survey import Survey
 
 TOO_SLOW_S = 3600.0
-"""Nobody trains on this machine's CPU with steps that take longer: the person means other machines."""
+"""A step that takes longer than this on this machine's CPU means that the job is for other machines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

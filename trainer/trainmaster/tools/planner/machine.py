@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 TFLOPS, BANDWIDTH = 100.0, 25.0
-"""Of a rank where it has a device and nobody says more: 10^12 operations, and 10^9 bytes that are sent, in a second."""
+"""Assumed speed of a rank with a device, in 10^12 operations per second and in 10^9 bytes sent per second."""
 
 LAUNCH_S = 5e-6
-"""That a host takes to give an operation to a device, which works on others meanwhile."""
+"""Seconds that a host takes to start an operation on a device, while the device computes other operations."""
 LINK_S = 20e-6
-"""That a collective takes between devices, however little it sends."""
+"""Seconds that a collective takes between devices, even if it sends very little."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Machine:
     flops: float  # floating-point operations in a second
     bandwidth: float  # bytes that it sends in a second
     memory: int | None  # bytes
-    operation_s: float = 0.0  # seconds of each operation besides what it computes
-    collective_s: float = 0.0  # seconds of each collective besides what it sends
+    operation_s: float = 0.0  # fixed seconds of each operation, in addition to its computation
+    collective_s: float = 0.0  # fixed seconds of each collective, in addition to its bytes
     queues: bool = False
     between: float | None = None  # bytes that it sends to other nodes in a second; None: as within a node
     ranks_per_node: int = 0  # 0: where nodes end makes no difference

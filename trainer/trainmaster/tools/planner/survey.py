@@ -29,7 +29,7 @@ class Survey:
                 f"model.name: layouts of {model.name} can't be estimated; those of built-in transformers can"
             )
         self.layers, self.time = options.layers, options.context
-        self._options = options.model_copy(update={"layers": 1})  # built-in models' blocks are all alike
+        self._options = options.model_copy(update={"layers": 1})  # all blocks of a built-in model are of the same kind
         with torch.device("meta"):
             self._one = models.module(self._options)
         self.inventory = _inventory(self._one, self.layers)

@@ -1,9 +1,9 @@
-"""Recorded steps: `training.profile` names them, or somebody asks for the next ones; all ranks record them, and rank 0
-makes one page of all.
+"""Recorded steps: `training.profile` names them, or a person asks for the next ones. All ranks record them, and rank 0
+makes one page of all recordings.
 
-Below the run's output, or else beside its checkpoints, in profile/steps-<first>-<last>.r<round>: a trace of each rank
-for Perfetto or chrome://tracing, and index.html, which needs nothing but a browser. Recording changes no number of the
-training.
+The results are in profile/steps-<first>-<last>.r<round> in the run's output folder, or in the checkpoint folder if
+there is no output folder: a trace of each rank for Perfetto or chrome://tracing, and index.html, which needs nothing
+but a browser. Recording changes no number of the training.
 """
 
 from __future__ import annotations

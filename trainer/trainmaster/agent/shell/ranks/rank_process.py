@@ -82,7 +82,7 @@ class Output:
         self._forwarded_s = self._now()
         shown = [_shown(line).rstrip(b"\r") for line in whole]
         self.lines.extend(line[:_LINE_LIMIT].decode(errors="replace") for line in shown)
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more: the lines are kept
+        with contextlib.suppress(OSError, ValueError):  # our output has no reader any more: the lines are kept
             sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in shown))
             sys.stdout.buffer.flush()
 

@@ -62,7 +62,7 @@ def judge(end: End) -> Verdict:
     text = str(words.get("traceback") or "") or traceback_in(end.lines)
     cause, message = _cause(end, code, words, text)
     broken = hardware_line(end.lines, text) if cause is Cause.CRASH and not end.note else ""
-    if broken:  # what the driver or a library printed beside the exception says more than the exception
+    if broken:  # what the driver or a library has printed says more than the exception
         cause, message = Cause.HARDWARE_FAULT, broken
     cascade = _is_cascade(end, code, words, text)
     recurs = Recurrence.UNKNOWN

@@ -31,7 +31,7 @@ from trainmaster.contract.wire.messages import StoreAddress
 
 _CONNECTIONS = 16  # at a time
 _IDLE_S = 300.0
-_NICENESS = 5  # of whoever takes copies: ranks come first
+_NICENESS = 5  # of the threads that receive copies: ranks come first
 _WORDS = {
     200: "OK",
     204: "No Content",
@@ -136,7 +136,7 @@ class _Conversation:
             secret = self._server._secret
             said = proof(secret, self._nonce, self._count, method, path, length, digest)
             if not secret or not same_proof(said, headers.get(PROOF.lower(), "")):
-                raise Refused(403, "whoever asks doesn't know this round's secret")
+                raise Refused(403, "the request doesn't prove that its sender knows this round's secret")
             if method == "GET":
                 self._hand_out(*state)
             else:

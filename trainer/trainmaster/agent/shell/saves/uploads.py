@@ -39,7 +39,7 @@ class _Upload:
     stored: bool = False
     failed_at: float | None = None  # since when its attempts fail
     error: str = ""
-    over: bool = False  # nobody waits for it any more
+    over: bool = False  # no caller waits for it any more
 
     @property
     def rank(self) -> int:
@@ -214,7 +214,7 @@ class Uploads:
         loop = asyncio.get_running_loop()
 
         def ended(work: Future[dict[str, Any]]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener any more
                 loop.call_soon_threadsafe(self._ended, upload, work)
 
         upload.work = self._threads.submit(self._attempt, upload)
