@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from trainmaster.data.source import Batch, Source
 
 WORTH_S = 1e-3
-"""Of reading in a step. What takes less is read when it is needed: handing it over would take as long."""
+"""Seconds of reading in a step from which on samples are read ahead: for less, passing them on would take as long."""
 
 
 class Prefetch:

@@ -20,7 +20,7 @@ from trainmaster.data.source_options import TokenOptions
 from trainmaster.errors import DataError
 
 KINDS = {"uint16": ("<u2", "H"), "uint32": ("<u4", "I"), "int32": ("<i4", "i"), "int64": ("<i8", "q")}
-"""Of numbers: as numpy's dtype, and as the code of `array`."""
+"""The dtypes of tokens: in numpy's notation, and as the type code of `array`."""
 PROBES = 64
 PROBE_TOKENS = 2048
 _MAGIC = b"\x93NUMPY"

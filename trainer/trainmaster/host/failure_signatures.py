@@ -11,8 +11,9 @@ import re
 from trainmaster.contract.wire.codes import Cause, ExitCode
 
 _XIDS = (48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 145, 149)
-"""Of the driver's numbered faults those of the device itself: ECC (48, 64, 94, 95, 140), NVLink (74, 145, 149), off the
-bus (79), its own processors (62, 110, 119, 120, 136, 143). Others (13, 31, 43, ...) a program can bring about."""
+"""The numbers of the driver's faults that come from the device itself: ECC (48, 64, 94, 95, 140), NVLink (74, 145,
+149), off the bus (79), its own processors (62, 110, 119, 120, 136, 143). Others (13, 31, 43, ...) a program can
+bring about."""
 
 _HARDWARE = re.compile(
     rf"\bXid \(PCI:[0-9A-Fa-f:.]+\): (?:{'|'.join(map(str, _XIDS))})\b"
@@ -59,7 +60,7 @@ _OWN_ABORT = re.compile(
     r"|CUDA error|HIP error|AcceleratorError",
     re.MULTILINE,
 )
-"""What a process prints that aborts for a reason of its own."""
+"""Texts of a process that aborts for a reason of its own."""
 
 
 def cause_of(text: str) -> Cause:

@@ -60,7 +60,7 @@ class Feed:
 
 
 Say = Callable[[str, str], None]
-"""Is told (reason, message) once if writing fails."""
+"""A function that is called once with (reason, message) if writing fails."""
 
 
 class Target(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Objective = Literal["NextToken", "MaskedTokens", "Class"]
-"""What a model is trained to tell: the token after each one, those that were masked, or the class of an image."""
+"""What a model is trained to predict: the next token, the masked tokens, or the class of an image."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ class ModelOptions(Options):
     """The options that all models have."""
 
     free: ClassVar[frozenset[str]] = frozenset()
-    """Options that weights don't depend on: they may change when a job goes on from a checkpoint."""
+    """Options that weights don't depend on: they may change when a job continues from a checkpoint."""
 
     later: ClassVar[dict[str, Any]] = {}
-    """What checkpoints had, that say nothing of these options."""
+    """The values of options that are newer than some checkpoints, for checkpoints without them."""
 
     def facts(self, name: str) -> Facts:
         """Return what the data and the layout must know of the model with this name."""

@@ -21,7 +21,8 @@ from trainmaster.parallel.model_plan import named, plan_of
 from trainmaster.parallel.redistribute import Hop, batches, hops, on_wholes
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of a polynomial that takes singular values from (0, 1] to about 1, Jordan's: steep at 0, so that five times do."""
+"""Jordan's coefficients of a polynomial that maps singular values in (0, 1] to about 1. It is steep at 0, so that five
+iterations are enough."""
 
 ITERATIONS = 5
 RMS = 0.2  # of AdamW's updates, as they are mostly

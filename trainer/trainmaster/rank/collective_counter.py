@@ -37,7 +37,7 @@ _KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""Methods of a process group, by torch's different releases -> what they are."""
+"""The collective that each method of a process group is, for all supported releases of torch."""
 
 _waited_ns = 0
 _entered = 0

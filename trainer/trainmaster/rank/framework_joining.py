@@ -17,7 +17,7 @@ from trainmaster.rank import failure_message
 _TRAINING = frozenset({"torch", *PACKAGES.values()})
 
 Loaded = Callable[[Any], None]
-"""Gets a module that was imported."""
+"""A function that is called with a module that was imported."""
 
 
 def of_this_rank() -> Framework | None:

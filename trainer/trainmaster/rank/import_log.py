@@ -27,13 +27,13 @@ _READ_LATER = (
     *("NCCL_", "GLOO_", "MASTER_ADDR", "MASTER_PORT", "TOKENIZERS_PARALLELISM", "ACCELERATE_"),
     *("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_NAME", "WANDB_RUN_", "WANDB_DIR", "WANDB_MODE", "WANDB_API_KEY"),
 )
-"""How variables begin that libraries read when they are used, and none when it is imported."""
+"""Prefixes of variables that libraries read when they are used, and not when they are imported."""
 
 _NOT_BY_TORCH = (
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_", "DEEPSPEED_"),
     *("WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CLEARML_", "RAY_", "TF_", "KERAS_", "JAX_", "XLA_"),
 )
-"""How variables begin that neither torch nor numpy reads when it is imported."""
+"""Prefixes of variables that neither torch nor numpy reads when it is imported."""
 
 _OWN = ("__main__", "__mp_main__", "trainmaster")
 

@@ -71,7 +71,7 @@ KINDS = {
 _WHOLE = {"rank": 0, "step": 0, "code": 1, "steps": 10, "writes": 1}
 _SECONDS = {"slow": 0.5, "fill-disk": 10.0, "partition": 10.0, "api-outage": 10.0}
 WORDS = {"where": ("device", "host"), "tier": ("storage", "ram")}
-"""The words that a key of a fault takes, where it takes words."""
+"""The words that a key of a fault accepts, if its value is a word."""
 _KEYS = (*_WHOLE, "seconds", *WORDS)
 
 

@@ -100,7 +100,7 @@ def customize() -> None:
 _CUSTOMIZATION = "sitecustomize"
 
 _launch_extras: set[str] = set()
-"""Entries of `sys.path` that belong to how the zygote itself was started."""
+"""Entries of `sys.path` that come from the start of the zygote itself."""
 
 
 def forget_launch_path() -> None:

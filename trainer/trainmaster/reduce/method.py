@@ -55,7 +55,7 @@ class Method(Protocol):
     """A method to sum a vector over replicas."""
 
     keeps_error: bool
-    """Whether what is left behind is worth being kept."""
+    """True if what was not sent is to be kept for the next step."""
 
     def sum(self, own: Tensor, present: Tensor, wire: Wire) -> tuple[Tensor, Tensor]:
         """Return (the approximate sum of `own` [N] over all ranks, the sum of `present` [P]), both in fp32.

@@ -50,7 +50,7 @@ class Watch(Protocol):
 
 
 Hook = Callable[[Any, Watch], None]
-"""Gets a module that was imported just now, or before, and changes it."""
+"""A function that changes a module, which was imported just now or before."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Meeting:
 
     name: str
     by_default: Callable[[tuple[Any, ...], dict[str, Any]], bool]
-    """Whether a call with these arguments leaves it to the environment where the others are."""
+    """Returns True if a call with these arguments takes the addresses of the other ranks from the environment."""
 
 
 def _nothing(facts: Facts) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Framework:
 
     name: str
     packages: tuple[str, ...]
-    """The image must have at least one of these. Empty: nothing is asked for."""
+    """The image must have at least one of these packages. Empty: none is needed."""
 
     environment: Callable[[Facts], dict[str, str]] = _nothing
     """The variables of a rank that are known before it starts, except those that number it."""
@@ -88,26 +88,27 @@ class Framework:
     """Variables made of the addresses of all ranks in their order, host:port each, where `addresses` is true."""
 
     addresses: bool = False
-    """Ranks tell each other an address with a free port before their script begins. False: they meet at a TCPStore."""
+    """If true, ranks exchange addresses with a free port before their script begins. If false, they meet at a
+    TCPStore."""
 
     entry: Entry | None = None
-    """What ranks run; None: the job's command."""
+    """The entry that ranks run. None: the job's command."""
 
     executed_entry: Entry | None = None
-    """What ranks run that are executed, not forked; None: the same."""
+    """The entry of ranks that are executed instead of forked. None: the same."""
 
     hooks: Mapping[str, Hook] = field(default_factory=dict)
-    """By the name of a module: what happens once a rank has imported it."""
+    """The hook of each module, by the name of the module. It is called when a rank has imported the module."""
 
     meeting: Mapping[str, Meeting] = field(default_factory=dict)
-    """By the name of a module: how ranks of this framework meet. In a job of another family that is refused. One
+    """How ranks of this framework meet, by the name of a module. In a job of another family it is refused. One
     framework of a family has it for all."""
 
     family: str = ""
     """Frameworks of one family meet in the same way; "": the framework is alone."""
 
     unseen: str = ""
-    """A sentence for the log, where steps are seen only if the script tells them; "": they are seen."""
+    """A sentence for the log if steps are known only when the script reports them; "" if they are observed."""
 
     @property
     def kin(self) -> str:

@@ -21,7 +21,7 @@ from trainmaster.agent.frameworks.framework import Facts
 from trainmaster.contract.wire import environment
 
 _PORTS = range(20_000, 32_000)
-"""Below those that Linux gives to outgoing connections, which would otherwise take a port before it is opened."""
+"""Ports below those that Linux gives to outgoing connections, which could otherwise take a port before it is opened."""
 _TRIES = 200
 _MOST_BYTES = 4096  # of what one rank tells
 _CONNECT_S = 60.0

@@ -25,7 +25,7 @@ from trainmaster.host import pinning, processes
 from trainmaster.rank import failure_message, script
 
 set_by_imports: dict[str, str | None] = {}
-"""In a learned zygote: variables that its imports have set, or (None) deleted, as they do in a rank."""
+"""Variables that the imports of a learned zygote have set, or deleted (None), as they do in a rank."""
 
 _FIRST_FD = 64  # above what programs expect to be free, so that nothing of theirs collides with it
 

@@ -31,7 +31,7 @@ FORK_SAFE = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow would, too
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the default check calls cuInit, which poisons forks
 }
-"""Variables of a zygote, under which libraries can be imported and forked. Ranks have them only if they had them."""
+"""Variables with which a zygote can import libraries and still be forked. Ranks get them only if the job sets them."""
 
 
 @dataclass

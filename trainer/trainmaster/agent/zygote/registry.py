@@ -14,7 +14,8 @@ from trainmaster.agent.zygote.fork_server import Birth, Child, Connection, Serve
 from trainmaster.agent.zygote.import_plan import Imported, blame, choose, join, packages
 
 _KMP = "KMP_"
-"""How variables of Intel's and LLVM's OpenMP begin. accelerate sets some on CPUs, also where torch has GNU's OpenMP."""
+"""Prefix of the variables of Intel's and LLVM's OpenMP. accelerate sets some on CPUs, also where torch has GNU's
+OpenMP."""
 _RETRIES = 12  # candidates for one list of imports, each without the module that spoilt the last
 
 

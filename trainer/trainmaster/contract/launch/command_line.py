@@ -20,7 +20,7 @@ from trainmaster.contract.launch.wrappers import Wrapped, unwrap
 
 Around = Callable[[list[str]], list[str]]
 Reader = Callable[[Launcher, Around], Launch]
-"""Reads a launcher's options. The second argument puts before a program what stands before the launcher."""
+"""A function that reads a launcher's options. Its second argument adds to a program what precedes the launcher."""
 
 
 @dataclass(frozen=True)

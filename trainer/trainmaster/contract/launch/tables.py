@@ -111,6 +111,6 @@ def read_by_tables(launcher: Launcher) -> Launch:
 
 
 LOCAL_RANK = "${local_rank}"
-"""What torch's launchers replace in arguments by a process's own number in its pod."""
+"""The text in arguments that torch's launchers replace by the number of a process in its pod."""
 LOCAL_RANK_OPTION = f"--local-rank={LOCAL_RANK}"
 DEEPSPEED_LOCAL_RANK_OPTION = f"--local_rank={LOCAL_RANK}"

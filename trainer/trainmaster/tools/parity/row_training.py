@@ -41,7 +41,7 @@ class Outcome:
     before: Any
     after: Any
     choices: dict[str, int] = field(default_factory=dict)
-    """Of each layer with experts: a checksum of which token chose which, in all steps."""
+    """A checksum for each layer with experts: which token chose which expert, in all steps."""
 
 
 def train(config: TrainingConfig, row: Row, rank: int, device: str = "cpu") -> Outcome:

@@ -11,13 +11,14 @@ from typing import Any
 from trainmaster.contract.config import AXES, ParallelismConfig
 
 LOSSY = {"bf16": 2e-3, "fp16": 2e-4, "fp8": 1e-2}
-"""Tolerances of the loss, relative, by precision."""
+"""Relative tolerances of the loss, by precision."""
 
 COMPRESSED = {"fp16": 5e-5, "bf16": 1e-4, "PowerSGD": 3e-2, "TopK": 6e-2}
-"""The same, by what replicas send of gradients."""
+"""Relative tolerances of the loss, by the method of compression."""
 
 UPDATE_TOLERANCE = 5e-5
-"""Relative to a parameter's update, which is smaller than the parameter: rounding a 4.0 that moved by 0.1 is 5e-6."""
+"""Tolerance relative to a parameter's update, which is smaller than the parameter: the rounding error of a 4.0 that
+moved by 0.1 is 5e-6."""
 
 MUON = {"name": "muon", "lr": 0.02}
 MUON_UPDATE_TOLERANCE = 5e-4  # a matrix' smallest directions, rounding among them, are made as large as the others

@@ -36,7 +36,7 @@ from trainmaster.tools.planner.machine import Figures
 PRODUCT = 256  # rows and columns of the matrices that are multiplied
 SMALLEST = 64  # to which they are halved as long as a product takes longer than SLICE_S
 SLICE_S = 0.005
-"""A product that takes longer may be interrupted by other programs each time, so that no round is right."""
+"""Longest time of a product that is measured, in seconds: other programs could interrupt a longer one in each round."""
 LARGE = 8 << 20  # bytes that are summed to learn the bandwidth
 ROUNDS = 5
 ENOUGH_S = 0.05  # for each figure in each round
@@ -46,7 +46,8 @@ AGREES = 2.0
 spare differ by far less."""
 
 LEAST_FLOPS = 1e8
-"""Of one thread. The slowest that was seen is bf16 on a CPU that has no instructions for it: about 1e9."""
+"""Lowest operations per second of one thread that can be right. The slowest that was seen is bf16 on a CPU that has
+no instructions for it: about 1e9."""
 
 
 def figures(config: TrainingConfig) -> tuple[Figures, str]:

@@ -16,10 +16,10 @@ from trainmaster.tools.planner.survey import Survey
 from trainmaster.tools.planner.trace import Slice, Use
 
 ITERATIONS = 5
-"""Of muon: three products each."""
+"""Iterations of muon. Each has three products."""
 
 CALLS_OF_OPTIMIZER = 15
-"""Operations of torch for each parameter in a step: AdamW's own, and those of the norm and the clipping."""
+"""Operations of torch for each parameter in a step: those of AdamW, of the norm and of the clipping."""
 
 
 @dataclass(frozen=True)

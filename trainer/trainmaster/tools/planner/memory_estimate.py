@@ -17,7 +17,7 @@ from trainmaster.tools.planner.inventory import Inventory, Parameter
 from trainmaster.tools.planner.layouts import Layout
 
 WHOLES = 5
-"""Of the size of a matrix that muon works on: itself, scaled, twice what it is multiplied with, and the product."""
+"""Number of matrices that muon needs at a time: the matrix itself, scaled, twice its factors, and the product."""
 
 MASTER = 4  # bytes of an element of parameters, gradients and optimizer state
 

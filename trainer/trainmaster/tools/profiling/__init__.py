@@ -34,7 +34,7 @@ from trainmaster.train.process_group import World
 _STEP = "trainmaster step "
 _SENDS = ("gloo:", "nccl:", "ucc:", "mpi:", "c10d::")
 _SHOWN = 32
-"""Ranks that have a timeline in the page: the slowest ones."""
+"""Number of ranks that have a timeline in the page: the slowest ones."""
 
 
 _AHEAD = 2

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MOST_BARS = 1200
-"""Of a lane. A screen has no more columns."""
+"""Largest number of bars in a lane. A screen has no more columns."""
 _TOP = 12
 
 

@@ -17,7 +17,7 @@ from trainmaster.errors import ConfigError, DataError
 
 TOGETHER = 256  # documents, on all cores
 SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
-"""Tokens at which texts end, in tokenizers that people use."""
+"""Tokens that mark the end of a text in common tokenizers."""
 _HEADER = 128  # bytes: a multiple of 64, with room for any number of tokens
 
 

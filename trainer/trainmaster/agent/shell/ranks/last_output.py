@@ -8,7 +8,7 @@ LAST_LINES = 20
 """Printed lines that are kept with a verdict."""
 
 USAGE_ERROR = 2
-"""Exit code of argparse, click and their kin when arguments are missing or wrong."""
+"""Exit code of argparse, click and similar parsers if arguments are missing or wrong."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _BLAMES = re.compile(r"\berror\b", re.IGNORECASE)

@@ -23,7 +23,7 @@ _OUTSIDE = re.compile(
     r"|[Tt]imed out|[Uu]nreachable|[Rr]efused|reset by peer|Name or service not known|name resolution|in use\b"
     r"|cannot open shared object file|[Tt]oo [Mm]any [Rr]equests|\b50[0234] [A-Z]|[Oo]ut of memory|MemoryError|memory\b"
 )
-"""Exceptions and words that speak of something outside of the program."""
+"""Exceptions and words that concern something outside of the program."""
 
 _BROKEN_PROGRAM = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
 _USAGE = re.compile(r"\s*usage:", re.IGNORECASE)

@@ -16,20 +16,22 @@ from trainmaster.contract.wire.progress_record import OBEYS_STOP
 from trainmaster.host import processes
 
 CASCADE_GRACE_S = 0.25
-"""How long a rank that blames a peer waits for that peer's own verdict. A crash of its own waits for nothing."""
+"""Seconds for which a failure that was caused by a peer waits for the verdict on that peer. Other failures do not
+wait."""
 
 PEER_FAILURE_S = 10.0
-"""How long after another rank's failure an abort without a reason of its own counts as its consequence. NCCL looks for
-lost peers every few seconds."""
+"""Seconds after another rank's failure within which an abort without a reason of its own counts as its consequence.
+NCCL looks for lost peers every few seconds."""
 
 RESCUE_ANSWER_S = 0.25
-"""How long a rank may take to answer that it will save its last step. One that can't is stuck with all its threads."""
+"""Seconds that a rank has to answer that it will save its last step. A rank that can't is stuck with all its
+threads."""
 RESCUE_LIMIT_S = 20.0
-"""How long that may take then: the state is copied once, from memory to memory."""
+"""Seconds that the save may take then: the state is copied once, from memory to memory."""
 
 START_S = 2.0
-"""A rank that shows no steps has started well if it runs for so long. Where that is wrong, the same failure comes back
-until its pod is replaced, whose first ranks are executed."""
+"""A rank whose steps are not observed has started well if it runs for this many seconds. If that is wrong, the failure
+repeats until its pod is replaced; the first ranks of a new pod are executed."""
 
 _PHASES = ("started_ns", "imported_ns", "rendezvous_ns", "built_ns", "loaded_ns", "first_step_ns")
 _CLOCK = ("fork", "imports", "rendezvous", "build", "load", "first_step")

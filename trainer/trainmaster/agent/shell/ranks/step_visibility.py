@@ -7,7 +7,7 @@ from collections.abc import Callable
 from trainmaster.agent.shell.ranks.round import Round
 
 AFTER_S = 30.0
-"""A program of which nothing has been seen by then is no Python that can be watched."""
+"""Seconds after which a program of which nothing was observed counts as one that can't be observed."""
 
 
 class Sight:

@@ -9,7 +9,7 @@ from trainmaster.agent.shell.ranks.round import Round
 from trainmaster.agent.shell.saves.uploads import Uploads
 
 STOP_LIMIT_S = 60.0
-"""How long they wait at most when the job is to stop: later it goes on from an earlier checkpoint."""
+"""Seconds that ranks wait at most if the job is to stop: it can be resumed from an earlier checkpoint."""
 
 
 class LastSaves:

@@ -14,7 +14,7 @@ from trainmaster.contract.wire import Assignment, environment
 from trainmaster.contract.wire.messages import StoreAddress
 
 NOBODY, NONE_YET = 0, -1
-"""`Control.copied_step` while copies aren't made, and before the first one of a round."""
+"""Values of `Control.copied_step` if no copies are made, and before the first copy of a round."""
 
 
 class Peers:
