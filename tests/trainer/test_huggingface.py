@@ -252,7 +252,7 @@ def _index(**weight_map: str) -> Callable[[Path], None]:
         (_only_a_pickle, "holds neither model.safetensors nor model.safetensors.index.json"),
         (_cut, "model.safetensors can't be read"),
         (_index(**{"lm_head.weight": "gone.safetensors"}), "names gone.safetensors, which isn't there"),
-        (_index(**{"lm_head.weight": "../model.safetensors"}), "in which file beside it each tensor is"),
+        (_index(**{"lm_head.weight": "../model.safetensors"}), "must name the file of each tensor, in the same folder"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
