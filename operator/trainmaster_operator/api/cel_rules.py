@@ -157,18 +157,19 @@ _RULES = "self.recovery.rules"
 SPEC_RULES += [
     {
         "rule": f"self.framework == 'Trainmaster' || !has({_RULES}) || {_RULES}.all(r, r.action != 'SkipData')",
-        "message": "recovery.rules: SkipData belongs to framework Trainmaster: a script's samples aren't known",
+        "message": "recovery.rules: SkipData needs framework Trainmaster, because the samples of a script are not "
+        "known",
     },
     {
         "rule": f"has(self.workers.min) || !has({_RULES}) || {_RULES}.all(r, r.action != 'Shrink')",
-        "message": "recovery.rules: Shrink needs workers.min, the fewest pods to go on with",
+        "message": "recovery.rules: Shrink needs workers.min, the smallest number of pods with which the job continues",
     },
 ]
 
 RULE_RULES = [
     {
         "rule": "self.action != 'SkipData' || (has(self.causes) && self.causes == ['Diverged'])",
-        "message": "SkipData needs causes: [Diverged], because only this cause tells which samples to skip",
+        "message": "SkipData needs causes: [Diverged], because only for this cause the samples to skip are known",
     },
     {
         "rule": "self.action != 'RestartInPlace' || !has(self.causes)"

@@ -27,8 +27,8 @@ class RamSpec(Strict):
         None,
         ge=0,
         le=10**9,
-        description="Number of steps between two checkpoints in memory. 0 saves only when another rank has failed. "
-        "Default: the number of steps with which saving takes at most 1 % of the time.",
+        description="Number of steps between two checkpoints in memory. 0: state is saved to memory only when another "
+        "rank has failed. Default: the number of steps with which saving takes at most 1 % of the time.",
     )
     peers: int = Field(
         1,

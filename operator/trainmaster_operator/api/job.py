@@ -233,12 +233,12 @@ class SchedulingSpec(Strict):
 class JobSpec(Strict):
     framework: Framework = Field(
         Framework.TRAINMASTER,
-        description="What the ranks run. Trainmaster: the built-in trainer, which trains what spec.training "
-        "describes. Every other framework runs the command of workers.template, in an image that has the framework. "
-        "PyTorch, DeepSpeed, HuggingFace: the ranks get the environment variables that torchrun sets. TensorFlow: the "
-        "ranks get TF_CONFIG, which MultiWorkerMirroredStrategy reads. JAX: jax.distributed.initialize() needs no "
-        "arguments. XGBoost: xgboost.collective.CommunicatorContext() needs no arguments. This field cannot be "
-        "changed after the job was created. Default: Trainmaster.",
+        description="The framework that the ranks run. Trainmaster: the built-in trainer, which trains what "
+        "spec.training describes. Every other framework runs the command of workers.template, in an image that has "
+        "the framework. PyTorch, DeepSpeed, HuggingFace: the ranks get the environment variables that torchrun "
+        "sets. TensorFlow: the ranks get TF_CONFIG, which MultiWorkerMirroredStrategy reads. JAX: "
+        "jax.distributed.initialize() needs no arguments. XGBoost: xgboost.collective.CommunicatorContext() needs "
+        "no arguments. This field cannot be changed after the job was created. Default: Trainmaster.",
     )
     workers: WorkersSpec = Field(
         default_factory=WorkersSpec,

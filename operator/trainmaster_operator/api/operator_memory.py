@@ -14,7 +14,7 @@ class StopMemory(Group):
 
     step: int | None = Field(None, description="The step after which all ranks save and stop.")
     bound: bool | None = Field(
-        None, description="Whether the ranks have been told so, so that the stop cannot be undone."
+        None, description="Whether the ranks have received this step. After that the stop cannot be cancelled."
     )
 
 
@@ -60,7 +60,8 @@ class GateMemory(Group):
     since: Time | None = Field(None, description="The time since which a scheduling gate has held back pods.")
     until: Time | None = Field(None, description="The time at which the last scheduling gate was removed.")
     seconds: float | None = Field(
-        None, description="Number of seconds for which gates have held back pods, without the time after since."
+        None,
+        description="Number of seconds for which gates have held back pods, not counting the time after gates.since.",
     )
 
 
@@ -105,7 +106,7 @@ class StragglerMemory(Group):
     )
     usualSeconds: float | None = Field(None, description="The median of the same number over the other ranks.")
     since: Time | None = Field(None, description="The time since which the rank is slow.")
-    told: bool | None = Field(None, description="Whether an event was written about the rank.")
+    told: bool | None = Field(None, description="Whether an event about the rank was written.")
 
 
 class JobTotals(Group):
@@ -146,8 +147,8 @@ class OperatorMemory(Group):
     )
     avoidedInVain: bool | None = Field(
         None,
-        description="If true, pods that kept away from avoidNodes found no place, so pods may use any node until the "
-        "ranks of the job have started again.",
+        description="If true, pods that avoided avoidNodes could not be scheduled, so pods may use any node until the "
+        "ranks have started again.",
     )
     stop: StopMemory | None = Field(None, description="The common step at which the ranks are to save and stop.")
     round: RoundMemory | None = Field(
@@ -182,7 +183,8 @@ class OperatorMemory(Group):
     straggler: StragglerMemory | None = Field(None, description="The rank that slows down the others of its round.")
     accountedAt: Time | None = Field(None, description="The time up to which goodput is counted.")
     resizedAt: Time | None = Field(
-        None, description="The time at which the number of pods, or the wish for it, last changed."
+        None,
+        description="The time at which the number of pods, or the number that the spec asks for, last changed.",
     )
     shrunkAt: Time | None = Field(
         None, description="The time since which the job has fewer pods than desired because pods are missing."

@@ -135,8 +135,9 @@ class ElasticSpec(Strict):
         ge=0,
         le=SECONDS,
         description="Number of seconds for which the job waits for missing pods before it starts or continues with "
-        "fewer pods. It also waits so long for further pods before it grows to a part of the wanted size. It is "
-        "refused if neither workers.min nor workers.max is set. The value is a whole number. Default: 30.",
+        "fewer pods. It also waits this number of seconds for further pods before it grows to fewer pods than "
+        "workers.replicas. It is refused if neither workers.min nor workers.max is set. The value is a whole number. "
+        "Default: 30.",
     )
     cooldownSeconds: int = Field(
         60,
@@ -152,8 +153,8 @@ class NodesSpec(Strict):
 
     avoid: bool = Field(
         True,
-        description="If true, new pods avoid nodes that failed several times or whose hardware failed. A limited "
-        "share of all nodes is avoided at most, and only while the pods find other places. Default: true.",
+        description="If true, new pods avoid nodes that failed several times or whose hardware failed. At most a "
+        "limited share of all nodes is avoided, and only while the pods find other places. Default: true.",
     )
 
 

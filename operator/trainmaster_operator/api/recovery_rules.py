@@ -98,7 +98,9 @@ class RuleSpec(Strict):
     @model_validator(mode="after")
     def _can_be_done(self) -> RuleSpec:
         if self.action is RuleAction.SKIP_DATA and self.causes != ["Diverged"]:
-            raise ValueError("SkipData needs causes: [Diverged], because only this cause tells which samples to skip")
+            raise ValueError(
+                "SkipData needs causes: [Diverged], because only for this cause the samples to skip are known"
+            )
         if self.action is RuleAction.RESTART_IN_PLACE:
             gone = [cause for cause in self.causes if cause in NEEDS_ANOTHER_POD]
             if gone:
@@ -113,6 +115,6 @@ def unfit(rules: Sequence[RuleSpec], *, own_loop: bool, least: int | None) -> It
     Trainmaster. `least`: workers.min."""
     for number, rule in enumerate(rules):
         if rule.action is RuleAction.SKIP_DATA and not own_loop:
-            yield number, "SkipData belongs to framework Trainmaster: a script's samples aren't known"
+            yield number, "SkipData needs framework Trainmaster, because the samples of a script are not known"
         if rule.action is RuleAction.SHRINK and least is None:
-            yield number, "Shrink needs workers.min, the fewest pods to go on with"
+            yield number, "Shrink needs workers.min, the smallest number of pods with which the job continues"

@@ -168,7 +168,9 @@ class _Parser:
             if self._peek() == "?":  # A lazy repetition finds the same matches.
                 self.at += 1
         if sign == "{":
-            raise BadPattern("counts in braces aren't known; write the part as often, or \\{ for the character itself")
+            raise BadPattern(
+                "counts in braces are not supported; repeat the part instead, or write \\{ for the character itself"
+            )
         return part
 
     def _atom(self) -> _Part:
@@ -188,15 +190,17 @@ class _Parser:
         if sign in "*+?":
             raise BadPattern(f"the '{sign}' at character {start + 1} repeats nothing; write \\{sign} for the character")
         if sign == "{":
-            raise BadPattern("counts in braces aren't known; write the part as often, or \\{ for the character itself")
+            raise BadPattern(
+                "counts in braces are not supported; repeat the part instead, or write \\{ for the character itself"
+            )
         return self._one(self._letter(sign))
 
     def _group(self, start: int) -> _Part:
         if self._peek() == "?":
             if self.text[self.at : self.at + 2] != "?:":
                 raise BadPattern(
-                    f"the group at character {start + 1} begins with '(?': looking around, names and flags in groups "
-                    f"aren't known; (?i) may stand in front"
+                    f"the group at character {start + 1} begins with '(?': look-around, named groups and flags in "
+                    f"groups are not supported; (?i) is allowed at the start"
                 )
             self.at += 2
         part = self._choice()

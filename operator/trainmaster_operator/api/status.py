@@ -73,7 +73,7 @@ class WorkersStatus(Group):
 
 
 class ProgressStatus(Group):
-    """How far the training is, and how fast it proceeds."""
+    """The progress and the speed of the training."""
 
     step: int | None = Field(
         None,
@@ -137,7 +137,9 @@ class CheckpointStatus(Group):
         None, description="The newest save that storage did not take. It is kept after a later save has succeeded."
     )
     scriptStep: int | None = Field(
-        None, description="The step after which a user's script last called torch.save. It says nothing of the files."
+        None,
+        description="The step after which a user's script last called torch.save. It does not show which files the "
+        "script wrote.",
     )
 
 
@@ -160,8 +162,8 @@ class RestartCounts(Group):
     )
     free: int | None = Field(
         None,
-        description="Number of restarts that are no failure of the job and use no budget: evictions, resumes, resizes "
-        "and lost stores.",
+        description="Number of restarts that were not caused by a failure of the job and that use no budget: "
+        "evictions, resumes, resizes and lost stores.",
     )
 
 
@@ -248,8 +250,8 @@ class GoodputStatus(Group):
     lostSeconds: Annotated[dict[str, float], Field(max_length=64)] | None = Field(
         None,
         description="Number of seconds that were lost, by cause: the time of recoveries and of steps that were done "
-        "twice, Checkpoint and Evaluation if training stood still for them, Resume for the start of a job "
-        "that was suspended, up to its next step.",
+        "twice. Checkpoint and Evaluation are the times for which training stopped. Resume is the time from the start "
+        "of a resumed job to its next step.",
     )
     since: Time | None = Field(None, description="The time of the first step of the job, from which time is counted.")
 
@@ -306,7 +308,7 @@ class JobStatus(Group):
         None, description="The state of the job as conditions, for kubectl wait and other programs.", max_length=32
     )
     workers: WorkersStatus | None = Field(None, description="How many pods the job has.")
-    progress: ProgressStatus | None = Field(None, description="How far the training is, and how fast it proceeds.")
+    progress: ProgressStatus | None = Field(None, description="The progress and the speed of the training.")
     checkpoint: CheckpointStatus | None = Field(None, description="Which states of the job are saved, and where.")
     restarts: RestartCounts | None = Field(None, description="How often ranks or pods of the job were restarted.")
     lastFailure: FailureRecord | None = Field(

@@ -82,7 +82,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message as a sentence, without argparse's lines of usage before it, and exit with code 2."""
-        self._refuse(message if message.endswith("?") else f"{message}; {self.prog} --help shows what it takes")
+        self._refuse(
+            message if message.endswith("?") else f"{message}; {self.prog} --help lists the commands and options"
+        )
 
     def _refuse(self, sentence: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {sentence}\n")
@@ -97,7 +99,7 @@ class Parser(argparse.ArgumentParser):
             known = (name for action in self._actions for name in action.option_strings)
             self.error(_unknown(options[0], known))
         if left:
-            self.error(f"{left[0]} is one argument too many")
+            self.error(f"there is no place for the argument {left[0]}")
         return given, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

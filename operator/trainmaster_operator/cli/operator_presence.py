@@ -70,7 +70,7 @@ def _of_leases(leases: Sequence[Object], now: float) -> Absence | None:
     """Return the absence according to the Leases. If several operators each serve their own namespace, one that
     leads is enough, because it is unknown to which of them the job belongs."""
     if not leases:
-        return Absence("No operator has ever led on this cluster: install the chart, and the job begins.")
+        return Absence("No operator has ever led on this cluster. Install the chart; then the job starts.")
     ages = []
     for lease in leases:
         spec = lease["spec"]
@@ -82,14 +82,14 @@ def _of_leases(leases: Sequence[Object], now: float) -> Absence | None:
     youngest_s = min(ages)
     since = f" for {duration(youngest_s)}" if youngest_s != float("inf") else ""
     return Absence(
-        f"No operator has led{since}: this status was written before. Pods go on by themselves, and their agents "
+        f"No operator has led{since}: this status was written before. Pods continue to train, and their agents "
         "restart ranks in place, but no pod is created or replaced."
     )
 
 
 def _of_what_was_written(job: Object, status: JobState, now: float) -> Absence | None:
     """Return the absence where no Lease may be read. If a job steps rarely, its silence means nothing."""
-    unread = "The operator's Lease cannot be read, so whether one is there is not known."
+    unread = "This command may not read the operator's Lease, so it cannot tell whether an operator is running."
     progress = status.progress
     if status.phase in STEPPING and progress.updatedAt:
         age_s = now - seconds(progress.updatedAt)

@@ -48,22 +48,27 @@ class Kind(NamedTuple):
 
 KINDS = {
     "kill": Kind("SIGKILL to the rank"),
-    "stop": Kind("SIGSTOP to the rank: it is there, and silent"),
+    "stop": Kind("SIGSTOP to the rank: its process exists but does nothing"),
     "slow": Kind("the rank sleeps `seconds` in each of `steps` steps", keys=("seconds", "steps")),
     "exit": Kind("the rank exits with a code", keys=("code",)),
     "raise": Kind("an exception in the rank"),
     "nan": Kind("NaN in the rank's gradients, or in its weights where a script owns the step"),
-    "oom": Kind("out of memory: `where=device` raises what torch raises, `where=host` allocates", keys=("where",)),
+    "oom": Kind(
+        "out of memory: `where=device` raises the error of torch, `where=host` allocates host memory until the limit",
+        keys=("where",),
+    ),
     "corrupt-checkpoint": Kind("bytes of the newest complete checkpoint are flipped", keys=("tier",)),
-    "fill-disk": Kind("the pod can write no checkpoint for `seconds`: no space left", "agent", ("seconds",)),
-    "lose-store": Kind("the store of the round that runs dies", "agent"),
+    "fill-disk": Kind(
+        'for `seconds`, writes of checkpoints in the pod fail with "no space left on device"', "agent", ("seconds",)
+    ),
+    "lose-store": Kind("the store at which the ranks of the current round met is killed", "agent"),
     "partition": Kind("the rank's agent can't reach the operator for `seconds`", "agent", ("seconds",)),
     "kill-agent": Kind("SIGKILL to the rank's agent alone", "agent"),
     "kill-pod": Kind("SIGKILL to the agent and all its ranks", "starter"),
-    "lose-node": Kind("the rank's pod dies and its node falls silent", "starter"),
+    "lose-node": Kind("the rank's pod is killed, and its node stops reporting", "starter"),
     "kill-operator": Kind("SIGKILL to the operator", "starter"),
     "crash-operator": Kind(
-        "SIGKILL to the operator when `writes` more of its writes took effect", "starter", ("writes",)
+        "SIGKILL to the operator after `writes` more of its writes to the API server", "starter", ("writes",)
     ),
     "api-outage": Kind("the API server refuses the operator for `seconds`", "starter", ("seconds",)),
 }

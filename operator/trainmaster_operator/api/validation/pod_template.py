@@ -56,7 +56,8 @@ def _taken_names(entries: Any, where: Path) -> Iterator[Problem]:
         if not isinstance(name, str):
             yield Problem((*where, i), f"a map with a name is expected, not {shown(entry)}")
         elif name.startswith(OUR_NAMES):
-            yield Problem((*where, i, "name"), f"names that begin with {OUR_NAMES} are the operator's, not {name!r}")
+            words = f"{name!r}: names that begin with {OUR_NAMES} are reserved for the operator"
+            yield Problem((*where, i, "name"), words)
 
 
 def _taken_paths(mounts: Any, taken: Mapping[str, str], where: Path) -> Iterator[Problem]:

@@ -27,10 +27,10 @@ def of_optimizer(spec: JobSpec) -> Iterator[Breach]:
         return
     optimizer, where = spec.training.optimizer, ("training", "optimizer")
     if optimizer.name == "adamw" and optimizer.momentum is not None:
-        yield (*where, "momentum"), "adamw has betas and no momentum; leave it out, or let name be sgd or muon"
+        yield (*where, "momentum"), "adamw has betas and no momentum; remove it, or set name to sgd or muon"
     if optimizer.name == "sgd":
         for name in _set(optimizer, "betas", "eps"):
-            yield (*where, name), "sgd has no such option; leave it out, or let name be adamw or muon"
+            yield (*where, name), "sgd has no such option; remove it, or set name to adamw or muon"
     if optimizer.schedule == "Constant":
         for name in _set(optimizer, "minLrRatio"):
             yield (*where, name), "it says where the cosine ends, and schedule is Constant; leave it out"
@@ -83,7 +83,10 @@ def of_sizes(spec: JobSpec) -> Iterator[Breach]:
     """Yield options for changes of the size if the job can have only one size."""
     if not spec.elastic:
         for name in _set(spec.recovery.elastic, "waitSeconds", "cooldownSeconds"):
-            words = "the job has one size only; set workers.min (or workers.max), or leave it out"
+            words = (
+                "the job cannot change its size, because neither workers.min nor workers.max is set; set one of them, "
+                "or remove this field"
+            )
             yield ("recovery", "elastic", name), words
 
 
@@ -115,7 +118,10 @@ def of_shards(spec: JobSpec) -> Iterator[Breach]:
     if _never(spec, lambda degrees: _shards(degrees) > 1):
         yield where, "it says how shards work, and dpShard x cp is 1; leave it out, or let dpShard be 2 or more"
     elif (training.parallelism.pp or 1) > 1 and (name := next(_set(training.parallelism.sharding, "stage"), None)):
-        words = "a pipeline gathers parameters and sums gradients once in a step at every stage; leave it out"
+        words = (
+            "in a pipeline all values of stage do the same: parameters are gathered and gradients summed once in each "
+            "step; remove it"
+        )
         yield (*where, name), words
 
 
@@ -131,7 +137,7 @@ def of_buckets(spec: JobSpec) -> Iterator[Breach]:
     elif _never(spec, lambda degrees: degrees["dpReplicate"] > 1):
         why = "gradients of replicas travel in buckets, and dpReplicate is 1"
     elif _never(spec, lambda degrees: degrees["dpReplicate"] > 1 and _shards(degrees) * degrees.get("tp", 1) == 1):
-        why = "gradients of replicas that dpShard, cp or tp take apart travel block by block"
+        why = "with dpShard, cp or tp, replicas exchange gradients block by block and not in buckets"
     else:
         return
     yield ("training", "communication", "bucketMiB"), f"{why}; leave it out"
@@ -218,7 +224,7 @@ CEL_RULES: list[dict[str, Any]] = [
     {
         "rule": f"has(self.workers.min) || has(self.workers.max)"
         f" || ({_ELASTIC}.waitSeconds == 30 && {_ELASTIC}.cooldownSeconds == 60)",
-        "message": "recovery.elastic: the job has one size only; set workers.min (or workers.max), or leave"
+        "message": "recovery.elastic: the job cannot change its size; set workers.min or workers.max, or leave"
         " waitSeconds and cooldownSeconds out",
     },
     {

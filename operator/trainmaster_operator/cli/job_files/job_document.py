@@ -89,7 +89,7 @@ def load(file: Path) -> Document:
     except _TooLarge:
         raise Refusal(
             f"{file}: its aliases stand for more than {VALUES_LIMIT} values or {SIZE_LIMIT} "
-            f"characters, and a job has fewer"
+            f"characters, which is more than a job can have"
         ) from None
     except OSError as error:
         raise Refusal(f"{file}: {_why(error)}") from None

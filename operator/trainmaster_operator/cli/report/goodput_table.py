@@ -14,7 +14,7 @@ MEANINGS = {
     EVALUATION: "Training stood still for an evaluation.",
     RESUME: "The run was stopped and started again: the time from that start to its first step, and the steps that it "
     "did again because the stop came after the last save. The time between the stop and the start is not counted.",
-    OTHER: "The time was lost to nothing that this version knows.",
+    OTHER: "The cause of this lost time is unknown.",
 }
 """The meaning of losses that are not caused by a failure."""
 

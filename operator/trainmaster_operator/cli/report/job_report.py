@@ -94,9 +94,7 @@ def sections(found: Found) -> Iterator[str]:
     yield html_page.section("What this page does not know", html_page.note(" ".join([*found.unknown, *_NEVER_KNOWN])))
 
 
-_NEVER_KNOWN = (
-    "The loss of every single step, evaluations and the memory of each rank are kept by a run on one machine alone.",
-)
+_NEVER_KNOWN = ("Only a run on one machine keeps the loss of every step, the evaluations and the memory of each rank.",)
 
 
 def _events(events: Sequence[Object]) -> Iterator[str]:

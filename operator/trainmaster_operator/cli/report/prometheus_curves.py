@@ -60,4 +60,4 @@ def _range(url: str, query: str, start: float, end: float, step_s: float) -> dic
     except (OSError, ValueError, http.client.HTTPException, urllib.error.URLError) as error:
         raise NoMetrics(f"{url} does not answer as a Prometheus does: {error}") from None
     except (KeyError, TypeError, IndexError) as error:
-        raise NoMetrics(f"{url} answers with something else than samples ({type(error).__name__})") from None
+        raise NoMetrics(f"{url} did not return samples ({type(error).__name__})") from None

@@ -60,11 +60,11 @@ def _loss(metrics: Metrics, markers: Sequence[Marker], guess: float | None) -> s
     lines, keys = [], [Key("line", "main", "loss")]
     most = max(4, REPLACED_POINTS // max(1, len(metrics.replaced)))
     for points in metrics.replaced:
-        lines.append(Line(thinned(points, most), "replaced", "run again by a later round"))
+        lines.append(Line(thinned(points, most), "replaced", "repeated in a later round"))
     curve = metrics.loss_curve()
     lines.append(Line(curve, "main"))
     if metrics.evaluations:
-        lines.append(Line(thinned(metrics.evaluations), "r3", "of an evaluation"))
+        lines.append(Line(thinned(metrics.evaluations), "r3", "loss of an evaluation"))
         keys.append(Key("line", "r3", "loss on the evaluation data"))
     if guess is not None and curve:
         lines.append(Line([(curve[0][0], guess), (curve[-1][0], guess)], "guess"))

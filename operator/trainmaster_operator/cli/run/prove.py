@@ -140,8 +140,9 @@ def _cause(found: Difference, job: DistributedTrainingJob, on_devices: bool) -> 
         yield "  perhaps a state of another module, a file that the script writes, or the time"
     if on_devices:
         yield (
-            "  perhaps a kernel that adds in another order each time. `trainmaster prove` makes kernels deterministic "
-            "in our own loop alone. A script on CUDA devices needs torch.use_deterministic_algorithms(True) and the "
+            "  possible cause: a kernel that sums numbers in a different order each time. `trainmaster prove` makes "
+            "kernels deterministic only in Trainmaster's own trainer. "
+            "A script on CUDA devices needs torch.use_deterministic_algorithms(True) and the "
             "variable CUBLAS_WORKSPACE_CONFIG=:4096:8"
         )
 
@@ -167,7 +168,10 @@ def _faults(chance: random.Random, steps: int, world_size: int, kills: int) -> l
     """Return (rank, step) of each kill, ordered by step; never in the last step, after which nothing could differ."""
     choice = range(2, steps)
     if not choice:
-        raise Refusal(f"the job has {counted(steps, 'step')}: at least 3 are expected, for one in between to be lost")
+        raise Refusal(
+            f"the job has {counted(steps, 'step')}, but at least 3 are needed, so that a step between the first "
+            "and the last can be lost"
+        )
     chosen = sorted(chance.sample(choice, min(kills, len(choice))))
     return [(chance.randrange(world_size), step) for step in chosen]
 

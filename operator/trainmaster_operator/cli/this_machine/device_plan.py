@@ -136,7 +136,7 @@ def decide(need: Need | None, present: Sequence[Device] | None, free: Sequence[D
     most need.most.
     """
     if need is not None and need.asked == "MPS":
-        words = "MPS can't be used: it has no float64, in which losses are summed; use CPU"
+        words = "MPS cannot be used, because losses are summed in float64, which MPS does not have; use CPU"
         raise NoDevices(Problem(_DEVICE, words))
     if need is None or present is None:
         return DevicePlan(each=need.each if need is not None else 0)

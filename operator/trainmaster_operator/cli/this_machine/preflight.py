@@ -70,7 +70,7 @@ def problems(spec: JobSpec, directory: Path) -> Iterator[Problem]:
 
 def _suspended(spec: JobSpec, directory: Path) -> Iterator[Problem]:
     if spec.suspend:
-        yield Problem(("spec", "suspend"), "is true: a suspended job doesn't run; leave it out")
+        yield Problem(("spec", "suspend"), "is true, and a suspended job does not run; remove the field")
 
 
 def _of_clusters(spec: JobSpec, directory: Path) -> Iterator[Problem]:

@@ -43,8 +43,8 @@ def plan(options: PlanOptions) -> int:
         )
     if config.outer is not None:
         raise Refusal(
-            f"{options.job}: spec.training.parallelism.island {config.parallelism.island}: layouts are compared within "
-            f"one island; without island and communication.outer, and with --ranks of one island, they can be"
+            f"{options.job}: spec.training.parallelism.island {config.parallelism.island}: to compare layouts, "
+            f"remove island and communication.outer, and set --ranks to the number of ranks of one island"
         )
     trainer_process.check_installed("plan")
     ranks = workers.replicas * workers.ranksPerPod if options.ranks is None else options.ranks

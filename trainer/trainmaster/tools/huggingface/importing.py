@@ -118,9 +118,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigError(f"{path.parent} holds no {path.name}: it is no model of Hugging Face's") from None
+        raise ConfigError(f"{path.parent} has no {path.name}, so it is not a model in Hugging Face's format") from None
     except NotADirectoryError:
-        raise ConfigError(f"{path.parent} is no folder") from None
+        raise ConfigError(f"{path.parent} is not a folder") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} can't be read: {error}") from None
     if not isinstance(content, dict):

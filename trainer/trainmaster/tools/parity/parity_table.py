@@ -102,8 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rows:
         patterns = " or ".join(options.only)
         sys.stderr.write(
-            f"trainmaster: --only {patterns}: none of the {len(ROWS)} rows has a name with it; there are, for example, "
-            f"{', '.join(_examples())}; --list lists all\n"
+            f"trainmaster: --only {patterns}: no row has a name that contains this (there are {len(ROWS)} rows); "
+            f"examples of names: {', '.join(_examples())}; --list lists all\n"
         )
         return 2
     if options.list:
