@@ -77,7 +77,7 @@ def test_validate_is_content_with_a_good_job(write_job: WriteJob, capsys: pytest
         ({"spec__checkpoint": {"resume": "gone"}}, "spec.checkpoint.resume: there is no checkpoint {here}/gone"),
         ({"spec__checkpoint": {"resume": "void"}}, "{here}/void is not a complete checkpoint: it has no manifest.json"),
         ({"spec__checkpoint": {"resume": "torn"}}, "spec.checkpoint.resume: {here}/torn/manifest.json can't be read"),
-        ({"spec__suspend": True}, "spec.suspend: is true: a suspended job doesn't run; leave it out"),
+        ({"spec__suspend": True}, "spec.suspend: is true, and a suspended job does not run; remove the field"),
     ],
     ids=lambda value: str(value)[:50],
 )

@@ -73,7 +73,9 @@ def test_the_verdict_names_rank_cause_and_end(
     assert failure["signal"] == signal
     assert failure["exitCode"] == exit_code
     assert words in failure["traceback"]
-    assert how != "leave" or failure["message"].endswith(": rank 1 ended with exit code 0 while 1 other went on")
+    assert how != "leave" or failure["message"].endswith(
+        ": rank 1 ended with exit code 0, while 1 other rank was still training"
+    )
     log = f"Log of rank 1: {tmp_path}/out/logs/{failure['pod']}.log"
     assert outcome.output.splitlines()[-1] == log
     assert not words or f"  {words}" in outcome.output.splitlines(), "the last lines of the rank"

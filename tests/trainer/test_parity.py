@@ -167,7 +167,9 @@ def test_rows_are_chosen_by_a_part_of_their_name() -> None:
 def test_a_pattern_without_a_row_is_refused_with_a_few_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "nonsense"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"trainmaster: --only nonsense: none of the {len(ROWS)} rows has a name with it; there are, ")
+    assert err.startswith(
+        f"trainmaster: --only nonsense: no row has a name that contains this (there are {len(ROWS)} rows); examples of "
+    )
     assert " P1-replicate, P2-fsdp2, " in err
     assert err.endswith("; --list lists all\n")
     assert len(err) < 500

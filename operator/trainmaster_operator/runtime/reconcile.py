@@ -1,4 +1,5 @@
-"""One pass over one job: observe, plan, write the status, or act. This is the only place that does I/O for a job.
+"""One pass over one job: observe, plan, write the status, or act. The parts of a pass that do I/O are here and in
+job_pass/.
 
 The intent comes first: whatever a plan changes in the status is written before anything else, with the resourceVersion
 for which the plan was made. Then the next turn reads the cache, which holds the reply to that write, and does what the
@@ -170,6 +171,7 @@ class Reconciler:
         )
 
     def leads_from_now(self) -> None:
+        """Record that this operator begins to lead."""
         self._observer.leads_from_now()
         self._surroundings.leads_from_now()
 
@@ -217,7 +219,7 @@ class Reconciler:
             if news or await self._tell_standing(record, observed):
                 continue
             return _sooner(decision.requeue_after_s, min(wait_s, look_s, self._service.due_s(record)))
-        raise NotConverging(f"{MAX_TURNS} looks in a row wanted a write")
+        raise NotConverging(f"{MAX_TURNS} passes in succession changed the status again")
 
     async def bundle_changed(self) -> None:
         """Write the operator's certificates into every namespace with an unfinished job. It costs nothing where they
@@ -244,6 +246,7 @@ class Reconciler:
         await self._write_raw(record, set_reconcile_error(record.raw, reason, message, self._clock.now()))
 
     def forget(self, key: JobKey) -> None:
+        """Forget everything about a job that is gone."""
         self._fleet.forget(key)
         self._budget.forget(key)
         self._published.pop(key, None)
@@ -295,7 +298,7 @@ class Reconciler:
         refusal, status = observed.refusal, record.status
         if standing is None and refusal is not None and status.roundStore and not _rests(status.phase):
             standing, event = refusal, "PodsRefused"
-            words = f"pods beside those that train can't be created: {standing.message}"
+            words = f"pods without ranks cannot be created: {standing.message}"
         if standing is None:
             if all(condition.type != RECONCILE_ERROR for condition in record.status.conditions):
                 return False
@@ -410,5 +413,6 @@ def _rests(phase: JobPhase) -> bool:
 
 
 def _sooner(a: float | None, b: float) -> float | None:
+    """Return the smaller of two waits in seconds; None if there is none."""
     soonest = b if a is None else min(a, b)
     return None if soonest == float("inf") else soonest

@@ -90,7 +90,11 @@ def _unprotected(view: View) -> tuple[str, str]:
 
 
 def _lost_with_pods(view: View) -> str:
-    return "; its pods take with them what is saved: see condition Unprotected" if _saves_into_pods(view) else ""
+    return (
+        "; the saved state is lost together with the pods: see the condition Unprotected"
+        if _saves_into_pods(view)
+        else ""
+    )
 
 
 def _saves_into_pods(view: View) -> bool:
@@ -120,7 +124,10 @@ def _is_newer(failed: FailedSave, saved: CheckpointStatus | None) -> bool:
 
 def _unsaved(view: View, failed: FailedSave, saved: CheckpointStatus | None) -> str:
     newest = "nothing is saved yet" if saved is None else f"the newest step on storage is {saved.step}"
-    again = f"The newest save is tried again, after the last step for {view.spec.checkpoint.timeoutSeconds:g} s"
+    again = (
+        "The newest save is retried. After the last step it is retried for at most "
+        f"{view.spec.checkpoint.timeoutSeconds:g} s"
+    )
     return f"step {failed.step} is not saved ({newest}): {failed.message[:700]}. {again}"
 
 

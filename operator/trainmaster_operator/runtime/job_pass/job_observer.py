@@ -1,4 +1,5 @@
-"""What one pass over a job decides from: its pods, what its agents said, what the cluster does about waiting pods."""
+"""What one pass over a job decides from: its pods, the reports of its agents, and what the cluster does about
+waiting pods."""
 
 from __future__ import annotations
 
@@ -101,9 +102,9 @@ class JobObserver:
         )
 
     async def ask_around(self, record: JobRecord) -> tuple[bool, float]:
-        """Ask the API server about pods that don't start.
+        """Read news about pods that do not start from the API server.
 
-        Return whether anything new is known, and after how many seconds to ask again.
+        Return whether there is any, and the seconds until the next look.
         """
         if self._troubles is None or self._new_places is None:
             return False, float("inf")

@@ -1,4 +1,4 @@
-"""How the pods of a job are created and deleted: what a plan asks for, written to the API server."""
+"""How the pods of a job are created and deleted: what a plan asks for is written to the API server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PodWrites:
         self._node_taints, self._events, self._metrics = node_taints, events, metrics
 
     async def delete(self, record: JobRecord, pod: PodToDelete) -> None:
-        """Delete a pod by its uid, after its labels no longer lead to it. Raises NotLeading, ApiError."""
+        """Delete a pod by its uid, after its labels no longer select it for the Service. Raise NotLeading, ApiError."""
         key = JobKey(record.key.namespace, pod.name)
         grace_s = None if pod.grace_s is None else int(pod.grace_s)
         self._leader.check()
@@ -81,10 +81,10 @@ class PodWrites:
             await self._cluster.patch(POD, key.namespace, key.name, patch)
 
     async def create_all(self, record: JobRecord, pods: Sequence[PodToCreate], run: Run) -> None:
-        """Create pods of a run. Raises NotFound when the namespace is gone, NotLeading.
+        """Create pods of a run. Raise NotFound if the namespace is gone, and NotLeading.
 
-        Whatever the API server refuses is remembered, for the planner to tell, and no further pod is tried. After a
-        refusal one pod is tried before the others.
+        A refusal of the API server is remembered for the planner, and no further pod is tried. After a refusal, one pod
+        is tried before the others.
         """
         try:
             self._await_predecessor(record)

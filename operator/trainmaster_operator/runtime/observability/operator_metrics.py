@@ -67,7 +67,7 @@ class Metrics:
         )
         self.checkpoint_failures = Counter(
             "trainmaster_checkpoint_failures_total",
-            "Saves that could not be written to storage, each rank's counted by itself.",
+            "Saves that could not be written to storage; those of each rank are counted separately.",
             registry=self.registry,
         )
         self.restarts = Counter(
@@ -78,8 +78,8 @@ class Metrics:
         )
         self.recovery_seconds = Histogram(
             "trainmaster_recovery_seconds",
-            "Where the time of recoveries went, by phase, of each phase the slowest pod's; total: from the failure to "
-            "the first step of the new round.",
+            "Seconds of recoveries by phase; in each phase the slowest pod counts. total: from the failure to the "
+            "first step of the new round.",
             ["phase"],
             buckets=_RECOVERY_S,
             registry=self.registry,
@@ -89,30 +89,30 @@ class Metrics:
         )
         self.useful_seconds = Counter(
             "trainmaster_useful_seconds_total",
-            "Time of jobs since their first step that went into steps which had not been done before.",
+            "Time of jobs since their first step that went into steps which had not been completed before.",
             registry=self.registry,
         )
         self.lost_seconds = Counter(
             "trainmaster_lost_seconds_total",
-            "Time of jobs since their first step that was lost: down time and steps done again by the failure's cause, "
-            "Checkpoint and Evaluation where training stood still for them.",
+            "Time of jobs since their first step that was lost: down time and repeated steps by the cause of the "
+            "failure, and Checkpoint and Evaluation for the times in which training stopped for them.",
             ["cause"],
             registry=self.registry,
         )
         self.hangs = Counter(
             "trainmaster_hang_suspicions_total",
-            "Suspicions that ranks are stuck: raised, dropped when they went on, confirmed where nothing is done about "
-            "it. Restarts are counted as such.",
+            "Suspicions that ranks are stuck, by result: raised, dropped when the ranks continued, confirmed if the "
+            "mode forbids a restart. Restarts are counted in trainmaster_restarts_total.",
             ["result"],
             registry=self.registry,
         )
         self.stragglers = Counter(
-            "trainmaster_stragglers_total", "Ranks that others had to wait for all along.", registry=self.registry
+            "trainmaster_stragglers_total", "Number of stragglers that were found.", registry=self.registry
         )
         self.events = Counter(
             "trainmaster_events_total",
-            "Kubernetes Events by what became of them: told, counted (one more of the same), dropped (too many of one "
-            "job), failed.",
+            "Kubernetes Events by result: told (written), counted (a repetition of an earlier event), dropped (too "
+            "many for one job), failed.",
             ["result"],
             registry=self.registry,
         )
@@ -130,7 +130,7 @@ class Metrics:
         )
         self.agents_lost = Counter(
             "trainmaster_agents_lost_total",
-            "Agents that were given up because they, or they and their node, had fallen silent.",
+            "Number of agents that the operator considered lost because they no longer reported.",
             registry=self.registry,
         )
         self.channel_requests = Counter(

@@ -326,4 +326,4 @@ def locate(path: str) -> tuple[str, str]:
     for name in found:
         if MANIFEST in whole.list(name):
             return whole.root, name
-    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with any")
+    raise ConfigError(f"{path} is neither a checkpoint (step-N.rM with a {MANIFEST}) nor a folder with checkpoints")

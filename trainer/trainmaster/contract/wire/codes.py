@@ -64,4 +64,4 @@ EXIT_CODES: dict[int, Cause] = {
     ExitCode.HARDWARE_FAULT: Cause.HARDWARE_FAULT,
     ExitCode.NOT_SAVED: Cause.CHECKPOINT_FAILED,
 }
-"""Causes that an exit code alone tells. Code 2 counts only from our own loop: scripts use 2 for anything."""
+"""The cause that an exit code alone shows. Code 2 counts only from our own loop, because scripts use 2 for anything."""

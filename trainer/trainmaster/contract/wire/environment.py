@@ -42,7 +42,7 @@ OUTPUT_DIR = "TRAINMASTER_OUTPUT_DIR"  # metrics.jsonl goes there
 DIGESTS = "TRAINMASTER_DIGESTS"  # "1": ranks write what their states are after each step to OUTPUT_DIR/digests
 FAULTS = "TRAINMASTER_FAULTS"  # JSON list of faults to inject
 FAULT_SOCKET = "TRAINMASTER_FAULT_SOCKET"  # unix socket of the process that kills pods and operators for tests
-FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of faults on purpose, see `fault_protocol`
+FAULT_DIR = "TRAINMASTER_FAULT_DIR"  # set by the agent: its folder of injected faults, see `fault_protocol`
 
 # Given to a rank by its agent, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the rest of torchrun's.
 CPUS = "TRAINMASTER_CPUS"  # the kernel's numbers, as in 0,1,8,9, of those that it is pinned to; unset: it isn't

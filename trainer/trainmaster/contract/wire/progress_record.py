@@ -157,7 +157,7 @@ class ProgressRecord:
         fd = os.memfd_create(f"trainmaster-progress-{round}-{rank}", os.MFD_CLOEXEC)
         os.ftruncate(fd, SIZE)
         memory = mmap.mmap(fd, SIZE)
-        _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # nobody else has the memory yet
+        _HEAD.pack_into(memory, 0, MAGIC, VERSION)  # no other process has the memory yet
         record = cls(memory, fd)
         record.write(Progress(round=round, rank=rank, beat_ns=time.monotonic_ns()))
         record._control.write(*vars(Control()).values())

@@ -17,7 +17,7 @@ from trainmaster.errors import ConfigError
 from trainmaster.models.layout import is_plain
 
 DECAY = 0.95
-"""Of what earlier estimates count: one alone has an error as large as itself."""
+"""Weight of earlier estimates in the average: a single estimate has an error as large as itself."""
 
 
 @dataclass
