@@ -59,47 +59,38 @@ class _Soon(asyncio.Handle):
     """A callback, without what a loop in debug mode keeps of it: a simulated second makes thousands."""
 
     __slots__ = ()
+    _repr = None  # never set: in place of what asyncio keeps in each handle for its debug mode
+    _source_traceback = None
 
     def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None = None,
+        self, callback: Callable[..., object], args: Sequence[Any], context: contextvars.Context | None = None
     ) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class _Later(_Soon, asyncio.TimerHandle):
     __slots__ = ()
+    _scheduled = False  # the heap drops what is cancelled when its time comes
 
     def __init__(
         self,
         when: float,
         callback: Callable[..., object],
         args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
         context: contextvars.Context | None = None,
     ) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
         self._when = when
-        self._scheduled = False  # the heap drops what is cancelled when its time comes
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -131,7 +122,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _Soon(callback, args, self, context)
+        handle = _Soon(callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -139,7 +130,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         when = self.clock.elapsed + delay
-        timer = _Later(when, callback, args, self, context)
+        timer = _Later(when, callback, args, context)
         self._timers_set += 1
         heappush(self._timers, (when, self._timers_set, timer))
         return timer
@@ -147,7 +138,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _Later(when, callback, args, self, context)
+        timer = _Later(when, callback, args, context)
         self._timers_set += 1
         heappush(self._timers, (when, self._timers_set, timer))
         return timer
