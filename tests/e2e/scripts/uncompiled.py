@@ -1,12 +1,12 @@
 """Torch without its compiler, for scripts that compile nothing: they import this before their first optimizer.
 
-The first optimizer of a process, and DistributedDataParallel, import the compiler to keep it away from their own code.
-That takes an executed rank longer than torch itself does. A process that has the compiler already, a fork of a zygote,
-keeps it.
+The first optimizer of a process, and DistributedDataParallel, import the compiler to keep it away from their own code,
+which takes seconds. A process that has the compiler already, a fork of a zygote, keeps it.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -14,9 +14,10 @@ from typing import Any
 
 
 class _NoCompiler(ModuleType):
-    """What torch 2.11 to 2.15 asks of `torch._dynamo` where nothing is compiled."""
+    """What torch asks of `torch._dynamo` where nothing is compiled."""
 
     utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")
+    trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
 
     @staticmethod
     def disable(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
@@ -25,6 +26,13 @@ class _NoCompiler(ModuleType):
     @staticmethod
     def graph_break() -> None:
         pass
+
+    def __getattr__(self, name: str) -> Any:
+        """What else is asked for is the compiler's own: then it is imported after all."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 sys.modules.setdefault("torch._dynamo", _NoCompiler("torch._dynamo"))
