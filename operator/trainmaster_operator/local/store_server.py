@@ -17,14 +17,18 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster_operator.cluster.port import ApiError, Invalid, Unavailable
+from trainmaster_operator.cluster.objects import bookmark
+from trainmaster_operator.cluster.port import BOOKMARK, ApiError, Invalid, Unavailable, WatchEvent
 from trainmaster_operator.local.memory_store import MemoryStore
 from trainmaster_operator.local.store_faults import Trouble
+from trainmaster_operator.local.watch_history import Cursor
 
 VERBS = ("list", "get", "create", "update", "update_status", "patch", "apply", "delete", "resize", "evict", "bind")
 
 BODY_LIMIT = 16 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
+BOOKMARK_EVERY_S = 60.0
+"""As of a real API server: a watch that hears nothing for minutes is taken for dead, by health checks and by alerts."""
 BACKLOG = 1024  # connections that wait to be accepted: above it a client is refused at once
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
@@ -32,10 +36,17 @@ _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
 
 class StoreServer:
     """Serves `store` until closed. The store may be used directly beside it, from the same event loop. `trouble`: what
-    whoever comes by this socket has to bear."""
+    whoever comes by this socket has to bear. `bookmark_every_s`: after so much silence a watch gets a bookmark."""
 
-    def __init__(self, store: MemoryStore, path: Path, trouble: Trouble | None = None) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        path: Path,
+        trouble: Trouble | None = None,
+        bookmark_every_s: float = BOOKMARK_EVERY_S,
+    ) -> None:
         self.store = store
+        self.bookmark_every_s = bookmark_every_s
         self.trouble = trouble or Trouble()
         self.trouble.begins.append(self._break_watches)
         self.path = path
@@ -115,9 +126,8 @@ class StoreServer:
         try:
             await response.prepare(request)
             while True:
-                await cursor.ready.wait()
                 try:
-                    events = cursor.take()
+                    events = await self._next(cursor)
                 except ApiError as error:
                     await response.write(_line(_described(error)))
                     return response
@@ -129,6 +139,16 @@ class StoreServer:
         finally:
             cursor.close()
             self._watches.discard(task)
+
+    async def _next(self, cursor: Cursor) -> list[WatchEvent]:
+        """What is new to a watch, or a bookmark if nothing is for a while. Raises Gone."""
+        try:
+            async with asyncio.timeout(self.bookmark_every_s):
+                await cursor.ready.wait()
+        except TimeoutError:
+            history = cursor.history
+            return [WatchEvent(BOOKMARK, bookmark(history.kind, str(history.latest())))]
+        return cursor.take()
 
     def _call(self, verb: str, act: Callable[..., Awaitable[Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
