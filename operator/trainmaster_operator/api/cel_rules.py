@@ -44,7 +44,7 @@ SPEC_RULES = [
     },
     {
         "rule": "self.framework != 'Trainmaster' || !has(self.workers.restartCommand)",
-        "message": "workers.restartCommand belongs to scripts: framework Trainmaster goes on from its checkpoints",
+        "message": "workers.restartCommand belongs to scripts: framework Trainmaster continues from its checkpoints",
     },
     {
         "rule": f"self.framework == 'Trainmaster' || (!({_NO_POD}) && has({_POD}.containers)"

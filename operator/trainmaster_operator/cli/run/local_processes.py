@@ -82,8 +82,8 @@ def last_line(log: Path) -> str:
 
 
 class Operator:
-    """Keeps an operator running. When it dies, the next one starts without a back-off, because training waits for
-    it."""
+    """Keeps an operator running. When it dies, the next one starts at once, because training waits for it; only
+    after several quick deaths there is a back-off."""
 
     def __init__(
         self,
