@@ -213,7 +213,7 @@ def _header(path: str, start: bytes, read) -> tuple[str, int]:  # type: ignore[n
         kinds = [kind for kind, (dtype, _) in KINDS.items() if dtype == about["descr"]]
         (count,) = about["shape"]
     except (ValueError, SyntaxError, KeyError, TypeError, IndexError, struct.error) as error:
-        raise DataError(f"data.path: {path} is no one-dimensional NumPy array: {error}") from None
+        raise DataError(f"data.path: {path} is no one-dimensional array in NumPy's format: {error}") from None
     if not kinds:
         raise DataError(f"data.path: {path} holds {about['descr']!r}; an array of {', '.join(KINDS)} is expected")
     return kinds[0], int(count)

@@ -79,7 +79,7 @@ def state(pid: int) -> str:
 
 
 def maps_any(names: tuple[str, ...]) -> bool:
-    """Return whether this process has loaded a library whose file name begins with one of `names`."""
+    """Return True if this process has loaded a library whose file name begins with one of `names`."""
     with open("/proc/self/maps") as maps:
         return any(line.rstrip("\n").rpartition("/")[2].startswith(names) for line in maps)
 

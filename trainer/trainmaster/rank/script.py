@@ -30,7 +30,7 @@ from trainmaster.rank import failure_message, observer, rendezvous
 
 
 def run(entry: dict[str, Any]) -> int:
-    """Run `entry` to its end; returns its exit code. An exception is printed and told to the agent first."""
+    """Run `entry` to its end, and return its exit code. An exception is first printed and reported to the agent."""
     own_loop = entry["kind"] == "function"
     try:
         observer.install(own_loop=own_loop)

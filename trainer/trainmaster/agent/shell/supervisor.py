@@ -289,7 +289,7 @@ class Supervisor:
             self._event("ProcessUnkillable", words)
 
     def _bury(self) -> None:
-        """Let go of old rounds whose ranks have all ended."""
+        """Forget old rounds whose ranks have all ended."""
         for old in [o for o in self._old_rounds if not o.alive]:
             self._old_rounds.remove(old)
             old.close()

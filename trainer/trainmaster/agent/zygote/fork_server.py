@@ -96,6 +96,7 @@ class Server:
         return connection
 
     def serve(self) -> Birth | None:
+        """Serve until the server ends, and return None then. In a forked child, return its birth."""
         while self.running:
             for key, events in self._selector.select():
                 if events & selectors.EVENT_WRITE:
@@ -107,7 +108,7 @@ class Server:
         return None
 
     def fork(self, birth: Birth, child: Child) -> Birth | None:
-        """Fork a child; returns `birth` in it and None here, where `child` is then on the books."""
+        """Fork a child. Return `birth` in the child, and None here, where `child` is registered."""
         pid = os.fork()
         if pid == 0:
             self._leave()

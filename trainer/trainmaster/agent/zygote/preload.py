@@ -53,8 +53,10 @@ class Outcome:
 
 
 def preload(names: Iterable[str]) -> dict[str, str]:
-    """Import `names`, each if it can be; returns those that can't with the reason. Without torch, nothing that follows
-    it is tried."""
+    """Import each of `names` that can be imported. Return the others with the reasons.
+
+    If torch cannot be imported, the names after it are not tried.
+    """
     failed: dict[str, str] = {}
     for name in names:
         try:
@@ -67,7 +69,7 @@ def preload(names: Iterable[str]) -> dict[str, str]:
 
 
 def is_absent(package: str) -> bool:
-    """Return whether this image does not have a package at all: frameworks other than torch need none of it."""
+    """Return True if this image does not have a package at all, as with frameworks other than torch."""
     try:
         return importlib.util.find_spec(package) is None
     except ModuleNotFoundError:  # a finder of the image's own says so

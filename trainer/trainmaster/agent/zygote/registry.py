@@ -79,7 +79,7 @@ class Nursery:
         self._agents.add(self._server.connect(sock, closed=partial(self._left, only=only)))
 
     def raise_pristine(self) -> Birth | None:
-        """Fork the pristine zygote; returns its birth in the child."""
+        """Fork the pristine zygote. Return its birth in the child."""
         ours, theirs = packets.pair()
         self._pristine = Zygote(key="", control=None)
         control = self._server.connect(ours, closed=partial(self._control_closed, self._pristine))
@@ -110,7 +110,7 @@ class Nursery:
         self._answer(connection)
 
     def _answer(self, connection: Connection) -> None:
-        """Hand an agent the zygotes that can fork for it, or say that none can."""
+        """Send an agent the connections to the zygotes that can fork for it, or report that none can."""
         differing = self._differing(connection)
         if differing and self._forking:
             message = f"ranks are executed, not forked: {', '.join(differing)} differs from the zygote's"
@@ -132,7 +132,7 @@ class Nursery:
         return sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n) and not n.startswith(unread))
 
     def _introduce(self, agent: Connection, zygote: Zygote) -> None:
-        """Hand the agent one end of a connection, and the zygote the other."""
+        """Send the agent one end of a connection, and the zygote the other one."""
         if zygote.control is None:
             return
         one, other = packets.pair()

@@ -141,7 +141,7 @@ def _raised(control: socket.socket, failed: dict[str, str], refused: dict[str, A
 
 
 def _detach(born: Birth) -> socket.socket:
-    """Leave the parent's ways; returns the connection to the root."""
+    """Detach this process from its parent, and return the connection to the root."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

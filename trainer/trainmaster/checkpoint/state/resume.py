@@ -39,7 +39,7 @@ class Checkpoint:
     storage: Storage | RamFile
     directory: str
     manifest: Manifest
-    tier: str = "storage"  # of the whole: the farthest that any rank loads from
+    tier: str = "storage"  # the farthest tier that any rank loads from
 
     @property
     def path(self) -> str:

@@ -29,7 +29,7 @@ class Command:
 
     argv: list[str]
     entry: dict[str, Any] | None = None
-    flags: list[str] = field(default_factory=list)  # of the interpreter; any but -u rules out forking
+    flags: list[str] = field(default_factory=list)  # options of the interpreter; any except -u excludes forking
     environment: dict[str, str | None] = field(default_factory=dict)  # set for ranks; None: taken away
     notes: tuple[str, ...] = ()  # sentences: what of the line has no effect
     launcher: str = ""  # whose place Trainmaster takes

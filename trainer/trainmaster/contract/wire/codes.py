@@ -29,7 +29,7 @@ class Cause(str, Enum):
 
 
 class Recurrence(str, Enum):
-    """Whether a program would fail in the same way if it were started again, judged by its last output."""
+    """How likely it is that a program fails in the same way if it is started again, judged by its last output."""
 
     UNKNOWN = "Unknown"  # what failed lies, or may lie, outside of the program: memory, a device, a network, a file
     LIKELY = "Likely"  # an exception or an exit code of the program's own

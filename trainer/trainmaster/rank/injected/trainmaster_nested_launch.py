@@ -189,7 +189,7 @@ def _our_package() -> Iterator[None]:
 
 
 def has_joined() -> bool:
-    """Return whether this process, or one above it in its rank, is connected to the store of the round."""
+    """Return True if this process, or one above it in its rank, is connected to the store of the round."""
     port = os.environ.get("MASTER_PORT", "")
     if not port.isdigit():
         return False

@@ -32,7 +32,7 @@ class NoiseScale:
     every: int = 1
     signal: float = 0.0  # squared norm of the true gradient
     noise: float = 0.0  # trace of the covariance of one sequence's gradient
-    weight: float = 0.0  # of the estimates so far: averages begin at zero
+    weight: float = 0.0  # total weight of the estimates so far: averages begin at zero
 
     @classmethod
     def of(cls, config: TrainingConfig, degrees: Mapping[str, int], micro: int, accumulation: int) -> NoiseScale | None:

@@ -42,8 +42,11 @@ def exceptions_in(text: str) -> list[str]:
 
 
 def last_said(lines: list[str], code: int) -> str:
-    """Return the line of an output that says why a program ended, "" without one: of a usage error the last line that
-    calls itself an error, since libraries may print others behind it."""
+    """Return the line of an output that says why a program ended, "" without one.
+
+    For a usage error it is the last line that contains the word error, because libraries may print other lines after
+    it.
+    """
     said = [line.strip() for line in lines if line.strip()]
     if code == USAGE_ERROR:
         errors = [line for line in said if _BLAMES.search(line)]

@@ -226,7 +226,7 @@ class Rank:
         )
 
     def close(self) -> None:
-        """Let go of its descriptors, once it has ended."""
+        """Close the descriptors of the rank, after it has ended."""
         if self.channel.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self.channel.socket)
             self.channel.close()

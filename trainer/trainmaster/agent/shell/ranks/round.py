@@ -146,7 +146,7 @@ class Round:
         self.clock["drain"] = (drained_ns - self._obeyed_ns) / 1e9
 
     def kill(self) -> None:
-        """End all its ranks with their trees: nothing they do from now on is a failure."""
+        """Kill all ranks with their process trees. Nothing that they do from now on is a failure."""
         self.ending = True
         if self._grace is not None:
             self._grace.cancel()
@@ -199,7 +199,10 @@ class Round:
         signal_all(self.processes, signal.SIGTERM)
 
     def set_stop(self, control: Control) -> tuple[int | None, int | None]:
-        """Put a stop into all ranks' memory; returns (acknowledged stop_at, step of a rank that had passed it)."""
+        """Write a stop to the records of all ranks.
+
+        Return (acknowledged stop_at, step of a rank that had already passed it).
+        """
         for rank in self.ranks:
             rank.set_control(control)
         if control.stop_at < 0:
@@ -244,7 +247,7 @@ class Round:
         self._changed()
 
     def watch(self) -> bool:
-        """Look for milestones of the start; returns whether more are to come."""
+        """Check for milestones of the start. Return True if more are to come."""
         if not self.ranks or self.ending:
             return False
         records = [r.progress() for r in self.ranks]

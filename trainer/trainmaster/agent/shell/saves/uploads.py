@@ -145,7 +145,7 @@ class Uploads:
         return UploadReport(worst.rank, worst.step, worst.storage, worst.waits_s(now), worst.error)
 
     def left_s(self, limit_s: float, waited_s: float) -> float | None:
-        """Return the seconds until storage has accepted nothing for `limit_s`, or None if there is nothing to upload.
+        """Return the seconds until storage has failed to accept an upload for `limit_s`, or None without any upload.
 
         Only the last `waited_s` seconds count.
         """
