@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework
-from trainmaster_operator.manifests import security, volumes
+from trainmaster_operator.manifests import resources, security, volumes
 from trainmaster_operator.manifests.keyed_lists import Object, joined
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
 
 OWN_AGENT = ["python3", "-m", "trainmaster.agent"]
 BROUGHT_AGENT = ["python3", volumes.AGENT_PATH]
 TERMINATION_LOG = "/dev/termination-log"
-COPY_RESOURCES = {"cpu": "100m", "memory": "64Mi"}
-"""Requests and limits of the init container. They are equal, so that a pod of class Guaranteed keeps its class and
-quotas that require numbers are satisfied. The init container runs before the others, so it adds nothing to their
-share."""
 
 
 def in_a_cluster(spec: Object, job: DistributedTrainingJob, defaults: PodDefaults) -> Object:
@@ -81,7 +77,7 @@ def _bringer(defaults: PodDefaults) -> Object:
         "name": mounted.volume["name"],
         "image": defaults.agent_image,
         "command": ["cp", "-r", f"{volumes.AGENT_PATH}/.", "/target/"],
-        "resources": {"requests": dict(COPY_RESOURCES), "limits": dict(COPY_RESOURCES)},
+        "resources": {"requests": dict(resources.INIT_CONTAINER), "limits": dict(resources.INIT_CONTAINER)},
         "securityContext": security.strictest(defaults.security),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": mounted.volume["name"], "mountPath": "/target"}],

@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-USER = 65532
-"""The user of our images. Other "nonroot" images have the same."""
-
-
-@dataclass(frozen=True)
-class PodSecurity:
-    """The users as which containers run. `user`, `group`, `fs_group`: for containers with our images; None: the
-    cluster, as OpenShift does, or the image chooses. `restrict`: containers with images of users get what the Pod
-    Security Standard "restricted" requires."""
-
-    user: int | None = USER
-    group: int | None = USER
-    fs_group: int | None = USER
-    restrict: bool = False
+from trainmaster_operator.manifests.security import PodSecurity
 
 
 @dataclass(frozen=True)

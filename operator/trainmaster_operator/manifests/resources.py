@@ -1,4 +1,4 @@
-"""CPU and memory of containers, which can be changed while they run, as numbers that can be compared."""
+"""CPU and memory of containers: the amounts that our own get, and those of a template as numbers to compare."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import NamedTuple
 
 from trainmaster_operator.api.checkpoint_memory import bytes_of, millis_of
 from trainmaster_operator.manifests.keyed_lists import Object
+
+INIT_CONTAINER = {"cpu": "100m", "memory": "64Mi"}
+"""Requests and limits of the init container that copies the agent. They are equal, so that a pod of class Guaranteed
+keeps its class and quotas that require numbers are satisfied. The init container runs before the others, so it adds
+nothing to their share."""
 
 
 class Amount(NamedTuple):

@@ -7,10 +7,25 @@ What a template says, for the pod or for the container, is not changed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.manifests.keyed_lists import Object
-from trainmaster_operator.manifests.pod_defaults import PodSecurity
+
+USER = 65532
+"""The user of our images. Other "nonroot" images have the same."""
+
+
+@dataclass(frozen=True)
+class PodSecurity:
+    """The users as which containers run. `user`, `group`, `fs_group`: for containers with our images; None: the
+    cluster, as OpenShift does, or the image chooses. `restrict`: containers with images of users get what the Pod
+    Security Standard "restricted" requires."""
+
+    user: int | None = USER
+    group: int | None = USER
+    fs_group: int | None = USER
+    restrict: bool = False
 
 
 def strictest(wanted: PodSecurity) -> Object:

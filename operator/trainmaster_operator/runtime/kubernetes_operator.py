@@ -32,7 +32,8 @@ from trainmaster_operator.cluster.kubernetes_nodes import KubernetesNodes
 from trainmaster_operator.cluster.port import ApiError
 from trainmaster_operator.control.event_loop import TurnLoop
 from trainmaster_operator.control.http_server import ControlServer
-from trainmaster_operator.manifests.pod_defaults import USER, PodDefaults, PodSecurity
+from trainmaster_operator.manifests.pod_defaults import PodDefaults
+from trainmaster_operator.manifests.security import USER, PodSecurity
 from trainmaster_operator.runtime import crd_age
 from trainmaster_operator.runtime.authenticators import PodTokens
 from trainmaster_operator.runtime.clock import RealClock

@@ -19,21 +19,10 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from typing import Any, Protocol
 
+from trainmaster.rank import environment_prefixes
+
 AT_LOAD = ("torch", "numpy", "torch.distributed")
 """Modules that a zygote has imported before it knows what a script does to its environment."""
-
-_READ_LATER = (
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"),
-    *("NCCL_", "GLOO_", "MASTER_ADDR", "MASTER_PORT", "TOKENIZERS_PARALLELISM", "ACCELERATE_"),
-    *("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_NAME", "WANDB_RUN_", "WANDB_DIR", "WANDB_MODE", "WANDB_API_KEY"),
-)
-"""Prefixes of variables that libraries read when they are used, and not when they are imported."""
-
-_NOT_BY_TORCH = (
-    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_", "DEEPSPEED_"),
-    *("WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CLEARML_", "RAY_", "TF_", "KERAS_", "JAX_", "XLA_"),
-)
-"""Prefixes of variables that neither torch nor numpy reads when it is imported."""
 
 _OWN = ("__main__", "__mp_main__", "trainmaster")
 
@@ -118,7 +107,9 @@ class ImportLog:
     def begun(self, spec: ModuleSpec) -> None:
         stack = self._stack()
         self._look(stack)
-        if spec.name in AT_LOAD and not all(name.startswith(_NOT_BY_TORCH) for name in self.changed_by_script):
+        if spec.name in AT_LOAD and not all(
+            name.startswith(environment_prefixes.NOT_BY_TORCH) for name in self.changed_by_script
+        ):
             self.forkable = False
         if not stack:
             self._threads.seen = []
@@ -166,7 +157,7 @@ class ImportLog:
         if stack and stack[-1].learnable:
             self.variables |= changes
         else:
-            self.changed_by_script |= {name for name in changes if not name.startswith(_READ_LATER)}
+            self.changed_by_script |= {name for name in changes if not name.startswith(environment_prefixes.READ_LATER)}
         self._environment = now.copy()
 
 
