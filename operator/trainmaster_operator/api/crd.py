@@ -89,7 +89,7 @@ TEMPLATE: dict[str, Any] = {
                 "subdomain": _short("The operator sets the subdomain of each pod. This field is refused."),
                 "containers": {
                     "type": "array",
-                    "description": "The containers of each pod. The first one runs the ranks, and all others run beside"
+                    "description": "The containers of each pod. The first one runs the ranks, and all others run next to"
                     " it. Default: one container, for framework Trainmaster.",
                     "minItems": 1,
                     "maxItems": 64,
