@@ -124,7 +124,7 @@ def waits() -> Iterator[str]:
 def trainer() -> Iterator[str]:
     """The same training, by others."""
     facts, cases = load("trainer")
-    yield "## Training beside other systems"
+    yield "## Training, compared with other systems"
     yield ""
     yield "The same GPT, weights, samples, batch, AdamW and clipping over two ranks on CPU (`make bench-trainer`;"
     yield "[what is compared, and how](trainer-speed.md)). Our tokens/s over those of each other system: the mean of"
@@ -206,8 +206,8 @@ def pinning() -> Iterator[str]:
     yield "## Ranks on cores of their own"
     yield ""
     yield "A small GPT over two ranks of one thread each, on as many cores (`make bench-pinning`): runs with ranks that"
-    yield "are pinned, beside runs with ranks that the kernel moves as it likes, in turn. Medians of a step; the ratio"
-    yield f"with the lower end of its one-sided 95 % interval. {machine(facts)}"
+    yield "are pinned take turns with runs whose ranks the kernel may move. The figures are medians of a step, and"
+    yield f"the ratio with the lower end of its one-sided 95 % interval. {machine(facts)}"
     yield ""
     rows = []
     for default, pinned in zip(cases[::2], cases[1::2], strict=True):

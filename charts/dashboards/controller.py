@@ -80,8 +80,8 @@ def operator() -> Any:
                     number(
                         1,
                         "Operators that lead",
-                        "Good: 1. With 0, running jobs go on training, but nothing recovers and no job starts: follow "
-                        "the runbook operator-down.",
+                        "Good: 1. With 0, running jobs continue to train, but nothing recovers and no job starts: "
+                        "follow the runbook operator-down.",
                         Query(f"sum(trainmaster_leader{{{IN}}})"),
                         unit="short",
                         steps=((None, RED), (1, GREEN), (2, RED)),
@@ -239,7 +239,7 @@ def operator() -> Any:
                     curves(
                         14,
                         "Silence of watches",
-                        "Since the API server last told anything. Good: below 60 s, since it gives a sign of life each "
+                        "Since the API server last sent anything. Good: below 60 s, since it sends a sign of life each "
                         "minute. Above 180 s the operator sees nothing any more.",
                         Query(f"max by (kind) (trainmaster_watch_age_seconds{{{IN}}} < Inf)", "{{kind}}"),
                         unit="s",
@@ -288,7 +288,7 @@ def operator() -> Any:
                     curves(
                         18,
                         "Events about jobs",
-                        "Per second, by what became of them. Good: told and counted. dropped: one job makes too many "
+                        "Per second, by result. Good: told (written) and counted. dropped: one job makes too many "
                         "of them. failed: the API server did not take them.",
                         Query(_rate("events_total", "result"), "{{result}}"),
                         unit="ops",

@@ -113,8 +113,8 @@ def fleet() -> Any:
                     number(
                         6,
                         "Operators that lead",
-                        "Good: 1. With 0, running jobs go on training, but nothing recovers and no job starts: follow "
-                        "the runbook operator-down.",
+                        "Good: 1. With 0, running jobs continue to train, but nothing recovers and no job starts: "
+                        "follow the runbook operator-down.",
                         Query("sum(trainmaster_leader)"),
                         unit="short",
                         steps=((None, RED), (1, GREEN), (2, RED)),

@@ -109,8 +109,8 @@ def job() -> Any:
                     number(
                         6,
                         "Newest checkpoint",
-                        "How old the newest one on storage is: that much work is lost if all pods go at once. Good: "
-                        "below the interval of spec.checkpoint. Older than twice that: follow the runbook "
+                        "How old the newest one on storage is: that much work is lost if all pods are lost at once. "
+                        "Good: below the interval of spec.checkpoint. Older than twice that: follow the runbook "
                         "job-checkpoint-old.",
                         Query(_of("checkpoint_age_seconds", 'tier="storage"')),
                         unit="s",

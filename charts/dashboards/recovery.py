@@ -234,7 +234,7 @@ def recovery() -> Any:
                     curves(
                         15,
                         "Suspicions of a hang",
-                        "Of all jobs of the operator. Good: none. raised, dropped because the ranks went on, "
+                        "Of all jobs of the operator. Good: none. raised, dropped because the ranks continued, "
                         "confirmed where nothing is done about it. Many that are dropped: the limit of recovery.hang "
                         "is too short for the jobs.",
                         Query(

@@ -110,7 +110,7 @@ def _signs_of_operators(of: str) -> Iterator[str]:
     told = _sign(errors, "Some job can't be handled")
     yield _of_operator(told, "operator-errors", _LOGS)
     stale = f"max by (namespace, pod) (trainmaster_watch_age_seconds{{{of}}} < Inf) > 180"
-    told = _sign(stale, "It hears nothing of the API server")
+    told = _sign(stale, "It receives nothing from the API server")
     yield _of_operator(told, "operator-slow", _LOGS)
 
 

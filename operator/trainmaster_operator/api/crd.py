@@ -89,8 +89,8 @@ TEMPLATE: dict[str, Any] = {
                 "subdomain": _short("The operator sets the subdomain of each pod. This field is refused."),
                 "containers": {
                     "type": "array",
-                    "description": "The containers of each pod. The first one runs the ranks, and all others run beside"
-                    " it. Default: one container, for framework Trainmaster.",
+                    "description": "The containers of each pod. The first one runs the ranks, and all others run next "
+                    "to it. Default: one container, for framework Trainmaster.",
                     "minItems": 1,
                     "maxItems": 64,
                     "items": _CONTAINER,
