@@ -31,7 +31,7 @@ again, and meets orders of nodes that bring nothing."""
 SETTLE_S = 60.0
 
 SELDOM = (50_000, 20, 1000)
-"""Thresholds of the garbage collector during a run: a few megabytes lie about before it looks."""
+"""Thresholds of the garbage collector during a run: the first number is of new objects."""
 
 DELETED = "Deleted"
 
@@ -158,8 +158,7 @@ def simulate(
 
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
-    """A run makes objects by the ten thousand, and most are gone when the next pass begins. Python's collector would
-    look for garbage hundreds of times in it, and walk through all modules again and again."""
+    """Let the garbage collector look about once in a run. With Python's own thresholds it looks some ten times."""
     _keep_what_stays()
     before = gc.get_threshold()
     gc.set_threshold(*SELDOM)
@@ -171,7 +170,8 @@ def _seldom_collecting() -> Iterator[None]:
 
 @cache
 def _keep_what_stays() -> None:
-    """Once in each process: what it holds before its first run is no garbage later."""
+    """Exclude all objects that exist before the first run of this process from garbage collections: nearly all of
+    them belong to modules."""
     gc.collect()
     gc.freeze()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from trainmaster_operator.cluster.objects import finalizers, owners
 from trainmaster_operator.cluster.port import CONFIG_MAP, EVENT, KINDS, POD, REVISION, SECRET, SERVICE, Invalid, Object
@@ -81,7 +82,7 @@ def _metadata(kind: str, obj: Object) -> Iterator[str]:
         yield from _subdomain("metadata.name", meta.get("name", ""))
     for key, value in (meta.get("labels") or {}).items():
         yield from _qualified("metadata.labels", key)
-        if not isinstance(value, str) or len(value) > 63 or (value and not _QUALIFIED.fullmatch(value)):
+        if not isinstance(value, str) or len(value) > 63 or (value and not _fits(_QUALIFIED, value)):
             yield f"metadata.labels.{key}: {value!r}: must be at most 63 letters, digits, '-', '_' and '.'"
     for key, value in (meta.get("annotations") or {}).items():
         yield from _qualified("metadata.annotations", key)
@@ -151,14 +152,14 @@ def _pod(pod: Object) -> Iterator[str]:
 def _label(
     path: str, value: object, pattern: re.Pattern[str] = _LABEL, what: str = "a DNS-1123 label"
 ) -> Iterator[str]:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
+    if not isinstance(value, str) or not _fits(pattern, value):
         yield f"{path}: {value!r}: must be {what}: lower case letters, digits and '-'"
     elif len(value) > 63:
         yield f"{path}: {value!r}: must be no more than 63 characters"
 
 
 def _subdomain(path: str, value: object) -> Iterator[str]:
-    if not isinstance(value, str) or not _SUBDOMAIN.fullmatch(value):
+    if not isinstance(value, str) or not _fits(_SUBDOMAIN, value):
         yield f"{path}: {value!r}: must be a lower case RFC 1123 subdomain: letters, digits, '-' and '.'"
     elif len(value) > 253:
         yield f"{path}: {value!r}: must be no more than 253 characters"
@@ -168,8 +169,15 @@ def _qualified(path: str, key: str) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
     if slash:
         yield from _subdomain(f"{path}.{key}", prefix)
-    if len(name) > 63 or not _QUALIFIED.fullmatch(name):
+    if len(name) > 63 or not _fits(_QUALIFIED, name):
         yield f"{path}: {key!r}: name part must be at most 63 letters, digits, '-', '_' and '.'"
+
+
+@lru_cache(maxsize=4096)
+def _fits(pattern: re.Pattern[str], text: str) -> bool:
+    """Remembered, since the names of one object are checked again at each write: a leader renews its Lease every two
+    seconds."""
+    return pattern.fullmatch(text) is not None
 
 
 def _fixed_pod_spec(pod: Object) -> Object:

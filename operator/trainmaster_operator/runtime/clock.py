@@ -63,7 +63,7 @@ class _Soon(asyncio.Handle):
     them."""
 
     __slots__ = ()
-    _repr = None  # never set: in place of what asyncio keeps in each handle for its debug mode
+    _repr = None  # Class attributes in place of the fields that asyncio sets in each handle for its debug mode.
     _source_traceback = None
 
     def __init__(
@@ -81,7 +81,7 @@ class _Soon(asyncio.Handle):
 
 class _Later(_Soon, asyncio.TimerHandle):
     __slots__ = ()
-    _scheduled = False  # the heap drops what is cancelled when its time comes
+    _scheduled = False  # The heap drops a cancelled timer when its time comes.
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ def changed(status: JobState, *events: PlannedEvent, **fields: Any) -> Change:
 
 def known_condition(status: JobState, kind: str) -> Condition | None:
     """Return the condition of this type in the status, or None if it has none."""
-    for known in status.conditions:  # a loop, because each pass asks some ten times
+    for known in status.conditions:  # A loop, because each pass asks some ten times.
         if known.type == kind:
             return known
     return None

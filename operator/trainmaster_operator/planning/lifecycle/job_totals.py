@@ -119,7 +119,8 @@ def count(old: JobState, new: JobState) -> JobState:
 
 
 def _retold(old: JobState, new: JobState) -> JobState:
-    """Return `new`, in which no failure and no recovery is new, with what metrics will report now."""
+    """Return `new` with what metrics will report for it, where no failure and no recovery is new. Return the same
+    object if metrics will report what they did."""
     if not (new.recoveries or old.recoveries):
         return new
     totals, told = new.totals or Totals(), _told(new)

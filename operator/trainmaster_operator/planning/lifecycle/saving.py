@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -103,12 +104,19 @@ def _saves_into_pods(view: View) -> bool:
     checkpoint, container = view.spec.checkpoint, view.spec.container()
     if not view.observed.in_cluster or checkpoint.directory is None or checkpoint.volume is not None:
         return False
-    place = PurePosixPath(container.get("workingDir") or "/", checkpoint.directory.removeprefix("file://"))
+    folders = _list_upwards(container.get("workingDir") or "/", checkpoint.directory.removeprefix("file://"))
     mounts = {PurePosixPath(m.get("mountPath", "")): m.get("name") for m in container.get("volumeMounts") or []}
-    nearest = next((mounts[above] for above in (place, *place.parents) if above in mounts), None)
+    nearest = next((mounts[folder] for folder in folders if folder in mounts), None)
     volumes = (view.spec.workers.template.get("spec") or {}).get("volumes") or []
     found: dict[str, Any] = next((volume for volume in volumes if volume.get("name") == nearest), {})
     return nearest is None or bool({"emptyDir", "ephemeral"} & found.keys())
+
+
+@lru_cache(maxsize=1024)
+def _list_upwards(working_folder: str, folder: str) -> tuple[PurePosixPath, ...]:
+    """Return a folder and all those that it lies in, the nearest first. Remembered, since every pass asks."""
+    place = PurePosixPath(working_folder, folder)
+    return (place, *place.parents)
 
 
 def _is_news(status: JobState, step: int, message: str) -> bool:
