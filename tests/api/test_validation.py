@@ -108,7 +108,7 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__training__optimizer": {"warmupSteps": 100}},
-            "spec.training.optimizer.warmupSteps: less than the 100 steps is expected, not 100",
+            "spec.training.optimizer.warmupSteps: less than steps (100) is expected, not 100",
         ),
         (
             {"spec__training__parallelism": {"dpReplicate": 3, "dpShard": 2}},
@@ -117,8 +117,8 @@ def test_a_job_as_the_server_returns_it_is_valid() -> None:
         ),
         (
             {"spec__training__parallelism": {"dpShard": 3}},
-            "spec.training.parallelism: dpShard 3 doesn't divide the job's 4 ranks, so dpReplicate can't be derived "
-            "(workers.replicas 4 x ranksPerPod 1)",
+            "spec.training.parallelism: dpShard 3, but the job's number of ranks, 4, doesn't divide by 3; 3 and 6 "
+            "would (workers.replicas 4 x ranksPerPod 1)",
         ),
         (
             {"spec__training__batch": {"global": 10}},

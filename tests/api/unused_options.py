@@ -36,7 +36,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (parallelism(cp=1, context={}), f"{TRAINING}.parallelism.context: it says how axis cp works, and cp is 1"),
     (
         parallelism(tensor={"sequence": False}),
-        f"{TRAINING}.parallelism: tensor says how axis tp works, but tp isn't given",
+        f"{TRAINING}.parallelism: tensor configures axis tp, but tp isn't set",
     ),
     (
         parallelism(sharding={"offload": True}),

@@ -9,7 +9,7 @@ import pytest
 from tests.planning.world import World, recovered, running, script_spec, verdict
 from trainmaster.contract.wire import RankState
 from trainmaster_operator.planning.facts.job_state import JobPhase
-from trainmaster_operator.planning.failure.recovery_ladder import CASCADE_WAIT_S
+from trainmaster_operator.planning.failure.first_cause import CASCADE_WAIT_S
 
 
 def leaves(world: World, slots: tuple[int, ...], step: int) -> None:

@@ -48,12 +48,12 @@ class RamSpec(Strict):
 
 
 def bytes_of(quantity: str) -> int | None:
-    """An amount of memory as Kubernetes writes it, in bytes, rounded up; None when it is none."""
+    """Return an amount of memory as Kubernetes writes it, in bytes, rounded up; None when it is none."""
     return _parsed(quantity, 1)
 
 
 def millis_of(quantity: str) -> int | None:
-    """An amount of CPU as Kubernetes writes it, in thousandths, rounded up; None when it is none."""
+    """Return an amount of CPU as Kubernetes writes it, in thousandths, rounded up; None when it is none."""
     return _parsed(quantity, 1000)
 
 
@@ -69,7 +69,7 @@ def _parsed(quantity: str, scale: int) -> int | None:
 
 
 def quantity_of(size: int) -> str:
-    """Bytes as Kubernetes would write them."""
+    """Return bytes as Kubernetes would write them."""
     for power, unit in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"

@@ -346,13 +346,13 @@ class JobSpec(Strict):
         return self
 
     def container(self) -> dict[str, Any]:
-        """The first container of the template, which runs the ranks; {} when there is none."""
+        """Return the first container of the template, which runs the ranks; {} when there is none."""
         containers = (self.workers.template.get("spec") or {}).get("containers") or [{}]
         first: dict[str, Any] = containers[0]
         return first
 
     def command(self) -> list[str]:
-        """What the user wants to run: command and args of the first container."""
+        """Return what the user wants to run: command and args of the first container."""
         container = self.container()
         return [*(container.get("command") or []), *(container.get("args") or [])]
 

@@ -15,7 +15,7 @@ CONTROLLER = f"{GROUP}/operator"
 
 
 def pack_ranges(numbers: Iterable[int]) -> str:
-    """Numbers in their order as runs: [0, 1, 2, 5, 4] -> "0-2,5,4". A round map of any size stays small."""
+    """Return numbers in their order as runs: [0, 1, 2, 5, 4] -> "0-2,5,4". A round map of any size stays small."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and n == runs[-1][1] + 1:
@@ -26,12 +26,12 @@ def pack_ranges(numbers: Iterable[int]) -> str:
 
 
 def unpack_ranges(text: str) -> list[int]:
-    """The inverse of `pack_ranges`. Raises ValueError for anything else."""
+    """Return the numbers that `pack_ranges` has packed. Raises ValueError for any other text."""
     return list(_ranges(text))
 
 
 def pack_counts(counts: Sequence[int]) -> str:
-    """A list of mostly equal numbers as runs: [0, 0, 0, 2] -> "0*3,2"."""
+    """Return a list of mostly equal numbers as runs: [0, 0, 0, 2] -> "0*3,2"."""
     parts: list[str] = []
     i = 0
     while i < len(counts):
@@ -44,7 +44,7 @@ def pack_counts(counts: Sequence[int]) -> str:
 
 
 def unpack_counts(text: str) -> list[int]:
-    """The inverse of `pack_counts`. Raises ValueError for anything else."""
+    """Return the numbers that `pack_counts` has packed. Raises ValueError for any other text."""
     return list(_counts(text))
 
 

@@ -66,7 +66,7 @@ class Pattern:
         self._known: dict[tuple[frozenset[_State], str, bool], frozenset[_State] | None] = {}
 
     def found_in(self, text: str) -> bool:
-        """Whether it matches somewhere in `text`, as `re.search` with MULTILINE would say."""
+        """Return whether it matches somewhere in `text`, as `re.search` with MULTILINE would say."""
         states: frozenset[_State] = frozenset()
         before = "\n"
         for character in [*text, ""]:
@@ -98,7 +98,7 @@ class Pattern:
 
 @functools.lru_cache(maxsize=256)
 def pattern(text: str) -> Pattern:
-    """The pattern, made once. Raises BadPattern."""
+    """Return the pattern of this text, made once. Raises BadPattern."""
     return Pattern(text)
 
 

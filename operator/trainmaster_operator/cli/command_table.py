@@ -46,9 +46,9 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "job_files": ("init", "validate", "migrate"),
     "display": ("status", "logs"),
     "report": ("report",),
-    "cluster": ("submit", "restart", "delete"),
+    "cluster_jobs": ("submit", "restart", "delete"),
     "fault_injection": ("fault",),
-    "tools": ("profile", "plan", "tokenize", "import", "export", "parity", "completion"),
+    "trainer_tools": ("profile", "plan", "tokenize", "import", "export", "parity", "completion"),
 }
 """The commands whose modules are in each folder of `trainmaster_operator/cli`."""
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from trainmaster_operator.api.meta import GROUP
 from trainmaster_operator.cluster.kubernetes_connection import NETWORK_ERRORS, Connection, Request
 from trainmaster_operator.cluster.kubernetes_errors import unanswered
-from trainmaster_operator.cluster.lines import LineSplitter
+from trainmaster_operator.cluster.line_splitter import LineSplitter
 from trainmaster_operator.cluster.port import POD, Object
 
 WHOLE_S = 600.0  # for all of one container's log

@@ -17,7 +17,7 @@ from trainmaster_operator.cluster.kubernetes_connection import (
     Request,
 )
 from trainmaster_operator.cluster.kubernetes_errors import refusal_in_stream, unanswered
-from trainmaster_operator.cluster.lines import LineSplitter
+from trainmaster_operator.cluster.line_splitter import LineSplitter
 from trainmaster_operator.cluster.port import (
     EVENT,
     KINDS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from trainmaster_operator.cluster.lines import LineSplitter
+from trainmaster_operator.cluster.line_splitter import LineSplitter
 from trainmaster_operator.cluster.port import (
     ERRORS,
     ApiError,

@@ -1,5 +1,6 @@
-"""Where a pod may not go, beside what its template says, on a cluster where the operator may not taint nodes.
+"""On which nodes a pod may run, besides what its template says: away from some nodes, or all pods on one node.
 
+A pod is kept away from nodes by its affinity on a cluster where the operator may not taint nodes.
 Karpenter ignores a pod that names nodes in its affinity, so such a pod is replaced as soon as it finds no place
 (`planning.placement.nodes.relax_avoidance`).
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainmaster_operator.manifests import object_names
 from trainmaster_operator.manifests.keyed_lists import Object
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -35,3 +37,18 @@ def away_from(spec: Object, nodes: Sequence[str]) -> Object:
     wanted = [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), elsewhere]} for term in terms]
     required = {_REQUIRED: {"nodeSelectorTerms": wanted}}
     return {**spec, "affinity": {**affinity, "nodeAffinity": {**of_nodes, **required}}}
+
+
+def with_all_pods(spec: Object, job: str) -> Object:
+    """Return the pod's spec, bound to the node where other pods of the job are.
+
+    A volume that only one node can mount needs it. The first pod may go anywhere: a
+    scheduler lets a pod that matches its own rule be the first. Pods that are being replaced don't count."""
+    beside = {
+        "labelSelector": {"matchLabels": {object_names.JOB: job, object_names.CURRENT: "true"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = spec.get("affinity") or {}
+    between = affinity.get("podAffinity") or {}
+    required = [*(between.get(_REQUIRED) or []), beside]
+    return {**spec, "affinity": {**affinity, "podAffinity": {**between, _REQUIRED: required}}}

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainmaster.contract.wire import environment
 from trainmaster_operator.api.job import DistributedTrainingJob, Framework, JobSpec
-from trainmaster_operator.manifests import affinity, object_names, one_node, resources
+from trainmaster_operator.manifests import affinity, object_names, resources
 from trainmaster_operator.manifests.cluster_pod import in_a_cluster
 from trainmaster_operator.manifests.object_names import pod_name
 from trainmaster_operator.manifests.pod_defaults import PodDefaults
@@ -111,7 +111,7 @@ def fill_pod(
         variables.append({"name": environment.REVISION, "value": revision})
     spec = {**spec, "hostname": filled(spec["hostname"]), "containers": [{**main, "env": variables}, *others]}
     if together:  # a node that it avoids may be the one where the others are
-        spec = one_node.with_all_pods(spec, metadata["labels"][object_names.JOB])
+        spec = affinity.with_all_pods(spec, metadata["labels"][object_names.JOB])
     elif defaults.in_cluster:
         spec = affinity.away_from(spec, avoid)
     return {**rendered, "metadata": metadata, "spec": spec}

@@ -1,4 +1,4 @@
-"""What a job's samples are called, for the people who read how many of them are trained on in a second."""
+"""The unit of a job's samples, for people who read how many of them are trained on per second."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from trainmaster.agent.frameworks import ALL, Framework, find, roster
 from trainmaster.agent.frameworks.framework import Meeting, Watch, from_numbers
 from trainmaster.contract.launch.framework_packages import PACKAGES
 from trainmaster.contract.wire import environment
-from trainmaster.rank import last_words
+from trainmaster.rank import failure_message
 
 _TRAINING = frozenset({"torch", *PACKAGES.values()})
 
@@ -87,4 +87,4 @@ def _end(call: str, framework: Framework, other: Framework) -> NoReturn:
         f"this job's framework is {framework.name}, and its script lets the ranks meet through {other.name} ({call}): "
         f"set spec.framework to {other.name}, or take that call out"
     )
-    raise SystemExit(last_words.refuse(words))
+    raise SystemExit(failure_message.refuse(words))

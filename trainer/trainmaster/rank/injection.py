@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from trainmaster.contract.wire import environment
-from trainmaster.rank import framework_joining, last_words, observer, rendezvous, script
+from trainmaster.rank import failure_message, framework_joining, observer, rendezvous, script
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -57,7 +57,7 @@ def _tell_exits() -> None:
     def exit_(status: object = None, /) -> NoReturn:
         main = threading.current_thread() is threading.main_thread() and os.getpid() == pid
         if main and isinstance(status, int) and status:
-            last_words.tell_exit(status)
+            failure_message.tell_exit(status)
         original(status)  # type: ignore[arg-type]
 
     sys.exit = exit_

@@ -24,7 +24,7 @@ from typing import Any
 from trainmaster.contract.wire import environment
 from trainmaster.errors import ConfigError
 from trainmaster.host.own_package import code_of_call
-from trainmaster.rank import last_words, software_comparison
+from trainmaster.rank import failure_message, software_comparison
 
 _RENDEZVOUS = "torch.distributed.rendezvous"
 
@@ -102,7 +102,7 @@ def _compare_at(module: Any, *, own_loop: bool) -> None:
         except ConfigError as error:
             if own_loop:
                 raise
-            raise SystemExit(last_words.refuse(str(error))) from None
+            raise SystemExit(failure_message.refuse(str(error))) from None
         return store
 
     module._create_c10d_store = create_store

@@ -6,9 +6,6 @@ waits for a device: numbers are read when they have arrived on the host.
 
 from __future__ import annotations
 
-import errno
-import json
-import math
 import os
 import select
 import sys
@@ -23,9 +20,8 @@ from trainmaster.contract.wire.channel import Channel
 from trainmaster.contract.wire.progress_record import OBEYS_STOP, Control, OtherRecord, Phase, Progress, ProgressRecord
 from trainmaster.host import memory
 from trainmaster.host.step_timing import Rhythm
-from trainmaster.rank import collective_counter, last_words
-
-_LAST_LINES = 64 * 1024
+from trainmaster.rank import collective_counter, failure_message, metrics_writer
+from trainmaster.rank.metrics_writer import MetricsWriter
 
 
 @dataclass
@@ -40,7 +36,7 @@ class Reporter:
     progress: Progress = field(default_factory=Progress)
     rhythm: Rhythm = field(default_factory=Rhythm)
     listened: bool = False  # somebody else receives what the agent says
-    _metrics_fd: int = -1
+    _metrics: MetricsWriter = field(default_factory=MetricsWriter)
     _unwritten: bool = False  # a line of metrics.jsonl was lost, which has been told
 
     @classmethod
@@ -51,7 +47,7 @@ class Reporter:
         try:
             record = ProgressRecord.open(int(fd)) if fd else None
         except OtherRecord as error:
-            raise SystemExit(last_words.refuse(str(error))) from None
+            raise SystemExit(failure_message.refuse(str(error))) from None
         channel = Channel.open(int(env[environment.CHANNEL_FD])) if env.get(environment.CHANNEL_FD) else None
         rank, round = int(env.get("RANK", "0")), int(env.get(environment.ROUND, "0"))
         output = env.get(environment.OUTPUT_DIR)
@@ -108,35 +104,15 @@ class Reporter:
         if self.rank != 0 or self.output is None:
             return
         try:
-            self._append(self.output, json.dumps({k: finite(v) for k, v in line.items()}).encode() + b"\n")
+            self._metrics.append(self.output, line)
         except OSError as error:
             if not self._unwritten:
                 self._unwritten = True
                 self.event("MetricsNotWritten", f"{error}: training goes on, and lines of metrics.jsonl are missing")
 
-    def _append(self, output: Path, line: bytes) -> None:
-        """Append a whole line to metrics.jsonl, or nothing. Raises OSError."""
-        path = output / "metrics.jsonl"
-        if self._metrics_fd < 0:
-            output.mkdir(parents=True, exist_ok=True)
-            self._metrics_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        # One write: lines stay whole, whatever ends this process.
-        written = os.write(self._metrics_fd, line)
-        if written < len(line):
-            os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
     def last_step_written(self) -> int:
         """The step of the last whole line of metrics.jsonl; 0 without one, or on a rank that writes none."""
-        if self.rank != 0 or self.output is None:
-            return 0
-        try:
-            with open(self.output / "metrics.jsonl", "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_LINES))
-                line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
-            return int(json.loads(line)["step"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
+        return 0 if self.rank != 0 or self.output is None else metrics_writer.last_step(self.output)
 
     def send(self, kind: str, fields: dict[str, Any], fds: list[int] | None = None) -> None:
         """To the agent. An agent that is gone ends this rank soon, so that isn't an error here."""
@@ -181,8 +157,3 @@ class Reporter:
                 return
             for fd in received[1]:
                 os.close(fd)
-
-
-def finite(value: Any) -> Any:
-    """JSON has no NaN: such numbers become strings."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -26,7 +26,7 @@ from trainmaster.contract.wire.codes import Cause, ExitCode
 from trainmaster.contract.wire.progress_record import OtherRecord
 from trainmaster.host.failure_signatures import cause_of, code_of, is_cascade
 from trainmaster.host.own_package import OWN_FOLDERS
-from trainmaster.rank import last_words, observer, rendezvous
+from trainmaster.rank import failure_message, observer, rendezvous
 
 
 def run(entry: dict[str, Any]) -> int:
@@ -40,13 +40,13 @@ def run(entry: dict[str, Any]) -> int:
     except SystemExit as stop:
         code = exit_code(stop)
         if code:
-            last_words.tell_exit(code)
+            failure_message.tell_exit(code)
         return code
     except KeyboardInterrupt:
         traceback.print_exc()
         return 130
     except OtherRecord as error:  # this trainmaster is of another version than the agent's: its image has its own
-        return last_words.refuse(str(error))
+        return failure_message.refuse(str(error))
     except BaseException as error:  # noqa: BLE001  these are the last words: told, then the process ends with 1
         return _last_words(error)
     return 0
@@ -132,7 +132,7 @@ def _run_file(path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
     if not os.path.exists(path):
         print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
-        last_words.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
+        failure_message.tell(Cause.CONFIG_ERROR, f"the script {path} does not exist", "")
         raise SystemExit(2)
     # As the interpreter does, so that a script finds what lies beside it after it has changed its directory.
     path = os.path.abspath(path)
@@ -200,7 +200,7 @@ def tell_last_words(error: BaseException) -> ExitCode:
     if isinstance(error, SyntaxError):  # whose first lines are the place, not the name
         message = f"{type(error).__name__}: {error}"
     cause, cascade = cause_of(text), is_cascade(text)
-    last_words.tell(cause, message, text, cascade=cascade, step=observer.step())
+    failure_message.tell(cause, message, text, cascade=cascade, step=observer.step())
     return code_of(cause, cascade)
 
 

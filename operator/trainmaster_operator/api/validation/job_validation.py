@@ -61,10 +61,10 @@ _TRAINING: Path = ("spec", "training")
 
 
 def validate(document: Any, *, sized: bool = True, on_cluster: bool = False) -> list[Problem]:
-    """All problems of a job as a person wrote it (JSON values), in the order of the path; [] when it is valid.
+    """Return all problems of a job as a person wrote it (JSON values), in the order of the path; [] when it is valid.
 
-    A status in it is ignored, as an API server would. sized: whether its degrees must suit its number of ranks.
-    on_cluster: whether it is to run on a cluster, where a job without storage saves nothing.
+    A status in it is ignored, as an API server would. `sized`: whether its degrees must suit its number of ranks.
+    `on_cluster`: whether it is to run on a cluster, where a job without storage saves nothing.
     """
     if not isinstance(document, dict):
         return [Problem((), f"a {JOB_KIND} is expected, not {shown(document)}")]

@@ -19,7 +19,10 @@ OUR_PATHS = {
 
 
 def problems(template: Any, mounts: Mapping[str, str] | None = None) -> Iterator[Problem]:
-    """The shape of the part of a pod template that we read; `mounts`: what the job's other fields mount where."""
+    """Yield what is wrong with the shape of the part of a pod template that we read.
+
+    `mounts`: what the job's other fields mount where.
+    """
     where: Path = ("spec", "workers", "template")
     if not isinstance(template, dict):
         return  # absent, or the model says it

@@ -20,7 +20,7 @@ class Problem:
 
 
 def dotted(path: Path) -> str:
-    """("spec", "containers", 0) -> "spec.containers[0]"."""
+    """Return a path as text: ("spec", "containers", 0) -> "spec.containers[0]"."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -34,12 +34,12 @@ def placed(words: str) -> tuple[Path, str]:
 
 
 def instead(value: Any) -> str:
-    """What stands there instead, as a clause; "" for nothing."""
+    """Return what stands there instead, as a clause; "" for nothing."""
     return f", not {shown(value)}" if value is not None else ""
 
 
 def shown(value: Any) -> str:
-    """A value as a person would have written it, short."""
+    """Return a value as a person would have written it, cut short."""
     if isinstance(value, dict):
         return "a map"
     if isinstance(value, list):

@@ -1,9 +1,9 @@
-"""Pods that their node turned away before anything in them ran, or never took: tried again elsewhere or later, and no
-failure.
+"""Pods that their node rejected before anything in them ran, or did not notice. They are created again, on another node
+or later; that is no failure of the job.
 
-The scheduler may not know yet what the node knows (its disk is full, a device is broken, it shuts down), and sends the
-next pod to it at once; so each rejection is answered a little later than the one before. Nor does the cluster know of
-a node that has just died: what it binds to it in that half a minute would stay Pending until pods are evicted there.
+The scheduler may not know yet what the node knows (its disk is full, a device is broken, it shuts down) and would send
+the next pod to it at once, so the wait grows with each rejection. The cluster does not know at once either that a node
+has died: a pod that is bound to such a node would stay Pending until pods are evicted there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_WAIT_S = 60.0
 
 
 def due_s(view: View) -> float | None:
-    """When a pod counts as ignored."""
+    """Return the seconds until a pod counts as not noticed by its node; None if there is none."""
     if view.round_is_open:
         return None
     waits = [
@@ -34,7 +34,7 @@ def due_s(view: View) -> float | None:
 
 
 def replace_rejected_pods(view: View) -> Change | None:
-    """Replace pods that their node rejected or took no note of; the wait before it doubles each time."""
+    """Replace pods that their node rejected or did not notice. The wait before the next try doubles each time."""
     if view.round_is_open:
         return None
     pods = [pod for pod in view.pods if pod is not None]

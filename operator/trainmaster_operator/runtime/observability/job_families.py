@@ -1,6 +1,7 @@
-"""The metrics of single jobs: names, labels, units, where the numbers come from, and what to do with them.
+"""The metrics of single jobs: names, labels, units, sources, and what to do with them.
 
-docs/metrics.md is made from this table. All have the labels `namespace` and `job`, which name the training job.
+docs/metrics.md is generated from this table. All of them have the labels `namespace` and `job`, which name the training
+job.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from trainmaster_operator.planning.lifecycle.job_totals import FAILURE_WORDS, LO
 
 MOST_CONDITIONS = 4
 MOST_SERIES = 40
-"""Of a job that does not run."""
+"""Maximum number of series of a job that does not run."""
 MOST_RUNNING_SERIES = 28
-"""That a job has besides while it runs."""
+"""Maximum number of further series of a running job."""
 
 STATUS = "status of the job"
 AGENTS = "agents of the job"
@@ -21,9 +22,11 @@ AGENTS = "agents of the job"
 
 @dataclass(frozen=True)
 class Family:
-    name: str  # with the prefix trainmaster_job_ left out
-    kind: str  # gauge or counter
-    labels: tuple[str, ...]  # besides namespace and job
+    """A metric of single jobs."""
+
+    name: str  # Without the prefix trainmaster_job_.
+    kind: str  # gauge or counter.
+    labels: tuple[str, ...]  # Further labels after namespace and job.
     unit: str
     source: str
     text: str
@@ -37,7 +40,7 @@ class Family:
 STATE: tuple[Family, ...] = (
     Family(
         "phase", "gauge", ("phase",), "1", STATUS,
-        "1 for the phase that the job is in; other phases have no series. Unreadable: nobody understands its manifest.",
+        "1 for the phase that the job is in; other phases have no series. Unreadable: its manifest is invalid here.",
         "Count jobs by phase; alert on Failed and Held.",
     ),
     Family(
@@ -161,7 +164,7 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "memory_bytes", "gauge", ("what",), "bytes", AGENTS,
-        "Memory of a running job, of the one that has most: process of a rank, device (in tensors), container.",
+        "Memory of a running job, the maximum over its ranks: process, device (in tensors), container.",
         "See job_memory_used_ratio.",
     ),
     Family(
@@ -171,7 +174,7 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "memory_used_ratio", "gauge", ("what",), "0 to 1", AGENTS,
-        "Share of its memory that the fullest takes: a device at its peak, a container that has a limit.",
+        "Share of memory in use, the maximum over the job: a device at its peak, a container with a limit.",
         "Above 0.95 raise the limit, or make the micro-batch smaller: docs/memory.md.",
     ),
     Family(
@@ -192,7 +195,7 @@ LIVE: tuple[Family, ...] = (
     ),
     Family(
         "accelerator_memory_bytes", "gauge", (), "bytes", AGENTS + ": NVML",
-        "Memory of all accelerators of a running job that is taken, by anybody.",
+        "Memory in use on all accelerators of a running job, by any process.",
         "Compare it with job_memory_bytes{what=\"device\"}: the rest is the allocator's cache and other processes.",
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""What to do with each metric of the whole operator, for docs/metrics.md. Those of single jobs: job_families.py."""
+"""What to do with each metric of the whole operator, for docs/metrics.md. The metrics of single jobs are in
+job_families.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of the whole operator that are read when somebody asks for them. Those about jobs are the leader's alone, so
+"""Metrics of the whole operator that are computed when they are read. Only the leader reports those about jobs, so
 that a sum over replicas counts each job once. Those of single jobs are in job_metrics.py."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAG_LOOK_S = 1.0
 
 
 class LoopLag:
-    """How much later than asked for the event loop came back, when that was last tried."""
+    """How much later than requested the event loop resumed a task at the last check, in seconds."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -38,7 +38,7 @@ class LoopLag:
 
 
 class Observed(Protocol):
-    """The parts of the operator that are looked at."""
+    """The parts of the operator from which the metrics are read."""
 
     metrics: Metrics
     leader: Leadership
@@ -53,7 +53,7 @@ class Observed(Protocol):
 
 
 def observe(operator: Observed) -> None:
-    """Adds them to the operator's registry."""
+    """Add these metrics to the operator's registry."""
     watch = operator.metrics.watch
     watch("queue_depth", "Jobs that wait for a pass.", lambda: len(operator.queue))
     watch("leader", "1 if this operator leads.", lambda: float(operator.leader.leading))

@@ -1,6 +1,6 @@
-"""Prometheus metrics of the operator. Labels are bounded: nothing per pod, rank or job (job_metrics.py has those of
-single jobs). Label values that are known exist from the start, at 0: increase() misses what a series is born with.
-docs/metrics.md is made from these."""
+"""Prometheus metrics of the operator. Labels are bounded: there is no series per pod, rank or job (job_metrics.py
+has those of single jobs). Series with known label values exist from the start with value 0, because increase()
+ignores the first value of a series. docs/metrics.md is generated from these."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trainmaster_operator.runtime.cache.informer import JobKey
 _FAST_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _RECOVERY_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
-OTHER = "other"  # what isn't known here: names that come from agents or from a newer operator's status
+OTHER = "other"  # For names that are unknown here; they come from agents or from the status of a newer operator.
 _CAUSES = frozenset(cause.value for cause in Cause)
 _SILENCE = (Cause.AGENT_LOST.value, Cause.NODE_LOST.value)
 _LOSSES = _CAUSES | {CHECKPOINT, EVALUATION, RESUME}
 _PHASES = frozenset(
     ("detect", "decide", "drain", "schedule", "start", "fork", "imports", "rendezvous", "build", "load", "first_step")
 )
-SETTLED_S = 10.0  # after a round's first step its slowest agents have told their clocks
+SETTLED_S = 10.0  # Seconds after the first step of a round within which its slowest agents have reported their clocks.
 
 
 class Metrics:
-    """One operator's metrics, in a registry of its own."""
+    """The metrics of one operator, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
@@ -164,22 +164,23 @@ class Metrics:
                 self.restarts.labels(cause, rung.value)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A gauge that is read when metrics are."""
+        """Add a gauge whose value is computed when metrics are read."""
         Gauge(f"trainmaster_{name}", text, registry=self.registry).set_function(value)
 
     def render(self, now: float) -> bytes:
-        """`now`: of the monotonic clock that `wrote` is given."""
+        """Return the text for Prometheus. `now`: a time of the monotonic clock that `wrote` gets."""
         self._settle(now)
         return generate_latest(self.registry)
 
     def called(self, verb: str, kind: str, seconds: float, code: int) -> None:
-        """The adapter's ApiCalls."""
+        """Count a call of the API server, as `ApiCalls` of the adapter."""
         kind = kind if kind in KINDS else OTHER
         self.api_calls.labels(verb, kind, str(code)).inc()
         self.api_seconds.labels(verb, kind).observe(seconds)
 
     def wrote(self, key: JobKey, old: JobState, new: JobState, now: float) -> None:
-        """A job's status was written: counts the recoveries that it begins or ends, and the time that it accounts."""
+        """Record the write of a job's status: count the recoveries that it begins or ends, and the time that it
+        accounts for."""
         self._account(old, new)
         self._suspect(old, new)
         if new.recoveries is old.recoveries:
@@ -224,10 +225,11 @@ class Metrics:
             self.stragglers.inc()
 
     def _settle(self, now: float) -> None:
-        """Observes the phases of recoveries that ended a while ago: agents tell theirs one after the other."""
+        """Observe the phases of recoveries that ended a while ago, because agents report their phases one after the
+        other."""
         for key, (ended_at, recovery) in list(self._unsettled.items()):
             if now - ended_at < SETTLED_S:
-                return  # they are in the order of their ends
+                return  # The entries are ordered by their end.
             del self._unsettled[key]
             for phase, seconds in recovery.clock.items():
                 self.recovery_seconds.labels(phase if phase in _PHASES else OTHER).observe(seconds)
@@ -237,6 +239,6 @@ class Metrics:
 
 
 def _replaced(old: JobState, new: JobState) -> int:
-    """How many pods a status replaces that the one before had; 1 if that can't be told."""
+    """Return how many pods of the old status the new one replaces; 1 if that is unknown."""
     pairs = zip(unpack_counts(old.incarnations), unpack_counts(new.incarnations), strict=False)
     return max(1, sum(before < now for before, now in pairs))

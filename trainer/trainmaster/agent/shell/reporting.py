@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.agent.shell import self_fencing
 from trainmaster.agent.shell.control_client import Access, Connection, Refused, Unreachable
-from trainmaster.agent.shell.termination import write_termination
+from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.contract.wire import Directive, ExitCode, JoinRequest, Report
 from trainmaster.contract.wire.progress_record import LOADED
 from trainmaster.host import memory, step_timing

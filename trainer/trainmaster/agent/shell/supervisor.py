@@ -31,7 +31,7 @@ from trainmaster.agent.shell.saves.last_saves import LastSaves
 from trainmaster.agent.shell.saves.peer_tier import Peers
 from trainmaster.agent.shell.saves.uploads import Uploads
 from trainmaster.agent.shell.stores import Stores
-from trainmaster.agent.shell.termination import write_termination
+from trainmaster.agent.shell.termination_message import write_termination
 from trainmaster.agent.shell.zygotes import Zygotes
 from trainmaster.contract.wire import (
     Assignment,

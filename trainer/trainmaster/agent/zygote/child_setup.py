@@ -22,7 +22,7 @@ from trainmaster.agent.zygote.fork_server import MARK, Birth
 from trainmaster.contract.wire import environment
 from trainmaster.contract.wire.codes import Cause, ExitCode
 from trainmaster.host import pinning, processes
-from trainmaster.rank import last_words, script
+from trainmaster.rank import failure_message, script
 
 set_by_imports: dict[str, str | None] = {}
 """In a learned zygote: variables that its imports have set, or (None) deleted, as they do in a rank."""
@@ -77,7 +77,7 @@ def execute(argv: list[str]) -> None:
     except OSError as error:
         text = f"{argv[0]}: {error.strerror}"
         os.write(2, f"{text}\n".encode())
-        last_words.tell(Cause.CONFIG_ERROR, text, "")
+        failure_message.tell(Cause.CONFIG_ERROR, text, "")
         os._exit(127)
 
 

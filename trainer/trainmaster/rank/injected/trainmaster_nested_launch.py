@@ -174,7 +174,7 @@ def _refuse(words: str) -> NoReturn:
     sys.stderr.flush()
     with contextlib.suppress(Exception), _our_package():
         codes = importlib.import_module("trainmaster.contract.wire.codes")
-        importlib.import_module("trainmaster.rank.last_words").tell(codes.Cause.CONFIG_ERROR, words, "")
+        importlib.import_module("trainmaster.rank.failure_message").tell(codes.Cause.CONFIG_ERROR, words, "")
     os._exit(_DO_NOT_RESTART)
 
 

@@ -115,8 +115,8 @@ def train(config: TrainingConfig, row: Row, rank: int, device: str = "cpu") -> O
         if outer is not None:
             outer.completed(step + 1)
         losses.append(totals[0].item())
-    speaks = spread is None or spread.mesh.coordinate("tp") == 0
-    return Outcome(losses, before, parts(model), choices.sums if speaks else {})
+    counts = spread is None or spread.mesh.coordinate("tp") == 0
+    return Outcome(losses, before, parts(model), choices.sums if counts else {})
 
 
 def in_turn(config: TrainingConfig, count: int, device: str = "cpu") -> Outcome:

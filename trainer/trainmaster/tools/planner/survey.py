@@ -12,7 +12,7 @@ from trainmaster import models
 from trainmaster.contract.config import ModelConfig
 from trainmaster.errors import ConfigError
 from trainmaster.models.model_options import TransformerOptions
-from trainmaster.parallel import tensor
+from trainmaster.parallel import tensor_parallel
 from trainmaster.parallel.model_plan import named, plan_of
 from trainmaster.parallel.stages.partition import Costs, by_operations, by_parameters
 from trainmaster.tools.planner.inventory import Inventory, Parameter
@@ -60,7 +60,7 @@ def _inventory(model: nn.Module, layers: int) -> Inventory:
         for name, parameter in model.named_parameters():
             path, _, leaf = name.rpartition(".")
             if any(name.startswith(f"{prefix}.") for prefix in paths):
-                placement = tensor.placement_of(roles.get(path), leaf)
+                placement = tensor_parallel.placement_of(roles.get(path), leaf)
                 split = placement.dim if isinstance(placement, Shard) else None
                 found.append(Parameter(name, tuple(parameter.shape), split, path in experts))
         return tuple(found)

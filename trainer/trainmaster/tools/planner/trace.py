@@ -26,7 +26,7 @@ from trainmaster import models, parallel
 from trainmaster.contract.config import ContextConfig, TensorConfig
 from trainmaster.models.experts import combined
 from trainmaster.models.layers import AuxiliaryLoss
-from trainmaster.parallel import context, expert, tensor
+from trainmaster.parallel import context, expert_parallel, tensor_parallel
 from trainmaster.parallel.blocks import float8, recompute
 from trainmaster.parallel.blocks.precision import DTYPES
 from trainmaster.parallel.mesh import Mesh
@@ -87,15 +87,17 @@ def trace(options: Any, part: Slice, time: int) -> Uses:
     with _fake_world(part.degrees) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
         model = _model(options, DTYPES[part.precision])
         if part.ep > 1:
-            expert.apply(model, mesh.experts())
+            expert_parallel.apply(model, mesh.experts())
         vocabulary = None
         if part.tp > 1:
-            tensor.apply(model, mesh["tp"], part.tensor)
+            tensor_parallel.apply(model, mesh["tp"], part.tensor)
             vocabulary = mesh.group("tp") if part.tensor.vocabulary else None
         if part.cp > 1:
             context.apply(model, mesh.group("cp"), part.context)
         for _, module in named(model, plan_of(model).experts):
-            tensor.rebase(module, _evenly(mesh.experts().get_group("ep") if part.ep > 1 else None), tensor.local)
+            tensor_parallel.rebase(
+                module, _evenly(mesh.experts().get_group("ep") if part.ep > 1 else None), tensor_parallel.local
+            )
         for module in model.modules():
             if isinstance(module, AuxiliaryLoss):
                 module.scale = 1.0
@@ -162,7 +164,7 @@ class _Record(TorchDispatchMode):  # type: ignore[misc]
                 self._axes[mesh.group(axis).group_name] = axis
         if mesh.experts_over > 1:
             self._axes[mesh.experts().get_group("ep").group_name] = "ep"
-        self._held = {_key(tensor.local(p.data)) for p in model.parameters()}
+        self._held = {_key(tensor_parallel.local(p.data)) for p in model.parameters()}
         self._kept: list[Any] = []  # so that no key is used twice
         self._saved: dict[int, int] = {}
         self._sent: dict[str, float] = {}
@@ -239,10 +241,10 @@ def _evenly(group: dist.ProcessGroup | None) -> Callable[..., Tensor]:
         n = 1 if group is None else group.size()
         sizes = _even(len(rows), n)
         if group is not None:
-            rows = expert._Travelled.apply(rows, sizes, sizes, group)[order]
+            rows = expert_parallel._Travelled.apply(rows, sizes, sizes, group)[order]
         y = module.compute(rows, _even(len(rows), module.gate.shape[0]))
         if group is not None:
-            y = expert._Travelled.apply(torch.empty_like(y).index_copy(0, order, y), sizes, sizes, group)
+            y = expert_parallel._Travelled.apply(torch.empty_like(y).index_copy(0, order, y), sizes, sizes, group)
         return combined(y, order, weights)
 
     return forward

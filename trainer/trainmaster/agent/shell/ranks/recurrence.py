@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 
+from trainmaster.agent.shell.ranks.last_output import USAGE_ERROR, last_said
 from trainmaster.contract.wire.codes import Recurrence
 from trainmaster.host.failure_signatures import speaks_of_device_or_collective
-
-USAGE_ERROR = 2
-"""Exit code of argparse, click and their kin when arguments are missing or wrong."""
 
 _LAST_CODE = 127  # higher ones are a shell's for signals
 
@@ -28,7 +26,6 @@ _OUTSIDE = re.compile(
 """Exceptions and words that speak of something outside of the program."""
 
 _BROKEN_PROGRAM = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
-_BLAMES = re.compile(r"\berror\b", re.IGNORECASE)
 _USAGE = re.compile(r"\s*usage:", re.IGNORECASE)
 
 
@@ -47,16 +44,6 @@ def recurrence(code: int, exceptions: list[str], lines: list[str], *, exits: boo
         if exits:
             return Recurrence.UNKNOWN if _OUTSIDE.search(said[0]) else Recurrence.CERTAIN
     return Recurrence.LIKELY if said and not _speak_of_outside(said) else Recurrence.UNKNOWN
-
-
-def last_said(lines: list[str], code: int) -> str:
-    """Return the line of an output that says why a program ended, "" without one: of a usage error the last line that
-    calls itself an error, since libraries may print others behind it."""
-    said = [line.strip() for line in lines if line.strip()]
-    if code == USAGE_ERROR:
-        errors = [line for line in said if _BLAMES.search(line)]
-        said = errors or said
-    return said[-1] if said else ""
 
 
 def _speak_of_outside(lines: list[str]) -> bool:

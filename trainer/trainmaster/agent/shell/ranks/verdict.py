@@ -9,13 +9,17 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.agent.shell.ranks.recurrence import USAGE_ERROR, last_said, recurrence
+from trainmaster.agent.shell.ranks.last_output import (
+    LAST_LINES,
+    USAGE_ERROR,
+    exception_in,
+    exceptions_in,
+    last_said,
+    traceback_in,
+)
+from trainmaster.agent.shell.ranks.recurrence import recurrence
 from trainmaster.contract.wire import EXIT_CODES, Cause, ExitCode, Recurrence, Verdict
 from trainmaster.host.failure_signatures import cause_of, hardware_line, is_abort_for_a_peer, is_cascade, is_on_device
-
-LAST_LINES = 20
-
-_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass
@@ -48,29 +52,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def traceback_in(lines: list[str]) -> str:
-    """The last Python traceback in a rank's output, "" without one.
-
-    A progress bar may stand before its first line, but nothing before the others."""
-    for start in range(len(lines) - 1, -1, -1):
-        before, found, rest = lines[start].partition(_TRACEBACK)
-        if found and (not before or "".join(lines[start + 1 : start + 2]).startswith(" ")):
-            return "\n".join([found + rest, *lines[start + 1 :]])
-    return ""
-
-
-def exception_in(text: str) -> str:
-    """The line of a traceback that names the exception. What follows it may be the rest of a long message, or anything
-    that the program printed afterwards."""
-    lines = text.strip().splitlines()
-    return next((line for line in lines[1:] if line.strip() and not line[0].isspace()), lines[-1])
-
-
-def exceptions_in(text: str) -> list[str]:
-    """The lines of a traceback that name the exceptions: the last one, and before it those that led to it."""
-    return [exception_in(_TRACEBACK + part) for part in text.split(_TRACEBACK)[1:]]
 
 
 def judge(end: End) -> Verdict:

@@ -55,7 +55,7 @@ def declare(command: Parser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.plan_layouts import PlanOptions, plan
+    from trainmaster_operator.cli.trainer_tools.plan_layouts import PlanOptions, plan
 
     return plan(
         PlanOptions(

@@ -25,6 +25,6 @@ def declare(command: Parser) -> None:
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.cluster.restart_job import restart
+    from trainmaster_operator.cli.cluster_jobs.restart_job import restart
 
     return restart(common.where(options), options.name)

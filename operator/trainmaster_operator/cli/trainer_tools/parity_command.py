@@ -36,6 +36,6 @@ def declare(command: Parser) -> None:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.check_parity import parity
+    from trainmaster_operator.cli.trainer_tools.trainer_calls import parity
 
     return parity(options.only, options.json, options.page, options.list)

@@ -28,6 +28,6 @@ def declare(command: Parser) -> None:
 
 
 def _profile(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.request_profile import profile
+    from trainmaster_operator.cli.trainer_tools.request_profile import profile
 
     return profile(options.what, options.steps, common.where(options))

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard
 from trainmaster.contract.config import ShardingConfig
 from trainmaster.parallel.blocks.precision import policies
 from trainmaster.parallel.collectives import Gathering, Scattering
-from trainmaster.parallel.gradients import sum_gradients
+from trainmaster.parallel.gradient_reduction import sum_gradients
 
 
 def apply(
@@ -25,9 +25,10 @@ def apply(
     keep_whole: bool,
     casts: bool,
 ) -> nn.Module:
-    """Shard `model` over the last dimension of `mesh`, block by block: one block's parameters are whole at a time.
+    """Shard `model` over the last dimension of `mesh`, block by block, and return it. One block is gathered at a time.
 
-    `keep_whole`: from the forward to the backward pass too, whatever the stage. `casts`: its output to fp32.
+    With `keep_whole`, parameters stay gathered from the forward to the backward pass at every stage of ZeRO. With
+    `casts`, the output is cast to fp32.
     """
     of_block, of_model = policies(precision, casts)
     offload = _offload(config, mesh)
@@ -43,7 +44,10 @@ def apply(
 def experts(
     modules: Iterable[nn.Module], mesh: DeviceMesh, config: ShardingConfig, precision: str, *, keep_whole: bool
 ) -> None:
-    """Shard experts, which were dealt out, over the last dimension of `mesh`; before the blocks they are part of."""
+    """Shard experts, which were divided among ranks before, over the last dimension of `mesh`.
+
+    Call it before the blocks that contain them are sharded.
+    """
     policy, _ = policies(precision)
     n = mesh.size(mesh.ndim - 1)
     for module in modules:

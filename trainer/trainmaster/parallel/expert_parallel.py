@@ -1,10 +1,10 @@
-"""Expert parallelism: each rank has some experts, and tokens travel to those that they chose.
+"""Expert parallelism: each rank has some experts, and tokens are sent to the ranks of their experts.
 
 Lepikhin et al. (GShard), arXiv 2006.16668.
 
-The ranks that share out the experts are those that have different tokens anyway, dpShard x cp: no token is computed
-twice. Gradients of an expert are complete on the rank that has it, for the tokens of its ep group; they are summed over
-the other groups only, which is what the second mesh is for.
+The experts are divided among dpShard x cp ranks, which have different tokens anyway, so no token is computed twice. The
+gradient of an expert is complete, for the tokens of its ep group, on the rank that has it; it is summed over the other
+groups only, for which there is a second mesh.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trainmaster.errors import ConfigError
 from trainmaster.models.experts import by_expert, combined
 from trainmaster.parallel.collectives import Group, all_to_all, exchange_rows
 from trainmaster.parallel.model_plan import named, plan_of
-from trainmaster.parallel.tensor import EXPERT_SPLITS, Forward, dealt, local, rebase
+from trainmaster.parallel.tensor_parallel import EXPERT_SPLITS, Forward, dealt, local, rebase
 
 
 def apply(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """Deal out the experts of each layer over axis ep of `mesh`, and split each over axis tp if it has that.
+    """Divide the experts of each layer over axis ep of `mesh`, and split each expert over axis tp if the mesh has it.
 
-    Returns the modules.
+    Return the modules of the experts. Raises ConfigError if the model's plan names no experts.
     """
     if not plan_of(model).experts:
         raise ConfigError(
@@ -64,7 +64,8 @@ def _travelling(group: Group) -> Forward:
 
 
 class _Travelled(torch.autograd.Function):  # type: ignore[misc]
-    """Rows of x [M, W]: the first leaving[0] to the first rank, and so on; arriving[i] come from rank i."""
+    """Rows of x [M, W] that are sent to other ranks: the first leaving[0] to rank 0, and so on; arriving[i] from rank
+    i."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, leaving: list[int], arriving: list[int], group: Group) -> Tensor:

@@ -36,6 +36,6 @@ def declare(command: Parser) -> None:
 
 
 def _tokenize(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.tokenize_texts import tokenize
+    from trainmaster_operator.cli.trainer_tools.trainer_calls import tokenize
 
     return tokenize(options.source, options.out, options.tokenizer, options.column, options.glob, options.separator)

@@ -22,6 +22,6 @@ def declare(command: Parser) -> None:
 
 
 def _completion(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.shell_completion import completion
+    from trainmaster_operator.cli.trainer_tools.shell_completion import completion
 
     return completion(options.shell)

@@ -24,6 +24,6 @@ def declare(command: Parser) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.convert_model import import_
+    from trainmaster_operator.cli.trainer_tools.trainer_calls import import_
 
     return import_(options.folder, options.out)

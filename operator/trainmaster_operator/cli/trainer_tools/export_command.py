@@ -32,6 +32,6 @@ def declare(command: Parser) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.tools.convert_model import export
+    from trainmaster_operator.cli.trainer_tools.trainer_calls import export
 
     return export(options.checkpoint, options.out, options.file_gb)

@@ -1,8 +1,8 @@
-"""Tensor parallelism: each matrix in parts (Shoeybi et al., arXiv 1909.08053), and what lies between them in slices of
-the sequence (Korthikanti et al., arXiv 2205.05198).
+"""Tensor parallelism: matrices are split (Shoeybi et al., arXiv 1909.08053), and the tensors between them are divided
+along the sequence (Korthikanti et al., arXiv 2205.05198).
 
 A submodule computes with its own part of each parameter as a plain tensor: it gets a class of its own, whose `forward`
-puts these in their place, and communicates before or after. The parameters themselves are DTensors, so that
+replaces the parameters by these parts and communicates before or after. The parameters themselves are DTensors, so that
 checkpoints, sharding and the gradient norm know which part of the whole they are.
 """
 
@@ -26,7 +26,7 @@ Forward = Callable[..., Any]
 SEQUENCE = 1  # the dimension of x [B, T, W]
 
 EXPERT_SPLITS: dict[str, Placement] = {"gate": Shard(1), "up": Shard(1), "down": Shard(2)}
-"""Of `models.experts.Experts`, [E, F, W] and [E, W, F]."""
+"""How the weights of `models.experts.Experts`, [E, F, W] and [E, W, F], are split."""
 _SPLITS: dict[str, dict[str, Placement]] = {
     "vocabulary": {"weight": Shard(0)},
     "column": {"weight": Shard(0), "bias": Shard(0)},
@@ -37,7 +37,10 @@ _SPLITS: dict[str, dict[str, Placement]] = {
 
 
 def apply(model: nn.Module, mesh: DeviceMesh, config: TensorConfig) -> nn.Module:
-    """Split `model` over `mesh` (one-dimensional) as its plan says; what the plan doesn't name stays whole."""
+    """Split `model` over the one-dimensional `mesh` as its plan says, and return it. Other submodules stay whole.
+
+    Raises ConfigError if the model's plan names nothing to split, or a size cannot be divided.
+    """
     plan = plan_of(model)
     if not plan.tensor:
         raise ConfigError(
@@ -59,19 +62,20 @@ def apply(model: nn.Module, mesh: DeviceMesh, config: TensorConfig) -> nn.Module
 
 
 def placement_of(role: Role | None, name: str) -> Placement:
-    """Of the parameter `name` of a module with this role."""
+    """Return the placement of the parameter `name` of a module with this role."""
     return _SPLITS.get(role or "", {}).get(name, Replicate())
 
 
 class Split:
-    """How modules of each role compute. `regions`: the paths of these modules."""
+    """How the modules of each role compute. `regions` has the paths of the modules with role region or
+    summed_region."""
 
     def __init__(self, group: Group, config: TensorConfig, regions: list[str]) -> None:
         self.group, self.sequence, self.vocabulary = group, config.sequence, config.vocabulary
         self.regions = regions
 
     def forward(self, path: str, role: Role | None, cls: type[nn.Module]) -> Forward:
-        """What replaces `forward` of a module, whose parameters are local meanwhile."""
+        """Return the function that replaces the `forward` of a module. It sees this rank's parts of the parameters."""
         inner: Forward = cls.forward
         if role == "summed_region":
             return _entering(inner, self.enter, self.leave)
@@ -84,18 +88,18 @@ class Split:
         return {"row": self._row, "vocabulary": self._embedding, "positions": self._positions}.get(role or "", inner)
 
     def view(self, role: Role | None) -> Callable[[Tensor], Tensor]:
-        """What a module of this role computes with, of each of its parameters."""
+        """Return a function that returns, for a parameter of a module with this role, the tensor to compute with."""
         # A whole parameter that works on other tokens on each rank, or on other heads: its gradients are summed.
         if role == "partial" or (role in ("norm", "positions") and self.sequence):
             return lambda parameter: copied(local(parameter), self.group)
         return local
 
     def enter(self, x: Tensor) -> Tensor:
-        """From the stream to the input of split matrices."""
+        """Return the input of split matrices from the stream x [B, T, W]."""
         return gathered(x, SEQUENCE, self.group) if self.sequence else copied(x, self.group)
 
     def leave(self, x: Tensor) -> Tensor:
-        """From summands of the ranks to the stream."""
+        """Return the stream from x, this rank's summand of it."""
         return scattered_sum(x, SEQUENCE, self.group) if self.sequence else summed(x, self.group)
 
     def _row(self, module: nn.Linear, x: Tensor) -> Tensor:
@@ -120,13 +124,15 @@ class Split:
 
 
 def local(parameter: Tensor) -> Tensor:
-    """This rank's part as a plain tensor."""
+    """Return this rank's part of a parameter as a plain tensor, with autograd."""
     return _Local.apply(parameter) if isinstance(parameter, DTensor) else parameter
 
 
 class _Local(torch.autograd.Function):  # type: ignore[misc]
-    """As `to_local()`, whose backward pass compares strides and placements at length: an eighth of a small step. Here
-    gradients lie as their parameters do."""
+    """`to_local()` without the comparison of strides and placements in its backward pass.
+
+    This comparison takes an eighth of a small step. Here, gradients have the placements of their parameters.
+    """
 
     @staticmethod
     def forward(ctx: Any, parameter: DTensor) -> Tensor:
@@ -181,8 +187,11 @@ def rebase(module: nn.Module, inner: Forward, view: Callable[[Tensor], Tensor]) 
 
 
 def dealt(parameter: nn.Parameter, mesh: DeviceMesh, placements: Sequence[Placement], path: str) -> nn.Parameter:
-    """The parameter as a DTensor, one placement per axis of `mesh`; made without communication: all ranks start with
-    the same whole."""
+    """Return a parameter as a DTensor with one placement per axis of `mesh`.
+
+    It needs no communication, because all ranks start with the same whole parameter. Raises ConfigError if a size
+    cannot be divided.
+    """
     assert mesh.mesh_dim_names is not None
     part = parameter.data
     for i, (axis, placement) in enumerate(zip(mesh.mesh_dim_names, placements, strict=True)):

@@ -1,4 +1,4 @@
-"""Last words of a rank, sent to its agent over the channel before the process unwinds."""
+"""Why a rank failed, told to its agent over the channel before the process ends."""
 
 from __future__ import annotations
 

@@ -32,6 +32,6 @@ def declare(command: Parser) -> None:
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from trainmaster_operator.cli.cluster.submit_job import submit
+    from trainmaster_operator.cli.cluster_jobs.submit_job import submit
 
     return submit(common.where(options), options.job, options.watch, options.plain)
