@@ -65,7 +65,7 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 def test_a_watch_of_a_quiet_store_hears_bookmarks_and_goes_on() -> None:
     async def inside() -> None:
-        async with served(bookmark_every_s=0.01) as (server, client):
+        async with served(bookmark_every_s=0.01) as (_, client):
             created = await client.create(POD, pod("s", "a"))
             version = created["metadata"]["resourceVersion"]
             stream = client.watch(POD, version)
