@@ -152,7 +152,7 @@ def operator() -> Any:
                             Column("runbook", "Runbook"),
                         ],
                         span=24,
-                        none="Nothing that is known",
+                        none="No sign that anything is wrong",
                         height=6,
                     ),
                 ],

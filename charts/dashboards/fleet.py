@@ -134,7 +134,7 @@ def fleet() -> Any:
                         ],
                         span=24,
                         sort="+Namespace",
-                        none="Nothing that is known",
+                        none="No sign that anything is wrong",
                     ),
                     rows(
                         7,

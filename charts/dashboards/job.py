@@ -130,7 +130,7 @@ def job() -> Any:
                             Column("runbook", "Runbook"),
                         ],
                         span=24,
-                        none="Nothing that is known",
+                        none="No sign that anything is wrong",
                         height=6,
                     ),
                     rows(
