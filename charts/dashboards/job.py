@@ -70,7 +70,7 @@ def job() -> Any:
                         "that have to be done again.",
                         Query(f"{_of('step')} / {_of('total_steps')}"),
                         unit="percentunit",
-                        none="It does not run",
+                        none="Not known now",
                         decimals=1,
                     ),
                     number(
@@ -115,7 +115,7 @@ def job() -> Any:
                         Query(_of("checkpoint_age_seconds", 'tier="storage"')),
                         unit="s",
                         steps=((None, GREEN), (3600, YELLOW), (7200, RED)),
-                        none="None, or it does not run",
+                        none="Not known now",
                     ),
                     rows(
                         26,
