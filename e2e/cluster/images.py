@@ -15,7 +15,7 @@ from e2e.cluster.alone import alone
 from e2e.cluster.containerd import LAYOUT
 from e2e.cluster.node_config import PAUSE_IMAGE
 from e2e.cluster.places import BIN, CACHE, IMAGES, REPOSITORY
-from e2e.cluster.shell import run, say, works, write
+from e2e.cluster.shell import ClusterError, run, say, works, write
 
 PYTHON = "docker.io/library/python:e2e"  # neither torch nor trainmaster
 PLAIN_TORCH = "docker.io/trainmaster/plain-torch:e2e"  # torch, but no trainmaster
